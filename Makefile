@@ -1,0 +1,68 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check bench images up down clean
+
+help: ## Print the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+$(VENV)/.installed-services $(VENV)/.installed-test $(VENV)/.installed-dev: $(VENV)/.installed-%: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Megalith needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Megalith with [$*] into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(subst test,services$(COMMA)test,$*)]'
+	@touch $@
+
+COMMA := ,
+
+install: $(VENV)/.installed-dev ## Make .venv with everything for development
+
+run: $(VENV)/.installed-services ## Train the demo task on a local cluster: controller, 2 ps, 2 workers, appmaster
+	@$(BIN)/megalith train clicks --ps 2 --workers 2
+
+test: $(VENV)/.installed-test ## Set up and run all tests
+	@$(BIN)/python -m pytest
+
+test-integration: $(VENV)/.installed-test ## Only the tests with real servers in one process
+	@$(BIN)/python -m pytest tests/integration
+
+test-fault: $(VENV)/.installed-test ## Only the tests that kill real processes
+	@$(BIN)/python -m pytest tests/fault
+
+check: install protos-check lint typecheck imports test ## Everything that must hold before a change lands
+
+format: install ## Format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: install ## Check format and lint
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+typecheck: install ## mypy --strict over both source roots
+	@$(BIN)/mypy services client
+
+imports: install ## Check that the arrows between packages point one way
+	@$(BIN)/lint-imports
+
+protos: install ## Regenerate client/megalith/protos
+	@scripts/protos.sh
+
+protos-check: install ## Fail if the generated code is not what protos/ gives
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && scripts/protos.sh "$$tmp" && \
+	diff -ru -x __init__.py -x py.typed -x __pycache__ "$$tmp/megalith/protos" client/megalith/protos && echo "protos: no drift"
+
+bench: $(VENV)/.installed-test ## Run the benchmarks; prints JSON lines
+	@$(BIN)/python tests/benchmarks/run.py
+
+images: ## Build the container image
+	@docker compose -f deploy/docker-compose.yml build
+
+up: ## Start the cluster in containers
+	@docker compose -f deploy/docker-compose.yml up -d --build
+
+down: ## Stop the containers; the volume with the model stays
+	@docker compose -f deploy/docker-compose.yml down
+
+clean: ## Remove the environment, caches and the demo's model
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist model
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

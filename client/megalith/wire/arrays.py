@@ -1,0 +1,35 @@
+"""NumPy arrays as bytes: little-endian, row-major, no padding; nothing is copied on the way in."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.wire.errors import MalformedArray
+
+KEY = np.dtype("<i8")
+VALUE = np.dtype("<f4")
+
+
+def encode(array: NDArray[Any]) -> bytes:
+    """The elements as bytes; the array's dtype must be little-endian (every dtype of the wire is)."""
+    return array.tobytes()
+
+
+def decode(data: bytes, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> NDArray[Any]:
+    """A read-only view of `data`. A length that does not fit is MalformedArray, naming `what`."""
+    count = math.prod(shape)
+    if any(extent < 0 for extent in shape) or len(data) != count * dtype.itemsize:
+        raise MalformedArray(
+            f"{what}: {len(data)} bytes, but shape {list(shape)} of {dtype.name} needs {count * dtype.itemsize}"
+        )
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def decode_keys(data: bytes, what: str) -> NDArray[np.int64]:
+    """A read-only view of int64 ids."""
+    if len(data) % KEY.itemsize:
+        raise MalformedArray(f"{what}: {len(data)} bytes is not a multiple of 8; ids are little-endian int64")
+    return np.frombuffer(data, KEY)

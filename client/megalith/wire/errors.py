@@ -1,0 +1,232 @@
+"""Every error that crosses a process boundary, by name.
+
+    MegalithError
+    |- InvalidRequest        the call itself is wrong; fix it
+    |  |- InvalidSetting         a flag, variable or field of a configuration
+    |  |- MalformedArray         bytes that are not what dtype and shape say
+    |  |- ShapeMismatch          right bytes, wrong width or count
+    |  |- NonFiniteValue         NaN or infinity in gradients or values
+    |  |- DuplicateKeys          ids, tables or variables repeated where they must be distinct
+    |  '- UnsupportedLayout      a row layout that this version does not hold
+    |- NotFound              the thing named does not exist
+    |  |- UnknownTable
+    |  |- UnknownVariable
+    |  '- CheckpointNotFound
+    |- Conflict              it exists already, and differs
+    |  |- BarrierAlreadyPlaced
+    |  |- TableConflict
+    |  |- IndexTaken
+    |  '- ModelDirInUse
+    |- WrongPlace            right call, wrong process
+    |  |- ShardNotOwned          refresh routing, then retry
+    |  |- NotInCluster           an index or count that does not fit the cluster
+    |  '- SequenceExpired        a push older than what the server remembers
+    |- StaleEpoch            routed by an old map; redo the whole call with a new one
+    |- Unavailable           not now; retry with backoff
+    |  |- NotReady               starting, draining or waiting for routing
+    |  '- PeerUnreachable        nobody answers at the address
+    |- DeadlinePassed        no answer within the time given
+    |- LimitExceeded         too much at once
+    |  '- MessageTooLarge
+    |- SaveFailed            a checkpoint could not be written; it does not exist
+    |- CheckpointDamaged     a checkpoint that cannot be trusted; an operator looks
+    '- InternalError         unforeseen; the traceback is in the server's log
+
+Domain code raises these, `runtime` turns them into gRPC statuses, the client turns them back into the same class.
+"""
+
+
+class MegalithError(Exception):
+    """Base of all of them. `code` is stable across versions and travels in the trailing metadata."""
+
+    code = "error"
+
+
+class InvalidRequest(MegalithError):
+    """The call can never succeed as it is."""
+
+    code = "invalid_request"
+
+
+class InvalidSetting(InvalidRequest):
+    """A setting has a value that it cannot have, or no setting has that name."""
+
+    code = "invalid_setting"
+
+
+class MalformedArray(InvalidRequest):
+    """The bytes of an array do not fit the declared dtype and shape."""
+
+    code = "malformed_array"
+
+
+class ShapeMismatch(InvalidRequest):
+    """An array has another width or count than the table, variable or request asks for."""
+
+    code = "shape_mismatch"
+
+
+class NonFiniteValue(InvalidRequest):
+    """A gradient or value holds NaN or infinity."""
+
+    code = "non_finite_value"
+
+
+class DuplicateKeys(InvalidRequest):
+    """Something occurs twice in a request where it must be distinct."""
+
+    code = "duplicate_keys"
+
+
+class UnsupportedLayout(InvalidRequest):
+    """A table asks for a row layout that this version does not hold."""
+
+    code = "unsupported_layout"
+
+
+class NotFound(MegalithError):
+    """The thing named does not exist."""
+
+    code = "not_found"
+
+
+class UnknownTable(NotFound):
+    """No table of that name on this server."""
+
+    code = "unknown_table"
+
+
+class UnknownVariable(NotFound):
+    """No variable of that name on this server."""
+
+    code = "unknown_variable"
+
+
+class CheckpointNotFound(NotFound):
+    """No complete checkpoint at that path."""
+
+    code = "checkpoint_not_found"
+
+
+class Conflict(MegalithError):
+    """Something of that identity exists already."""
+
+    code = "conflict"
+
+
+class BarrierAlreadyPlaced(Conflict):
+    """Training is stopped already."""
+
+    code = "barrier_already_placed"
+
+
+class TableConflict(Conflict):
+    """A table or variable of that name exists with another configuration."""
+
+    code = "table_conflict"
+
+
+class IndexTaken(Conflict):
+    """A live process of the same role holds that index."""
+
+    code = "index_taken"
+
+
+class ModelDirInUse(Conflict):
+    """A live controller serves that model directory."""
+
+    code = "model_dir_in_use"
+
+
+class WrongPlace(MegalithError):
+    """The call is sound, but not here or not now."""
+
+    code = "wrong_place"
+
+
+class ShardNotOwned(WrongPlace):
+    """An id or variable of the request belongs to another ps."""
+
+    code = "shard_not_owned"
+
+
+class NotInCluster(WrongPlace):
+    """An index or a count that does not fit the cluster the controller runs."""
+
+    code = "not_in_cluster"
+
+
+class SequenceExpired(WrongPlace):
+    """A push so old that the server no longer knows whether it was applied."""
+
+    code = "sequence_expired"
+
+
+class StaleEpoch(MegalithError):
+    """The request was routed by an older map than the server has."""
+
+    code = "stale_epoch"
+
+
+class Unavailable(MegalithError):
+    """The same call may succeed later."""
+
+    code = "unavailable"
+
+
+class NotReady(Unavailable):
+    """The server is starting, draining, or has not seen the routing map that the request names."""
+
+    code = "not_ready"
+
+
+class PeerUnreachable(Unavailable):
+    """Nobody answers at an address."""
+
+    code = "peer_unreachable"
+
+
+class DeadlinePassed(MegalithError):
+    """No answer within the caller's deadline; whether the call took effect is not known."""
+
+    code = "deadline_passed"
+
+
+class LimitExceeded(MegalithError):
+    """More than the server takes at once."""
+
+    code = "limit_exceeded"
+
+
+class MessageTooLarge(LimitExceeded):
+    """A request or reply above the message limit; send fewer ids per call or raise the limit on both sides."""
+
+    code = "message_too_large"
+
+
+class SaveFailed(MegalithError):
+    """A checkpoint was not completed. Nothing refers to it; the previous one stands."""
+
+    code = "save_failed"
+
+
+class CheckpointDamaged(MegalithError):
+    """A checkpoint's files do not match its manifest."""
+
+    code = "checkpoint_damaged"
+
+
+class InternalError(MegalithError):
+    """Anything unforeseen."""
+
+    code = "internal"
+
+
+def all_errors(base: type[MegalithError] = MegalithError) -> list[type[MegalithError]]:
+    """Every error class of this module, base first."""
+    return [base, *(error for child in base.__subclasses__() for error in all_errors(child))]
+
+
+def error_for(code: str) -> type[MegalithError]:
+    """The class with that code; MegalithError for a code this version does not know."""
+    return next((error for error in all_errors() if error.code == code), MegalithError)

@@ -1,0 +1,71 @@
+"""Which ps owns an id: 1024 hash buckets, assigned to servers by a map with an epoch.
+
+    id -> mix64 -> top 10 bits = bucket -> owners[bucket] = ps index -> addresses[ps index]
+
+The hash and the bucket count are protocol: every client, every server and every checkpoint relies on them.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.wire.errors import InvalidRequest
+
+NUM_BUCKETS = 1024
+_BUCKET_SHIFT = np.uint64(54)
+_OWNER = np.dtype("<u2")
+
+
+def mix64(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The splitmix64 finalizer: patterned ids (multiples, slots in the high bits) spread evenly over all bits."""
+    x = keys.astype(np.uint64)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def buckets_of(keys: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The bucket of each id, 0..1023."""
+    return (mix64(keys) >> _BUCKET_SHIFT).astype(np.intp)
+
+
+def key_of_name(name: str) -> int:
+    """A variable is routed like an id: by this hash of its name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
+
+
+def even_owners(num_ps: int) -> NDArray[np.uint16]:
+    """Buckets in contiguous runs whose lengths differ by at most one."""
+    return (np.arange(NUM_BUCKETS) * num_ps // NUM_BUCKETS).astype(_OWNER)
+
+
+def encode_owners(owners: NDArray[np.uint16]) -> bytes:
+    return owners.astype(_OWNER).tobytes()
+
+
+def decode_owners(data: bytes) -> NDArray[np.uint16]:
+    if len(data) != NUM_BUCKETS * _OWNER.itemsize:
+        raise InvalidRequest(f"bucket owners: {len(data)} bytes, need {NUM_BUCKETS * _OWNER.itemsize}")
+    return np.frombuffer(data, _OWNER)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """One epoch of the map. `addresses` is indexed by ps index."""
+
+    epoch: int
+    addresses: tuple[str, ...]
+    owners: NDArray[np.uint16]
+
+    def owner_of(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
+        """The ps index of each id."""
+        return self.owners[buckets_of(keys)]
+
+    def owner_of_name(self, name: str) -> int:
+        """The ps index of a variable."""
+        return int(self.owner_of(np.array([key_of_name(name)], np.int64))[0])
