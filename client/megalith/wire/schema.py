@@ -96,6 +96,11 @@ class TableConfig:
         """Floats of a row that a pull returns."""
         return sum(segment.dim for segment in self.segments)
 
+    @property
+    def layout(self) -> tuple[tuple[int, str], ...]:
+        """Width and optimizer of each slice: what decides the shape of a row."""
+        return tuple((segment.dim, type(segment.optimizer).__name__.lower()) for segment in self.segments)
+
 
 @dataclass(frozen=True, slots=True)
 class VariableConfig:

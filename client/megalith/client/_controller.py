@@ -1,0 +1,215 @@
+"""The controller as an operator or a program sees it."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+
+from megalith.client import _retry
+from megalith.protos import (
+    common_pb2,
+    controller_pb2,
+    controller_pb2_grpc,
+    coordination_pb2,
+    coordination_pb2_grpc,
+)
+from megalith.wire import channel, codec, controller_address
+from megalith.wire.errors import InvalidRequest, PeerUnreachable
+from megalith.wire.routing import Routing
+from megalith.wire.status import translated
+
+R = TypeVar("R")
+
+_ATTEMPT_S = 5.0  # one try of a short call; a lost controller is looked for again after it
+_ROLES = {common_pb2.ROLE_PS: "ps", common_pb2.ROLE_WORKER: "worker"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One place of the cluster. Fields of the other role stay 0."""
+
+    role: str
+    index: int
+    address: str
+    metrics_address: str
+    is_connected: bool
+    silent_s: float
+    rows: int = 0
+    bytes: int = 0
+    is_ready: bool = False
+    position: int = 0
+    total_batches: int = 0
+    examples: int = 0
+    examples_per_s: float = 0.0
+    loss: float = 0.0
+    is_blocked: bool = False
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """Everything the controller knows, at one moment."""
+
+    address: str
+    model_dir: str
+    phase: str
+    epoch: int
+    is_stopped: bool
+    global_step: int
+    last_checkpoint: str
+    outcome: str
+    reason: str
+    results: dict[str, float]
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    path: str
+    step: int
+    rows: int
+
+
+class Controller:
+    """Stop, resume, save and watch a job.
+
+    Calls that only ask are repeated while the controller is away, until `timeout_s`; found by its model directory, it
+    may come back at another address. `_lock` guards the channel.
+    """
+
+    def __init__(self, address: str | None, model_dir: str | None, timeout_s: float) -> None:
+        if (address is None) == (model_dir is None):
+            raise InvalidRequest("give either the controller's address or its model_dir")
+        self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._address = ""
+
+    def close(self) -> None:
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
+
+    # --- the five public calls, and the end of the job ---
+
+    def stop(self) -> None:
+        """Hold training: every worker blocks at its next step boundary. BarrierAlreadyPlaced if it is held."""
+        request = controller_pb2.StopTrainingRequest()
+        self._once(lambda at: controller_pb2_grpc.ControllerStub(at).StopTraining(request, timeout=self._timeout_s))
+
+    def resume(self) -> None:
+        """Let training go on; does nothing when it is not held."""
+        request = controller_pb2.ResumeTrainingRequest()
+        self._once(lambda at: controller_pb2_grpc.ControllerStub(at).ResumeTraining(request, timeout=self._timeout_s))
+
+    def block_status(self) -> tuple[list[int], list[int]]:
+        """(blocked, unblocked) worker indices."""
+        request = controller_pb2.GetBlockStatusRequest()
+        reply = self._ask(lambda at: controller_pb2_grpc.ControllerStub(at).GetBlockStatus(request, timeout=_ATTEMPT_S))
+        return list(reply.blocked_indices), list(reply.unblocked_indices)
+
+    def training_status(self) -> int:
+        """The global step."""
+        request = controller_pb2.GetTrainingStatusRequest()
+        reply = self._ask(
+            lambda at: controller_pb2_grpc.ControllerStub(at).GetTrainingStatus(request, timeout=_ATTEMPT_S)
+        )
+        return reply.global_step
+
+    def save(self, directory: str = "", timeout_s: float = 3600.0) -> SavedCheckpoint:
+        """Save a checkpoint and wait until it is complete; allowed while stopped."""
+        request = coordination_pb2.SaveRequest(directory=directory)
+        reply = self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).Save(request, timeout=timeout_s))
+        return SavedCheckpoint(reply.path, reply.step, reply.rows)
+
+    def end_job(self, succeeded: bool, reason: str) -> None:
+        """End the job; every process of the cluster exits."""
+        request = coordination_pb2.EndJobRequest(succeeded=succeeded, reason=reason)
+        self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).EndJob(request, timeout=self._timeout_s))
+
+    # --- what there is to know ---
+
+    def status(self) -> ClusterStatus:
+        """Members, phase, step, results."""
+        request = coordination_pb2.GetStatusRequest()
+        reply = self._ask(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetStatus(request, timeout=_ATTEMPT_S))
+        return ClusterStatus(
+            address=reply.address,
+            model_dir=reply.model_dir,
+            phase=coordination_pb2.Phase.Name(reply.phase).removeprefix("PHASE_").lower(),
+            epoch=reply.epoch,
+            is_stopped=reply.barrier.is_placed,
+            global_step=reply.global_step,
+            last_checkpoint=reply.last_checkpoint,
+            outcome=reply.outcome,
+            reason=reply.reason,
+            results=dict(reply.results),
+            members=tuple(_member(message) for message in reply.members),
+        )
+
+    def routing(self) -> Routing:
+        """The newest routing map; waits, up to the deadline, until there is one."""
+        request = coordination_pb2.GetRoutingRequest()
+        reply = self._ask(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=_ATTEMPT_S))
+        return codec.routing_from_proto(reply.routing)
+
+    # --- plumbing ---
+
+    def _ask(self, call: Callable[[grpc.Channel], R]) -> R:
+        """An idempotent call, repeated while it may succeed later."""
+        result: R = _retry.until(self._timeout_s)(self._once, call)
+        return result
+
+    def _once(self, call: Callable[[grpc.Channel], R]) -> R:
+        at, address = self._open()
+        try:
+            with translated(f"controller {address}"):
+                return call(at)
+        except PeerUnreachable:
+            if self._model_dir is not None:
+                self.close()  # the next call reads the address again
+            raise
+
+    def _open(self) -> tuple[grpc.Channel, str]:
+        with self._lock:
+            if self._channel is None:
+                self._address = self._find()
+                self._channel = channel.open_channel(self._address)
+            return self._channel, self._address
+
+    def _find(self) -> str:
+        if self._given_address is not None:
+            return self._given_address
+        address = controller_address.read(str(self._model_dir))
+        if address is None:
+            raise PeerUnreachable(
+                f"no {controller_address.FILE_NAME} in {self._model_dir}: no controller serves this model directory"
+            )
+        return address
+
+
+def _member(message: coordination_pb2.MemberStatus) -> Member:
+    common: dict[str, Any] = {
+        "role": _ROLES.get(message.role, "unknown"),
+        "index": message.index,
+        "address": message.address,
+        "metrics_address": message.metrics_address,
+        "is_connected": message.is_connected,
+        "silent_s": round(message.silent_s, 3),
+    }
+    if message.role == common_pb2.ROLE_PS:
+        return Member(**common, rows=message.ps.rows, bytes=message.ps.bytes, is_ready=message.ps.is_ready)
+    worker = message.worker
+    return Member(
+        **common,
+        position=worker.position,
+        total_batches=worker.total_batches,
+        examples=worker.examples,
+        examples_per_s=worker.examples_per_s,
+        loss=worker.loss,
+        is_blocked=worker.is_blocked,
+        is_finished=worker.is_finished,
+    )

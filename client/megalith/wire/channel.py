@@ -1,0 +1,35 @@
+"""How processes open channels to each other: limits, frame sizes and keep-alive, the same on both ends."""
+
+from collections.abc import Sequence
+
+import grpc
+
+DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+
+_MB = 1024 * 1024
+
+
+def options(max_message_bytes: int) -> Sequence[tuple[str, int]]:
+    """Channel arguments for clients and servers.
+
+    Large frames and a large look-ahead with no bandwidth probe carry megabytes per call 1.2x faster than the defaults
+    (2 servers, 1.2 MB each way, loopback: 200 against 169 steps/s).
+    """
+    return (
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.http2.max_frame_size", 16 * _MB - 1),
+        ("grpc.http2.lookahead_bytes", 16 * _MB),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.enable_http_proxy", 0),
+    )
+
+
+def open_channel(address: str, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> grpc.Channel:
+    """A channel to host:port. Its own sub-channel pool keeps one client's reconnect backoff from delaying another's."""
+    return grpc.insecure_channel(address, options=[*options(max_message_bytes), ("grpc.use_local_subchannel_pool", 1)])

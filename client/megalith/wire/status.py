@@ -1,0 +1,63 @@
+"""The one table between error classes and gRPC statuses, and the way back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from megalith.wire import errors
+from megalith.wire.errors import MegalithError
+
+CODE_KEY = "megalith-error"  # trailing metadata: the error class's `code`
+
+# Most specific class wins; every class has itself or an ancestor here (a test walks them all).
+STATUS_BY_ERROR: dict[type[MegalithError], grpc.StatusCode] = {
+    MegalithError: grpc.StatusCode.UNKNOWN,
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.Conflict: grpc.StatusCode.ALREADY_EXISTS,
+    errors.WrongPlace: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StaleEpoch: grpc.StatusCode.ABORTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.SaveFailed: grpc.StatusCode.INTERNAL,
+    errors.CheckpointDamaged: grpc.StatusCode.DATA_LOSS,
+    errors.InternalError: grpc.StatusCode.INTERNAL,
+}
+
+# What a bare status means when no Megalith server spoke: the transport, a proxy or the deadline did.
+_ERROR_BY_STATUS: dict[grpc.StatusCode, type[MegalithError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.PeerUnreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlinePassed,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
+    grpc.StatusCode.NOT_FOUND: errors.NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: errors.Conflict,
+    grpc.StatusCode.ABORTED: errors.StaleEpoch,
+    grpc.StatusCode.INTERNAL: errors.InternalError,
+}
+
+
+def status_of(error: type[MegalithError]) -> grpc.StatusCode:
+    """The status that a server answers with for this class."""
+    return next(STATUS_BY_ERROR[base] for base in error.__mro__ if base in STATUS_BY_ERROR)
+
+
+def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
+    """The same class that the server raised; `peer` names the address when only the transport spoke."""
+    if not isinstance(error, grpc.Call):
+        return errors.InternalError(f"{peer}: {error}")
+    metadata = dict(error.trailing_metadata() or ())
+    if CODE_KEY in metadata:
+        return errors.error_for(str(metadata[CODE_KEY]))(error.details())
+    return _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
+
+
+@contextmanager
+def translated(peer: str) -> Iterator[None]:
+    """Inside, an RpcError leaves as the MegalithError that it stands for."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_rpc(error, peer) from error

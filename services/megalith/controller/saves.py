@@ -1,0 +1,92 @@
+"""Saving a checkpoint: every ps writes its shard, the manifest comes last and makes the checkpoint exist."""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from megalith.controller.cluster import Cluster, SaveOrder
+from megalith.runtime import manifest
+from megalith.runtime.files import prepare_model_dir
+from megalith.runtime.manifest import Manifest, ShardFile
+from megalith.wire.errors import SaveFailed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    path: Path
+    step: int
+    rows: int
+
+
+class Saver:
+    """One save at a time, in the order of the calls.
+
+    `_turn` is held for a whole save. `_answered` guards what the sessions of the current save have answered.
+    """
+
+    def __init__(
+        self, cluster: Cluster, model_dir: Path, timeout_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._cluster, self._model_dir, self._timeout_s, self._clock = cluster, model_dir, timeout_s, clock
+        self._turn = threading.Lock()
+        self._answered = threading.Condition()
+        self._save_id = ""
+        self._answers: dict[int, tuple[list[ShardFile], str]] = {}
+
+    def save(self, directory: str = "") -> SavedCheckpoint:
+        """Write a checkpoint of the current step and wait until it is complete; SaveFailed leaves the old one."""
+        with self._turn:
+            target = prepare_model_dir(directory) if directory else self._model_dir
+            step = self._cluster.global_step
+            path = manifest.directory_for(target, step)
+            path.mkdir(exist_ok=True)
+            started = time.monotonic()
+            order = SaveOrder(secrets.token_hex(4), str(path.absolute()), step)
+            with self._answered:
+                self._save_id, self._answers = order.save_id, {}
+            sessions = self._cluster.order_save(order)
+            try:
+                files = self._collect(sessions)
+            except SaveFailed:
+                self._discard(path, order.save_id)
+                raise
+            saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))
+            manifest.write(path, saved)
+            manifest.record_latest(target, path, saved.saved_at_s)
+            logger.info("saved path=%s rows=%d seconds=%.2f", path, saved.rows, time.monotonic() - started)
+            return SavedCheckpoint(path, step, saved.rows)
+
+    def answer(self, session: int, save_id: str, files: list[ShardFile], error: str) -> None:
+        """A ps is done with its shard; an answer to an older save is ignored."""
+        with self._answered:
+            if save_id == self._save_id:
+                self._answers[session] = (files, error)
+                self._answered.notify_all()
+
+    def _collect(self, sessions: list[int]) -> list[ShardFile]:
+        deadline = time.monotonic() + self._timeout_s
+        with self._answered:
+            while missing := [session for session in sessions if session not in self._answers]:
+                # A lost ps never answers; its stream's end wakes nobody here, so look twice a second.
+                self._answered.wait(0.5)
+                for session in missing:
+                    if session not in self._answers and not self._cluster.is_alive(session):
+                        raise SaveFailed("a ps was lost during the save; the previous checkpoint stands, save again")
+                if time.monotonic() > deadline:
+                    raise SaveFailed(f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s")
+            failed = [error for _, error in self._answers.values() if error]
+            if failed:
+                raise SaveFailed("; ".join(failed))
+            return [file for session in sessions for file in self._answers[session][0]]
+
+    def _discard(self, path: Path, save_id: str) -> None:
+        for file in path.glob(f"*{save_id}*"):
+            file.unlink(missing_ok=True)
+        if not any(path.iterdir()):
+            path.rmdir()

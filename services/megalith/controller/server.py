@@ -1,0 +1,139 @@
+"""Composition root of the controller."""
+
+import logging
+import threading
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from megalith.controller.cluster import Cluster
+from megalith.controller.config import ControllerConfig
+from megalith.controller.saves import Saver
+from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
+from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
+from megalith.runtime import lifecycle, manifest
+from megalith.runtime.files import prepare_model_dir, write_atomically
+from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.metrics import Metrics
+from megalith.runtime.server import RpcServer
+from megalith.wire import channel, controller_address
+from megalith.wire.errors import MegalithError, ModelDirInUse
+
+logger = logging.getLogger(__name__)
+
+_PROBE_S = 1.0  # for a controller that may already serve the model directory to answer
+_DISMISS_S = 3.0  # for members to leave once they are told to
+
+
+class ControllerServer:
+    """The controller of one job."""
+
+    def __init__(self, config: ControllerConfig, exit_request: ExitRequest) -> None:
+        self._config, self._exit_request = config, exit_request
+        self._model_dir = prepare_model_dir(config.model_dir)
+        self._cluster = Cluster(
+            config.num_ps, config.num_workers, silence_s=config.silence_s, lost_worker_s=config.lost_worker_s
+        )
+        self._saver = Saver(self._cluster, self._model_dir, config.save_timeout_s)
+        self._about = About(str(self._model_dir.absolute()), config.num_ps, config.num_workers)
+        controller = ControllerServicer(self._cluster, self._saver)
+        coordination = CoordinationServicer(self._cluster, self._saver, self._about)
+        self._rpc = RpcServer(
+            config.server,
+            self._metrics(),
+            {
+                "Controller": lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(controller, server),
+                "megalith.v1.Coordination": lambda server: coordination_pb2_grpc.add_CoordinationServicer_to_server(
+                    coordination, server
+                ),
+            },
+            # A session holds a thread for as long as its member lives, and a replacement may overlap.
+            extra_threads=2 * (config.num_ps + config.num_workers),
+        )
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch_silence, name="silence-watch", daemon=True),
+            threading.Thread(target=self._finish_job, name="job-end", daemon=True),
+        ]
+
+    @property
+    def address(self) -> str:
+        return self._rpc.address
+
+    def start(self) -> None:
+        self._refuse_second_controller()
+        checkpoint = manifest.latest(self._model_dir)
+        if checkpoint is not None:
+            self._cluster.raise_global_step(manifest.read(checkpoint).step)
+            logger.info("starting from checkpoint path=%s", checkpoint)
+        self._rpc.start()
+        self._about.address = self.address
+        write_atomically(self._model_dir / controller_address.FILE_NAME, self.address.encode())
+        for thread in self._threads:
+            thread.start()
+        self._rpc.set_serving(True)
+        logger.info("controller serving address=%s metrics=%s", self.address, self._rpc.metrics_address)
+
+    def stop(self, grace_s: float) -> None:
+        self._stopping.set()
+        self._cluster.wake()
+        self._rpc.stop(grace_s)
+        if controller_address.read(self._model_dir) == self.address:
+            (self._model_dir / controller_address.FILE_NAME).unlink(missing_ok=True)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def _refuse_second_controller(self) -> None:
+        address = controller_address.read(self._model_dir)
+        if address is not None and _is_serving(address):
+            raise ModelDirInUse(
+                f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
+            )
+
+    def _watch_silence(self) -> None:
+        while not self._stopping.wait(min(1.0, self._config.silence_s / 4)):
+            self._cluster.drop_silent()
+
+    def _finish_job(self) -> None:
+        """When the workers are done: the last save, the outcome, and everyone's leave."""
+        if self._cluster.wait_until_workers_finish(self._stopping.is_set):
+            try:
+                saved = self._saver.save()
+                self._cluster.end(True, f"all workers finished; saved {saved.path}")
+            except MegalithError as error:
+                logger.error("the final save failed: %s", error)
+                self._cluster.end(False, f"the final save failed: {error}")
+        if not self._cluster.wait_until_ended(self._stopping.is_set) or self._config.stay_up:
+            return
+        succeeded, reason = self._cluster.outcome or (False, "stopped")
+        self._cluster.dismiss(reason, _DISMISS_S)
+        self._exit_request.request(0 if succeeded else 1, reason)
+
+    def _metrics(self) -> Metrics:
+        metrics = Metrics()
+        cluster = self._cluster
+        metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: cluster.global_step)
+        metrics.gauge("megalith_barrier_placed", "1 while training is held.", lambda: cluster.state().is_barrier_placed)
+        metrics.gauge("megalith_members", "Live sessions.", lambda: sum(p.is_connected for p in cluster.places()[0]))
+        return metrics
+
+
+def _is_serving(address: str) -> bool:
+    with channel.open_channel(address) as probe:
+        try:
+            stub = health_pb2_grpc.HealthStub(probe)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service="Controller"), timeout=_PROBE_S)
+        except grpc.RpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def run(config: ControllerConfig) -> int:
+    """Serve until told to stop or the job has ended; returns the exit status."""
+    return lifecycle.run(
+        "controller",
+        lambda exit_request: ControllerServer(config, exit_request),
+        log_level=config.server.log_level,
+        exit_with_stdin=config.server.exit_with_stdin,
+    )

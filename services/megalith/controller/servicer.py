@@ -1,0 +1,188 @@
+"""gRPC faces of the controller: the five public calls, and coordination of members."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from megalith.controller.cluster import Cluster, ClusterState, Directive, SaveOrder, ShutdownOrder
+from megalith.controller.codec import (
+    decode_files,
+    decode_ps_report,
+    decode_registration,
+    decode_worker_report,
+    encode_phase,
+    encode_place,
+    encode_state,
+)
+from megalith.controller.saves import Saver
+from megalith.protos import (
+    controller_pb2,
+    controller_pb2_grpc,
+    coordination_pb2,
+    coordination_pb2_grpc,
+)
+from megalith.runtime import manifest
+from megalith.wire import codec, routing
+from megalith.wire.errors import InvalidRequest
+
+_CLOSE = object()  # in a mailbox: end the stream
+
+
+class ControllerServicer(controller_pb2_grpc.ControllerServicer):
+    """The reference's five calls."""
+
+    def __init__(self, cluster: Cluster, saver: Saver) -> None:
+        self._cluster, self._saver = cluster, saver
+
+    def StopTraining(
+        self, request: controller_pb2.StopTrainingRequest, context: grpc.ServicerContext
+    ) -> controller_pb2.StopTrainingResponse:
+        self._cluster.place_barrier()
+        return controller_pb2.StopTrainingResponse()
+
+    def ResumeTraining(
+        self, request: controller_pb2.ResumeTrainingRequest, context: grpc.ServicerContext
+    ) -> controller_pb2.ResumeTrainingResponse:
+        self._cluster.remove_barrier()
+        return controller_pb2.ResumeTrainingResponse()
+
+    def GetBlockStatus(
+        self, request: controller_pb2.GetBlockStatusRequest, context: grpc.ServicerContext
+    ) -> controller_pb2.GetBlockStatusResponse:
+        blocked, unblocked = self._cluster.block_status()
+        return controller_pb2.GetBlockStatusResponse(blocked_indices=blocked, unblocked_indices=unblocked)
+
+    def SaveCheckpoint(
+        self, request: controller_pb2.SaveCheckpointRequest, context: grpc.ServicerContext
+    ) -> controller_pb2.SaveCheckpointResponse:
+        self._saver.save()
+        return controller_pb2.SaveCheckpointResponse()
+
+    def GetTrainingStatus(
+        self, request: controller_pb2.GetTrainingStatusRequest, context: grpc.ServicerContext
+    ) -> controller_pb2.GetTrainingStatusResponse:
+        return controller_pb2.GetTrainingStatusResponse(global_step=self._cluster.global_step)
+
+
+class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
+    """Sessions of members, and the calls of operators and SDK clients."""
+
+    def __init__(self, cluster: Cluster, saver: Saver, about: "About") -> None:
+        self._cluster, self._saver, self._about = cluster, saver, about
+
+    def Session(
+        self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
+    ) -> Iterator[coordination_pb2.SessionResponse]:
+        first = next(request_iterator, coordination_pb2.SessionRequest())
+        if first.WhichOneof("kind") != "register":
+            raise InvalidRequest("a session begins with register")
+        mailbox: queue.SimpleQueue[Directive | object] = queue.SimpleQueue()
+        welcome = self._cluster.join(decode_registration(first.register), mailbox.put)
+        context.add_callback(lambda: mailbox.put(_CLOSE))
+        reader = threading.Thread(
+            target=self._read, args=(welcome.session, request_iterator, mailbox), name="session-reader", daemon=True
+        )
+        reader.start()
+        try:
+            yield coordination_pb2.SessionResponse(
+                welcome=coordination_pb2.Welcome(
+                    num_ps=self._about.num_ps,
+                    num_workers=self._about.num_workers,
+                    model_dir=self._about.model_dir,
+                    restore_from=self._about.newest_checkpoint(),
+                    owners=routing.encode_owners(routing.even_owners(self._about.num_ps)),
+                    position=welcome.position,
+                    global_step=welcome.global_step,
+                )
+            )
+            while (directive := mailbox.get()) is not _CLOSE:
+                yield _encode_directive(directive)
+        finally:
+            self._cluster.leave(welcome.session)
+
+    def _read(
+        self,
+        session: int,
+        requests: Iterator[coordination_pb2.SessionRequest],
+        mailbox: "queue.SimpleQueue[Directive | object]",
+    ) -> None:
+        """What the member says, until its stream ends or breaks."""
+        try:
+            for request in requests:
+                match request.WhichOneof("kind"):
+                    case "worker":
+                        self._cluster.report_worker(session, decode_worker_report(request.worker))
+                    case "ps":
+                        self._cluster.report_ps(session, decode_ps_report(request.ps))
+                    case "shard_saved":
+                        saved = request.shard_saved
+                        self._saver.answer(session, saved.save_id, decode_files(saved.files), saved.error)
+        except grpc.RpcError:
+            pass  # the stream broke; leave() says so
+        finally:
+            mailbox.put(_CLOSE)
+
+    def GetRouting(
+        self, request: coordination_pb2.GetRoutingRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.GetRoutingResponse:
+        return coordination_pb2.GetRoutingResponse(routing=codec.routing_to_proto(self._cluster.current_routing()))
+
+    def GetStatus(
+        self, request: coordination_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.GetStatusResponse:
+        state, outcome = self._cluster.state(), self._cluster.outcome
+        places, now = self._cluster.places()
+        return coordination_pb2.GetStatusResponse(
+            address=self._about.address,
+            model_dir=self._about.model_dir,
+            num_ps=self._about.num_ps,
+            num_workers=self._about.num_workers,
+            phase=encode_phase(state.phase),
+            epoch=state.routing.epoch if state.routing else 0,
+            barrier=coordination_pb2.Barrier(is_placed=state.is_barrier_placed, action=state.barrier_action),
+            global_step=self._cluster.global_step,
+            last_checkpoint=self._about.newest_checkpoint(),
+            members=[encode_place(place, now) for place in places],
+            results=next((place.progress.results for place in places if place.progress.results), {}),
+            outcome="" if outcome is None else "succeeded" if outcome[0] else "failed",
+            reason="" if outcome is None else outcome[1],
+        )
+
+    def Save(
+        self, request: coordination_pb2.SaveRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.SaveResponse:
+        saved = self._saver.save(request.directory)
+        return coordination_pb2.SaveResponse(path=str(saved.path), step=saved.step, rows=saved.rows)
+
+    def EndJob(
+        self, request: coordination_pb2.EndJobRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.EndJobResponse:
+        self._cluster.end(request.succeeded, request.reason)
+        return coordination_pb2.EndJobResponse()
+
+
+class About:
+    """Facts of this controller that replies carry."""
+
+    def __init__(self, model_dir: str, num_ps: int, num_workers: int) -> None:
+        self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
+        self.address = ""
+
+    def newest_checkpoint(self) -> str:
+        return str(manifest.latest(Path(self.model_dir)) or "")
+
+
+def _encode_directive(directive: object) -> coordination_pb2.SessionResponse:
+    match directive:
+        case ClusterState():
+            return coordination_pb2.SessionResponse(state=encode_state(directive))
+        case SaveOrder(save_id, directory, step):
+            order = coordination_pb2.SaveShard(save_id=save_id, directory=directory, step=step)
+            return coordination_pb2.SessionResponse(save_shard=order)
+        case ShutdownOrder(reason):
+            return coordination_pb2.SessionResponse(shutdown=coordination_pb2.Shutdown(reason=reason))
+        case _:
+            raise TypeError(f"no such directive: {directive!r}")

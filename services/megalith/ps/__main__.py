@@ -1,0 +1,7 @@
+"""`python -m megalith.ps`."""
+
+from megalith.ps.config import PsConfig
+from megalith.ps.server import run
+from megalith.runtime.settings import command
+
+command("ps", PsConfig, run)()

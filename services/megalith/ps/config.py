@@ -1,0 +1,22 @@
+"""Settings of a parameter server."""
+
+from dataclasses import dataclass, field
+
+from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.server import ServerSettings
+from megalith.runtime.settings import setting
+from megalith.wire.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsConfig:
+    """Run a parameter server: tables of embedding rows and dense variables."""
+
+    index: int = setting("Index of this parameter server, from 0.", 0)
+    num_ps: int = setting("Parameter servers it expects in the cluster; 0 = takes what the controller says.", 0)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    membership: MembershipSettings
+
+    def __post_init__(self) -> None:
+        if self.index < 0:
+            raise InvalidSetting(f"--index={self.index}: below 0")

@@ -1,0 +1,123 @@
+"""A parameter server's side of its session with the controller."""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from megalith.protos import common_pb2, coordination_pb2
+from megalith.ps import checkpoint
+from megalith.ps.store import Store
+from megalith.ps.warm_up import warm_up
+from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.membership import Member, MembershipSettings
+from megalith.wire import codec, routing
+from megalith.wire.errors import MegalithError
+
+logger = logging.getLogger(__name__)
+
+
+class PsMember:
+    """Restores what it is told to, then is ready; obeys the routing map; saves its shard on demand.
+
+    Restoring and saving run on threads of their own, so that heart-beats go on meanwhile.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        num_ps: int,
+        settings: MembershipSettings,
+        store: Store,
+        addresses: Callable[[], tuple[str, str]],
+        set_serving: Callable[[bool], None],
+        exit_request: ExitRequest,
+    ) -> None:
+        self._index, self._num_ps, self._store = index, num_ps, store
+        self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
+        self._is_ready = False
+        self._was_welcomed = False
+        self._cluster_num_ps = 0
+        self._member = Member(settings, self)
+
+    def start(self) -> None:
+        self._member.start()
+
+    def stop(self) -> None:
+        self._member.stop()
+
+    def register(self) -> coordination_pb2.Register:
+        address, metrics_address = self._addresses()
+        return coordination_pb2.Register(
+            role=common_pb2.ROLE_PS,
+            index=self._index,
+            address=address,
+            metrics_address=metrics_address,
+            epoch=self._store.epoch,
+            num_ps=self._num_ps,
+        )
+
+    def report(self) -> coordination_pb2.SessionRequest:
+        store = self._store
+        load = coordination_pb2.PsReport(
+            is_ready=self._is_ready, rows=store.rows, bytes=store.nbytes, pulls=store.pulls, pushes=store.pushes
+        )
+        return coordination_pb2.SessionRequest(ps=load)
+
+    def on_welcome(self, welcome: coordination_pb2.Welcome) -> None:
+        self._cluster_num_ps = welcome.num_ps
+        if self._was_welcomed:  # back after a lost stream, with its rows
+            self._member.report_now()
+            return
+        self._was_welcomed = True
+        threading.Thread(target=self._prepare, args=(welcome,), name="prepare", daemon=True).start()
+
+    def _prepare(self, welcome: coordination_pb2.Welcome) -> None:
+        """Everything that must be done before the first request."""
+        try:
+            warm_up()
+            if welcome.restore_from:
+                owners = routing.decode_owners(welcome.owners)
+                rows = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._index)
+                logger.info("restored path=%s rows=%d", welcome.restore_from, rows)
+        except (MegalithError, OSError) as error:
+            self._exit_request.request(1, f"cannot start from {welcome.restore_from}: {error}")
+            return
+        self._is_ready = True
+        self._set_serving(True)
+        self._member.report_now()
+
+    def on_state(self, state: coordination_pb2.ClusterState) -> None:
+        current = codec.routing_from_proto(state.routing) if state.HasField("routing") else None
+        self._store.route(current, is_initialized=state.phase == coordination_pb2.PHASE_RUNNING)
+
+    def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
+        threading.Thread(target=self._save, args=(order,), name="save", daemon=True).start()
+
+    def _save(self, order: coordination_pb2.SaveShard) -> None:
+        answer = coordination_pb2.ShardSaved(save_id=order.save_id)
+        try:
+            files = checkpoint.write_shard(
+                self._store, Path(order.directory), order.save_id, self._index, self._cluster_num_ps
+            )
+            answer.files.extend(
+                coordination_pb2.ShardFile(
+                    name=file.name,
+                    kind=file.kind,
+                    table=file.table,
+                    rows=file.rows,
+                    bytes=file.bytes,
+                    sha256=file.sha256,
+                )
+                for file in files
+            )
+        except Exception as error:
+            logger.exception("save failed directory=%s", order.directory)
+            answer.error = f"ps {self._index}: {error}"
+        self._member.send(coordination_pb2.SessionRequest(shard_saved=answer))
+
+    def on_shutdown(self, reason: str) -> None:
+        self._exit_request.request(0, reason)
+
+    def on_lost(self, error: MegalithError) -> None:
+        self._exit_request.request(1, str(error))

@@ -1,0 +1,71 @@
+"""Composition root of a parameter server."""
+
+import logging
+
+from megalith.protos import parameter_server_pb2_grpc
+from megalith.ps.config import PsConfig
+from megalith.ps.member import PsMember
+from megalith.ps.servicer import ParameterServicer
+from megalith.ps.store import Store
+from megalith.runtime import lifecycle
+from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.metrics import Metrics
+from megalith.runtime.server import RpcServer
+
+logger = logging.getLogger(__name__)
+
+
+class PsServer:
+    """One parameter server. SERVING once it is registered, restored and its kernels are compiled."""
+
+    def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
+        self._store = Store(config.index)
+        servicer = ParameterServicer(config.index, self._store)
+        self._rpc = RpcServer(
+            config.server,
+            self._metrics(),
+            {
+                "megalith.v1.ParameterServer": (
+                    lambda server: parameter_server_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+                )
+            },
+        )
+        self._member = PsMember(
+            config.index,
+            config.num_ps,
+            config.membership,
+            self._store,
+            addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
+            set_serving=self._rpc.set_serving,
+            exit_request=exit_request,
+        )
+
+    @property
+    def address(self) -> str:
+        return self._rpc.address
+
+    def start(self) -> None:
+        self._rpc.start()
+        self._member.start()
+        logger.info("ps listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
+
+    def stop(self, grace_s: float) -> None:
+        self._rpc.stop(grace_s)
+        self._member.stop()
+
+    def _metrics(self) -> Metrics:
+        metrics = Metrics()
+        metrics.gauge("megalith_rows", "Embedding rows held.", lambda: self._store.rows)
+        metrics.gauge("megalith_bytes", "Memory of rows, index and variables.", lambda: self._store.nbytes)
+        metrics.gauge("megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch)
+        return metrics
+
+
+def run(config: PsConfig) -> int:
+    """Serve until told to stop; returns the exit status."""
+    return lifecycle.run(
+        f"ps-{config.index}",
+        lambda exit_request: PsServer(config, exit_request),
+        log_level=config.server.log_level,
+        exit_with_stdin=config.server.exit_with_stdin,
+    )

@@ -1,0 +1,236 @@
+"""All that one parameter server holds, and the rules under which a request may touch it."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.ps.replay import AppliedPushes
+from megalith.ps.table import EmbeddingTable
+from megalith.ps.variable import UpdateKind, Variable
+from megalith.wire.errors import (
+    DuplicateKeys,
+    InvalidRequest,
+    NotReady,
+    ShardNotOwned,
+    StaleEpoch,
+    UnknownTable,
+    UnknownVariable,
+)
+from megalith.wire.routing import Routing
+from megalith.wire.schema import TableConfig, VariableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TableGradients:
+    """One table's part of a push."""
+
+    table: str
+    keys: NDArray[np.int64]
+    gradients: NDArray[np.float32]
+    learning_rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VariableUpdate:
+    """One variable's part of a push."""
+
+    name: str
+    kind: UpdateKind
+    value: NDArray[Any]
+
+
+class Store:
+    """Tables and variables by name, behind the routing map.
+
+    `_lock` guards the two dictionaries, the map and the counters; tables and variables guard their own contents.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._tables: dict[str, EmbeddingTable] = {}
+        self._variables: dict[str, Variable] = {}
+        self._routing: Routing | None = None
+        self._is_initialized = False
+        self._applied: AppliedPushes[list[NDArray[Any]]] = AppliedPushes()
+        self.pulls = 0
+        self.pushes = 0
+
+    # --- routing ---
+
+    def route(self, routing: Routing | None, is_initialized: bool) -> None:
+        """Obey this map. Until the chief has initialized its epoch, a missing table is a matter of time."""
+        with self._lock:
+            self._routing, self._is_initialized = routing, is_initialized
+
+    @property
+    def epoch(self) -> int:
+        """Of the newest map; 0 = none yet."""
+        with self._lock:
+            return self._routing.epoch if self._routing else 0
+
+    def _check_epoch(self, epoch: int) -> Routing:
+        routing = self._routing
+        if routing is None or epoch > routing.epoch:
+            mine = routing.epoch if routing else 0
+            raise NotReady(f"ps {self._index} is at epoch {mine}, the request at {epoch}; retry in a moment")
+        if epoch < routing.epoch:
+            raise StaleEpoch(f"the request was routed at epoch {epoch}, ps {self._index} is at {routing.epoch}")
+        return routing
+
+    def _check_owned(self, routing: Routing, table: str, keys: NDArray[np.int64]) -> None:
+        owners = routing.owner_of(keys)
+        foreign = np.flatnonzero(owners != self._index)
+        if foreign.size:
+            first = foreign[0]
+            raise ShardNotOwned(
+                f"table {table}: {foreign.size} of {keys.size} ids are not of ps {self._index} at epoch "
+                f"{routing.epoch}, the first is {int(keys[first])} of ps {int(owners[first])}; refresh routing"
+            )
+
+    def _check_owned_name(self, routing: Routing, name: str) -> None:
+        owner = routing.owner_of_name(name)
+        if owner != self._index:
+            raise ShardNotOwned(
+                f"variable {name} is of ps {owner}, not of ps {self._index}, at epoch {routing.epoch}; refresh routing"
+            )
+
+    # --- creation ---
+
+    def create_tables(self, epoch: int, configs: Sequence[TableConfig]) -> None:
+        """Create what is missing; one of another layout is a TableConflict and nothing is created."""
+        with self._lock:
+            self._check_epoch(epoch)
+            fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
+            known = [(self._tables[config.name], config) for config in configs if config.name in self._tables]
+            for table, config in known:
+                table.check_layout(config)
+            for table, config in known:
+                table.reconfigure(config)
+            self._tables |= {table.config.name: table for table in fresh}
+
+    def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
+        """Create what is missing with its initial value; what exists keeps its value."""
+        with self._lock:
+            routing = self._check_epoch(epoch)
+            known = [(self._variables[config.name], config) for config in configs if config.name in self._variables]
+            for config in configs:
+                self._check_owned_name(routing, config.name)
+            for variable, config in known:
+                variable.check_layout(config)
+            for variable, config in known:
+                variable.reconfigure(config)
+            for config in configs:
+                self._variables.setdefault(config.name, Variable(config))
+
+    def adopt(self, table: EmbeddingTable | None = None, variable: Variable | None = None) -> None:
+        """Take a restored table or variable, before there is a map."""
+        with self._lock:
+            if table is not None:
+                self._tables[table.config.name] = table
+            if variable is not None:
+                self._variables[variable.config.name] = variable
+
+    # --- data ---
+
+    def pull(
+        self, epoch: int, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]
+    ) -> tuple[list[NDArray[np.float32]], list[NDArray[Any]]]:
+        """Embeddings by table and values of variables, both in the order asked for."""
+        with self._lock:
+            routing = self._check_epoch(epoch)
+            held = [(self._table(name), keys) for name, keys in tables]
+            read = [self._variable(name) for name in variables]
+            self.pulls += 1
+        for name, keys in tables:
+            self._check_owned(routing, name, keys)
+        return [table.lookup(keys) for table, keys in held], [variable.read() for variable in read]
+
+    def push(
+        self,
+        epoch: int,
+        client_id: str,
+        sequence: int,
+        gradients: Sequence[TableGradients],
+        updates: Sequence[VariableUpdate],
+        req_time_s: int = 0,
+    ) -> list[NDArray[Any]]:
+        """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD updates."""
+        if not client_id or sequence < 1:
+            raise InvalidRequest(f"a push needs a client id and a sequence from 1, got {client_id!r} and {sequence}")
+        if not 0 <= req_time_s < 2**32:
+            raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
+        return self._applied.once(client_id, sequence, lambda: self._apply(epoch, gradients, updates, req_time_s))
+
+    def _apply(
+        self, epoch: int, gradients: Sequence[TableGradients], updates: Sequence[VariableUpdate], req_time_s: int
+    ) -> list[NDArray[Any]]:
+        _require_distinct("table", [part.table for part in gradients])
+        _require_distinct("variable", [part.name for part in updates])
+        with self._lock:
+            routing = self._check_epoch(epoch)
+            tables = [self._table(part.table) for part in gradients]
+            variables = [self._variable(part.name) for part in updates]
+        for part, table in zip(gradients, tables, strict=True):
+            self._check_owned(routing, part.table, part.keys)
+            table.check_gradients(part.keys, part.gradients, part.learning_rates)
+        for update, variable in zip(updates, variables, strict=True):
+            variable.check(update.kind, update.value)
+        # Everything is known to be applicable; from here on nothing is refused.
+        for part, table in zip(gradients, tables, strict=True):
+            table.apply_gradients(part.keys, part.gradients, part.learning_rates, req_time_s)
+        values = [
+            (update.kind, variable.apply(update.kind, update.value))
+            for update, variable in zip(updates, variables, strict=True)
+        ]
+        with self._lock:
+            self.pushes += 1
+        return [value for kind, value in values if kind is UpdateKind.ADD]
+
+    # --- what is there ---
+
+    def tables(self) -> list[EmbeddingTable]:
+        """By name."""
+        with self._lock:
+            return [self._tables[name] for name in sorted(self._tables)]
+
+    def variables(self) -> list[Variable]:
+        """By name."""
+        with self._lock:
+            return [self._variables[name] for name in sorted(self._variables)]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(table) for table in self.tables())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(table.nbytes for table in self.tables()) + sum(variable.nbytes for variable in self.variables())
+
+    def _table(self, name: str) -> EmbeddingTable:
+        if name not in self._tables:
+            self._raise_if_not_initialized(f"table {name}")
+            raise UnknownTable(f"ps {self._index} has no table {name!r}; it has {sorted(self._tables)}")
+        return self._tables[name]
+
+    def _variable(self, name: str) -> Variable:
+        if name not in self._variables:
+            self._raise_if_not_initialized(f"variable {name}")
+            raise UnknownVariable(f"ps {self._index} has no variable {name!r}; it has {sorted(self._variables)}")
+        return self._variables[name]
+
+    def _raise_if_not_initialized(self, what: str) -> None:
+        if not self._is_initialized:
+            raise NotReady(f"ps {self._index} has no {what} yet: the chief is still creating them; retry in a moment")
+
+
+def _require_distinct(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DuplicateKeys(f"{what} {name} occurs twice in one push")
+        seen.add(name)

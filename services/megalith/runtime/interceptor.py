@@ -1,0 +1,74 @@
+"""Every call passes here: errors become statuses, outcomes and times become metrics."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+
+from megalith.runtime.metrics import Metrics
+from megalith.wire.errors import InternalError, MegalithError
+from megalith.wire.status import CODE_KEY, status_of
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorInterceptor(grpc.ServerInterceptor):
+    """Turns raised MegalithErrors into their status and `code`; anything else into INTERNAL with a logged traceback."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith("/grpc."):  # unknown method; health and reflection speak for themselves
+            return handler
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                self._stream(method, handler.stream_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _unary(self, method: str, behavior: Any) -> Callable[[Any, grpc.ServicerContext], Any]:
+        seconds, total = self._metrics.rpc_seconds.labels(method), self._metrics.rpc_total
+
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            start = time.perf_counter()
+            try:
+                response = behavior(request, context)
+            except Exception as error:
+                self._abort(method, error, context)
+            finally:
+                seconds.observe(time.perf_counter() - start)
+            total.labels(method, "ok").inc()
+            return response
+
+        return answer
+
+    def _stream(self, method: str, behavior: Any) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+        def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                yield from behavior(requests, context)
+            except Exception as error:
+                self._abort(method, error, context)
+            self._metrics.rpc_total.labels(method, "ok").inc()
+
+        return answer
+
+    def _abort(self, method: str, error: Exception, context: grpc.ServicerContext) -> NoReturn:
+        if not isinstance(error, MegalithError):
+            logger.exception("unforeseen error method=%s", method)
+            error = InternalError(f"{method} failed unexpectedly; the server's log has the traceback")
+        self._metrics.rpc_total.labels(method, error.code).inc()
+        context.set_trailing_metadata(((CODE_KEY, error.code),))
+        context.abort(status_of(type(error)), str(error))

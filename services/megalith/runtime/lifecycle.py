@@ -1,0 +1,84 @@
+"""The life of a service process: signals, logging, and one way to end."""
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from megalith.runtime.logs import configure_logging
+from megalith.wire.errors import MegalithError
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
+
+
+class ExitRequest:
+    """How any part of a process asks it to end. The first request decides the exit status."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()  # guards `status` and `reason` until the event is set
+        self.status = 0
+        self.reason = ""
+
+    def request(self, status: int, reason: str) -> None:
+        """End with `status`; safe from any thread and from signal handlers' threads, any number of times."""
+        with self._lock:
+            if not self._event.is_set():
+                self.status, self.reason = status, reason
+                self._event.set()
+
+    def wait(self) -> None:
+        """Block until the end is requested. Signals are handled meanwhile."""
+        self._event.wait()
+
+
+class Service(Protocol):
+    """What a composition root returns."""
+
+    def start(self) -> None:
+        """Bind, then go on in background threads. On failure everything already started is stopped."""
+
+    def stop(self, grace_s: float) -> None:
+        """Stop accepting, report NOT_SERVING, drain for at most `grace_s`, flush, close."""
+
+
+def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, exit_with_stdin: bool) -> int:
+    """Run a service until a signal or the service itself ends it; returns the exit status."""
+    configure_logging(name, log_level)
+    # Written by the C handler itself, so that a process stuck inside a kernel or a lock answers too.
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    exit_request = ExitRequest()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: _on_signal(exit_request, received))
+    if exit_with_stdin:
+        threading.Thread(target=_watch_stdin, args=(exit_request,), name="stdin-watch", daemon=True).start()
+    try:
+        service = build(exit_request)
+        service.start()
+    except (MegalithError, OSError) as error:
+        logger.error("%s did not start: %s", name, error)
+        return 1
+    exit_request.wait()
+    logger.log(logging.ERROR if exit_request.status else logging.INFO, "%s stops: %s", name, exit_request.reason)
+    service.stop(DRAIN_S)
+    logger.info("%s stopped status=%d", name, exit_request.status)
+    return exit_request.status
+
+
+def _on_signal(exit_request: ExitRequest, received: int) -> None:
+    # A handler runs between two bytecodes of the main thread, which may hold the request's lock: hand over.
+    reason = signal.Signals(received).name
+    threading.Thread(target=exit_request.request, args=(0, reason), daemon=True).start()
+
+
+def _watch_stdin(exit_request: ExitRequest) -> None:
+    """End with the process that started this one, however that one died: its end of the pipe closes."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    exit_request.request(0, "the starting process is gone")

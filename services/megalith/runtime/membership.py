@@ -1,0 +1,193 @@
+"""A process's place in the cluster: its session with the controller, kept for as long as the process lives."""
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import tenacity
+
+from megalith.protos import coordination_pb2, coordination_pb2_grpc
+from megalith.runtime.settings import setting
+from megalith.wire import channel, controller_address
+from megalith.wire.errors import IndexTaken, InvalidSetting, MegalithError, PeerUnreachable, Unavailable
+from megalith.wire.status import error_from_rpc
+
+logger = logging.getLogger(__name__)
+
+_REPORT_NOW = object()  # in the outbox: send a report at once
+_CLOSE = object()  # in the outbox: end the stream
+_CLOSE_S = 1.0  # for the controller to read the last report and end the stream; a hung one is not waited for
+_TAKEN_GRACE_S = 5.0  # a replacement may arrive before the controller has noticed that its predecessor died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipSettings:
+    """How a ps or worker finds and keeps its controller."""
+
+    controller: str = setting("host:port of the controller; empty = read it from the model directory.", "")
+    model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
+    heartbeat_s: float = setting("Seconds between reports; shorter notices a hung process earlier.", 1.0)
+    join_timeout_s: float = setting("Seconds to look for the controller at start before giving up.", 30.0)
+    rejoin_timeout_s: float = setting("Seconds to wait for a lost controller to come back before giving up.", 600.0)
+
+    def __post_init__(self) -> None:
+        if not self.controller and not self.model_dir:
+            raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say where to join")
+        for name in ("heartbeat_s", "join_timeout_s", "rejoin_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+
+    def find_controller(self) -> str:
+        """The address now; PeerUnreachable while nobody has written one."""
+        address = self.controller or controller_address.read(self.model_dir)
+        if address is None:
+            raise PeerUnreachable(f"no {controller_address.FILE_NAME} in {self.model_dir}; is a controller running?")
+        return address
+
+
+class MemberHandler(Protocol):
+    """What a ps or worker does with what the controller says. Called on the session's thread; must not block long."""
+
+    def register(self) -> coordination_pb2.Register: ...
+    def report(self) -> coordination_pb2.SessionRequest: ...
+    def on_welcome(self, welcome: coordination_pb2.Welcome) -> None: ...
+    def on_state(self, state: coordination_pb2.ClusterState) -> None: ...
+    def on_save_shard(self, order: coordination_pb2.SaveShard) -> None: ...
+    def on_shutdown(self, reason: str) -> None: ...
+    def on_lost(self, error: MegalithError) -> None:
+        """The session is over for good: refused, or no controller for too long."""
+
+
+class Member:
+    """Holds the session stream; reconnects after a loss, also to a controller at a new address.
+
+    `stop()` sends what is queued, ends the stream and joins the thread.
+    """
+
+    def __init__(self, settings: MembershipSettings, handler: MemberHandler) -> None:
+        self._settings, self._handler = settings, handler
+        self._incarnation = secrets.token_hex(8)
+        self._stopping = threading.Event()
+        self._outbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._call: grpc.RpcContext | None = None
+        self._was_welcomed = False
+        self._last_contact = 0.0
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+
+    def start(self) -> None:
+        self._last_contact = time.monotonic()
+        self._thread.start()
+
+    def report_now(self) -> None:
+        """Send a report without waiting for the next heart-beat."""
+        self._outbox.put(_REPORT_NOW)
+
+    def send(self, message: coordination_pb2.SessionRequest) -> None:
+        """Queue a message; lost if the stream breaks first."""
+        self._outbox.put(message)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._outbox.put(_CLOSE)
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+            if self._call is not None:
+                self._call.cancel()
+            self._thread.join()
+
+    def _run(self) -> None:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(self._is_worth_another_try),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
+            sleep=tenacity.sleep_using_event(self._stopping),
+            before_sleep=self._log_retry,
+            reraise=True,
+        )
+        try:
+            retrying(self._hold_session)
+        except MegalithError as error:
+            if not self._stopping.is_set():
+                self._handler.on_lost(self._explained(error))
+        except Exception:
+            logger.exception("the session thread failed")
+            self._handler.on_lost(MegalithError("the session thread failed; see the traceback above"))
+
+    def _is_worth_another_try(self, error: BaseException) -> bool:
+        """A registration is idempotent, so only time and refusals end the tries."""
+        if self._stopping.is_set():
+            return False
+        silent_s = time.monotonic() - self._last_contact
+        if isinstance(error, IndexTaken):
+            return silent_s < _TAKEN_GRACE_S
+        limit_s = self._settings.rejoin_timeout_s if self._was_welcomed else self._settings.join_timeout_s
+        return isinstance(error, Unavailable) and silent_s < limit_s
+
+    def _log_retry(self, attempt: tenacity.RetryCallState) -> None:
+        if attempt.attempt_number == 1 or self._was_welcomed:
+            logger.warning(
+                "no session with the controller, trying again: %s", attempt.outcome and attempt.outcome.exception()
+            )
+
+    def _explained(self, error: MegalithError) -> MegalithError:
+        if not isinstance(error, Unavailable):
+            return error
+        silent_s = time.monotonic() - self._last_contact
+        return PeerUnreachable(
+            f"no controller after {silent_s:.0f} s, last tried: {error}; "
+            "start one, or correct --controller or --model-dir"
+        )
+
+    def _hold_session(self) -> None:
+        """One stream from registration to its end. Returns on stop(), raises when the stream is lost."""
+        address = self._settings.find_controller()
+        self._outbox = outbox = queue.SimpleQueue[object]()
+        if self._stopping.is_set():
+            return
+        with channel.open_channel(address) as session_channel:
+            stub = coordination_pb2_grpc.CoordinationStub(session_channel)
+            self._call = responses = stub.Session(self._outgoing(outbox))
+            try:
+                for response in responses:
+                    self._last_contact = time.monotonic()
+                    self._dispatch(response)
+            except grpc.RpcError as error:
+                raise error_from_rpc(error, f"controller {address}") from error
+            finally:
+                outbox.put(_CLOSE)
+                responses.cancel()
+        if not self._stopping.is_set():
+            raise PeerUnreachable(f"controller {address} ended the session")
+
+    def _outgoing(self, outbox: queue.SimpleQueue[object]) -> Iterator[coordination_pb2.SessionRequest]:
+        register = self._handler.register()
+        register.incarnation = self._incarnation
+        yield coordination_pb2.SessionRequest(register=register)
+        while True:
+            try:
+                message = outbox.get(timeout=self._settings.heartbeat_s)
+            except queue.Empty:
+                message = _REPORT_NOW
+            if message is _CLOSE:
+                return
+            if isinstance(message, coordination_pb2.SessionRequest):
+                yield message
+            else:
+                yield self._handler.report()
+
+    def _dispatch(self, response: coordination_pb2.SessionResponse) -> None:
+        match response.WhichOneof("kind"):
+            case "welcome":
+                self._was_welcomed = True
+                self._handler.on_welcome(response.welcome)
+            case "state":
+                self._handler.on_state(response.state)
+            case "save_shard":
+                self._handler.on_save_shard(response.save_shard)
+            case "shutdown":
+                self._handler.on_shutdown(response.shutdown.reason)

@@ -1,0 +1,57 @@
+"""Prometheus metrics of one server, on a port of their own."""
+
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from megalith.wire.errors import InvalidSetting
+
+_LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60)
+
+
+class Metrics:
+    """A registry with the RPC metrics that every server has; services add their own gauges to it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.rpc_seconds = Histogram(
+            "megalith_rpc_seconds",
+            "Time to answer a call.",
+            ["method"],
+            registry=self.registry,
+            buckets=_LATENCY_BUCKETS_S,
+        )
+        self.rpc_total = Counter(
+            "megalith_rpc_total", "Calls answered, by outcome.", ["method", "code"], registry=self.registry
+        )
+
+    def gauge(self, name: str, help: str, value: Any) -> None:
+        """A gauge whose value is asked for at each scrape."""
+        Gauge(name, help, registry=self.registry).set_function(value)
+
+
+class MetricsServer:
+    """The /metrics page."""
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        self._metrics, self._host, self._port = metrics, host, port
+        self._server: WSGIServer | None = None
+
+    def start(self) -> int:
+        """Bind and serve in the background; returns the port really bound."""
+        try:
+            self._server, self._thread = start_http_server(self._port, self._host, self._metrics.registry)
+        except OSError as error:
+            raise InvalidSetting(
+                f"--metrics-port={self._port}: cannot listen on {self._host}:{self._port} ({error.strerror}); "
+                "choose another port, or 0 for any free one"
+            ) from error
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = None

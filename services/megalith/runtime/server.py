@@ -1,0 +1,131 @@
+"""The gRPC side that all servers share: binding, health, reflection, metrics, draining."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from megalith.runtime import addresses
+from megalith.runtime.interceptor import ErrorInterceptor
+from megalith.runtime.metrics import Metrics, MetricsServer
+from megalith.runtime.settings import setting
+from megalith.wire import channel
+from megalith.wire.errors import InvalidSetting
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How a process listens."""
+
+    host: str = setting("Address to bind; 0.0.0.0 to be reachable from other machines.", "127.0.0.1")
+    port: int = setting("Port to bind; 0 takes a free one and reports it.", 0)
+    advertise_host: str = setting("Host that others are told; empty = the bound one, or this machine's address.", "")
+    metrics_port: int = setting("Port of the /metrics page; 0 takes a free one.", 0)
+    max_message_bytes: int = setting(
+        "Largest request or reply; a larger one costs memory, a smaller one more calls.",
+        channel.DEFAULT_MAX_MESSAGE_BYTES,
+    )
+    rpc_threads: int = setting("Calls answered at once; each costs a thread, and memory while it runs.", 16)
+    log_level: str = setting("debug, info, warning or error.", "info")
+    exit_with_stdin: bool = setting(
+        "Exit when standard input closes: ends with the process that started this one.", False
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("port", "metrics_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: outside 0..65535")
+        if self.max_message_bytes < 4096:
+            raise InvalidSetting(f"--max-message-bytes={self.max_message_bytes}: below 4096")
+        if self.rpc_threads < 1:
+            raise InvalidSetting(f"--rpc-threads={self.rpc_threads}: at least 1 is needed")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise InvalidSetting(f"--log-level={self.log_level}: expected debug, info, warning or error")
+
+
+class RpcServer:
+    """A bound gRPC server with health and reflection, and its metrics page.
+
+    Health is NOT_SERVING until `set_serving(True)`. A stop with calls under way waits for them for the grace, then
+    cancels them.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        metrics: Metrics,
+        services: dict[str, Callable[[grpc.Server], None]],
+        extra_threads: int = 0,
+    ) -> None:
+        self._settings = settings
+        self._metrics_server = MetricsServer(metrics, settings.host, settings.metrics_port)
+        self._names = [*services, ""]
+        threads = futures.ThreadPoolExecutor(settings.rpc_threads + extra_threads, thread_name_prefix="rpc")
+        self._server = grpc.server(
+            threads,
+            interceptors=[ErrorInterceptor(metrics)],
+            # Without so_reuseport=0 a second server on the same port starts, and calls go to either.
+            options=[*channel.options(settings.max_message_bytes), ("grpc.so_reuseport", 0)],
+        )
+        # A pool of its own: a watcher that stays connected must not take a thread from the data path.
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True,
+            experimental_thread_pool=futures.ThreadPoolExecutor(2, thread_name_prefix="health"),
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for add in services.values():
+            add(self._server)
+        reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        self.set_serving(False)
+        self.port = 0
+        self.metrics_port = 0
+
+    def start(self) -> None:
+        """Bind both ports and answer. If the second cannot be bound, the first is given back."""
+        bind = addresses.join(self._settings.host, self._settings.port)
+        try:
+            self.port = self._server.add_insecure_port(bind)
+        except RuntimeError as error:
+            raise InvalidSetting(
+                f"--port={self._settings.port}: cannot listen on {bind}; "
+                "choose another port, or 0 for any free one, and check --host"
+            ) from error
+        try:
+            self.metrics_port = self._metrics_server.start()
+            self._server.start()
+        except BaseException:
+            self.stop(0)
+            raise
+
+    @property
+    def address(self) -> str:
+        """host:port as others reach this server; real only after start()."""
+        return self._advertised(self.port)
+
+    @property
+    def metrics_address(self) -> str:
+        return self._advertised(self.metrics_port)
+
+    def _advertised(self, port: int) -> str:
+        host = addresses.advertised_host(self._settings.host, self._settings.advertise_host)
+        return addresses.join(host, port)
+
+    def set_serving(self, is_serving: bool) -> None:
+        """What the health protocol answers."""
+        serving = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            self._health.set(name, serving)
+
+    def stop(self, grace_s: float) -> None:
+        """Report NOT_SERVING, refuse new calls, give open ones `grace_s`, close both ports."""
+        self._health.enter_graceful_shutdown()
+        done: threading.Event = self._server.stop(grace_s)
+        done.wait()
+        self._metrics_server.stop()
