@@ -87,6 +87,11 @@ class Controller:
         self._channel: grpc.Channel | None = None
         self._address = ""
 
+    @property
+    def address(self) -> str:
+        """host:port of the controller now."""
+        return self._open()[1]
+
     def close(self) -> None:
         with self._lock:
             if self._channel is not None:

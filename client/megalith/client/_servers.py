@@ -1,5 +1,7 @@
 """Calls to all parameter servers of a step at once, found again when they move."""
 
+from __future__ import annotations  # grpc's generic types are generic for type checkers only
+
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar

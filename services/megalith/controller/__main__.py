@@ -1,7 +1,10 @@
 """`python -m megalith.controller`."""
 
+import os
+import sys
+
 from megalith.controller.config import ControllerConfig
 from megalith.controller.server import run
-from megalith.runtime.settings import command
+from megalith.runtime import settings
 
-command("controller", ControllerConfig, run)()
+sys.exit(settings.main("controller", ControllerConfig, run, sys.argv[1:], os.environ))

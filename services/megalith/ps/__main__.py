@@ -1,7 +1,10 @@
 """`python -m megalith.ps`."""
 
+import os
+import sys
+
 from megalith.ps.config import PsConfig
 from megalith.ps.server import run
-from megalith.runtime.settings import command
+from megalith.runtime import settings
 
-command("ps", PsConfig, run)()
+sys.exit(settings.main("ps", PsConfig, run, sys.argv[1:], os.environ))

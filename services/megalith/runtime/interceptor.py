@@ -1,5 +1,7 @@
 """Every call passes here: errors become statuses, outcomes and times become metrics."""
 
+from __future__ import annotations  # grpc's generic types are generic for type checkers only
+
 import logging
 import time
 from collections.abc import Callable, Iterator

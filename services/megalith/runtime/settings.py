@@ -6,14 +6,11 @@ A service has one dataclass; parts shared between services are nested in it. Eve
     PsConfig.server.port      flag --port             environment MEGALITH_PS_PORT
 """
 
+import argparse
 import dataclasses
 import difflib
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
-
-import click
 
 from megalith.wire.errors import InvalidSetting
 
@@ -103,28 +100,27 @@ def to_flags(values: Mapping[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
 
 
-def command(name: str, cls: type[T], run: Callable[[T], int]) -> click.Command:
+def main(name: str, cls: type[T], run: Callable[[T], int], argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """`megalith <name>` and `python -m megalith.<name>`: flags over MEGALITH_<NAME>_* over defaults, then run."""
     prefix = f"MEGALITH_{name.upper()}_"
-
-    def invoke(**flags: str | None) -> None:
-        try:
-            values = from_env(cls, prefix, os.environ)
-            values |= {leaf.name: leaf.parse(text, leaf.flag) for leaf in leaves(cls) if (text := flags[leaf.name])}
-            config = build(cls, values)
-        except InvalidSetting as error:
-            click.echo(f"megalith {name}: {error}", err=True)
-            sys.exit(2)
-        sys.exit(run(config))
-
     summary = (cls.__doc__ or "").strip().splitlines()[0]
-    options = [click.Option([leaf.flag], metavar=leaf.type.__name__, help=_help(leaf, prefix)) for leaf in leaves(cls)]
-    return click.Command(name, callback=invoke, params=list(options), help=summary)
+    parser = argparse.ArgumentParser(f"megalith {name}", description=summary, allow_abbrev=False)
+    for leaf in leaves(cls):
+        parser.add_argument(leaf.flag, metavar=leaf.type.__name__.upper(), help=_help(leaf, prefix))
+    flags = vars(parser.parse_args(argv))
+    try:
+        values = from_env(cls, prefix, environ)
+        given = ((leaf, flags[leaf.name]) for leaf in leaves(cls) if flags[leaf.name] is not None)
+        values |= {leaf.name: leaf.parse(text, leaf.flag) for leaf, text in given}
+        config = build(cls, values)
+    except InvalidSetting as error:
+        parser.error(str(error))
+    return run(config)
 
 
 def _help(leaf: Setting, prefix: str) -> str:
     default = "required" if leaf.default is _MISSING else f"default: {leaf.default!r}"
-    return f"{leaf.help} [{default}; env: {leaf.environment(prefix)}]"
+    return f"{leaf.help} [{default}; env: {leaf.environment(prefix)}]".replace("%", "%%")
 
 
 def _suggestion(name: str, known: Mapping[str, Any]) -> str:

@@ -1,0 +1,10 @@
+"""`python -m megalith.appmaster`."""
+
+import os
+import sys
+
+from megalith.appmaster.config import AppMasterConfig
+from megalith.appmaster.server import run
+from megalith.runtime import settings
+
+sys.exit(settings.main("appmaster", AppMasterConfig, run, sys.argv[1:], os.environ))

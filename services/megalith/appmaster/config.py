@@ -1,0 +1,35 @@
+"""Settings of the AppMaster mock."""
+
+from dataclasses import dataclass, field
+
+from megalith.runtime.server import ServerSettings
+from megalith.runtime.settings import setting
+from megalith.wire.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppMasterServerSettings(ServerSettings):
+    """The platform's clients look for the AppMaster, so its ports are known ones."""
+
+    port: int = setting("Port to bind; 0 takes a free one and reports it.", 7610)
+    metrics_port: int = setting("Port of the /metrics page; 0 takes a free one.", 7611)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppMasterConfig:
+    """Run the AppMaster mock: stands for the resource manager of a local job."""
+
+    controller: str = setting("host:port of the controller; empty = read it from the model directory.", "")
+    model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
+    app_id: str = setting("The job's id, as status reports it.", "megalith-local")
+    join_timeout_s: float = setting("Seconds to look for the controller before giving up, at start and later.", 30.0)
+    linger_s: float = setting("Seconds to go on answering after the job has ended.", 2.0)
+    server: AppMasterServerSettings = field(default_factory=AppMasterServerSettings)
+
+    def __post_init__(self) -> None:
+        if not self.controller and not self.model_dir:
+            raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say which job it is")
+        if self.join_timeout_s <= 0:
+            raise InvalidSetting(f"--join-timeout-s={self.join_timeout_s}: must be above 0")
+        if self.linger_s < 0:
+            raise InvalidSetting(f"--linger-s={self.linger_s}: below 0")

@@ -1,0 +1,122 @@
+"""gRPC face of the AppMaster mock: all of primus.AppMasterService."""
+
+import grpc
+
+from megalith.appmaster.job import Job, SavepointState
+from megalith.client import ClusterStatus, Controller, errors
+from megalith.protos import appmaster_pb2 as pb
+from megalith.protos import appmaster_pb2_grpc
+
+_PHASES = {
+    "forming": pb.PS_REGISTERING,
+    "initializing": pb.PS_REGISTERED,
+    "running": pb.RUNNING,
+    "finished": pb.FINISH,
+}
+_SAVEPOINT_STATES = {
+    SavepointState.PENDING: pb.CreateSavepointStatusResponse.PENDING,
+    SavepointState.RUNNING: pb.CreateSavepointStatusResponse.RUNNING,
+    SavepointState.SUCCEEDED: pb.CreateSavepointStatusResponse.SUCCEEDED,
+    SavepointState.FAILED: pb.CreateSavepointStatusResponse.FAILED,
+}
+
+
+class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
+    """Answers for one job."""
+
+    def __init__(self, job: Job, controller: Controller) -> None:
+        self._job, self._controller = job, controller
+
+    def ponyHeartbeat(
+        self, request: pb.PonyHeartbeatRequest, context: grpc.ServicerContext
+    ) -> pb.PonyHeartbeatResponse:
+        return pb.PonyHeartbeatResponse(state=_PHASES.get(self._controller.status().phase, pb.PS_REGISTERING))
+
+    def ponyGetPSInfo(
+        self, request: pb.PonyGetPSInfoRequest, context: grpc.ServicerContext
+    ) -> pb.PonyGetPSInfoResponse:
+        servers = [
+            member for member in self._controller.status().members if member.role == "ps" and member.is_connected
+        ]
+        return pb.PonyGetPSInfoResponse(ps_info=[_ps_info(member.index, member.address) for member in servers])
+
+    def ponyStartWorker(
+        self, request: pb.PonyStartWorkerRequest, context: grpc.ServicerContext
+    ) -> pb.PonyStartWorkerResponse:
+        return pb.PonyStartWorkerResponse()
+
+    def succeed(self, request: pb.SucceedRequest, context: grpc.ServicerContext) -> pb.SucceedResponse:
+        self._job.end(True, request.diagnose or "the AppMaster was told that the job succeeded")
+        return pb.SucceedResponse()
+
+    def kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillResponse:
+        self._job.end(False, request.diagnose or f"killed with exit code {request.exit_code}")
+        return pb.KillResponse()
+
+    def suspend(self, request: pb.SuspendRequest, context: grpc.ServicerContext) -> pb.SuspendResponse:
+        self._job.suspend()
+        return pb.SuspendResponse()
+
+    def suspendStatus(
+        self, request: pb.SuspendStatusRequest, context: grpc.ServicerContext
+    ) -> pb.SuspendStatusResponse:
+        _, unblocked = self._controller.block_status()
+        message = f"workers not blocked: {unblocked}" if unblocked else "all workers are blocked"
+        return pb.SuspendStatusResponse(succeed=not unblocked, message=message)
+
+    def resume(self, request: pb.ResumeRequest, context: grpc.ServicerContext) -> pb.ResumeResponse:
+        self._job.resume()
+        return pb.ResumeResponse()
+
+    def getSnapshot(self, request: pb.GetSnapshotRequest, context: grpc.ServicerContext) -> pb.GetSnapshotResponse:
+        try:
+            savepoint = self._job.savepoint(str(request.snapshot_id))
+        except errors.NotFound:
+            return pb.GetSnapshotResponse(available=False)
+        return pb.GetSnapshotResponse(available=savepoint.state is SavepointState.SUCCEEDED, dir=savepoint.path)
+
+    def progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
+        return pb.ProgressResponse(progress=_progress(self._controller.status()))
+
+    def isStarving(self, request: pb.StarvingRequest, context: grpc.ServicerContext) -> pb.StarvingResponse:
+        members = self._controller.status().members
+        return pb.StarvingResponse(starving=any(not m.is_connected and not m.is_finished for m in members))
+
+    def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+        return pb.StatusResponse(
+            app_id=self._job.app_id,
+            final_status=self._job.final_status.value,
+            track_url=self._controller.address,
+        )
+
+    def getTaskTimePoint(
+        self, request: pb.TaskTimePointRequest, context: grpc.ServicerContext
+    ) -> pb.TaskTimePointResponse:
+        return pb.TaskTimePointResponse()
+
+    def createSavepoint(
+        self, request: pb.CreateSavepointRequest, context: grpc.ServicerContext
+    ) -> pb.CreateSavepointResponse:
+        savepoint = self._job.create_savepoint(request.savepoint_dir)
+        return pb.CreateSavepointResponse(code=0, savepoint_id=savepoint.id)
+
+    def createSavepointStatus(
+        self, request: pb.CreateSavepointStatusRequest, context: grpc.ServicerContext
+    ) -> pb.CreateSavepointStatusResponse:
+        savepoint = self._job.savepoint(request.savepoint_restore_id)
+        return pb.CreateSavepointStatusResponse(
+            code=0,
+            message=savepoint.message or savepoint.path,
+            create_savepoint_state=_SAVEPOINT_STATES[savepoint.state],
+        )
+
+
+def _ps_info(index: int, address: str) -> pb.PSInfo:
+    host, _, port = address.rpartition(":")
+    return pb.PSInfo(ip=host.strip("[]"), ports=[int(port)], shard_id=index, name=f"ps-{index}")
+
+
+def _progress(status: ClusterStatus) -> float:
+    workers = [member for member in status.members if member.role == "worker" and member.total_batches]
+    total = sum(member.total_batches for member in workers)
+    return sum(member.position for member in workers) / total if total else 0.0

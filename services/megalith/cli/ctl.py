@@ -1,0 +1,178 @@
+"""`megalith ctl`: drive a running job."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from megalith.cli.output import print_status
+from megalith.client import Controller
+from megalith.wire.errors import MegalithError
+from megalith.wire.status import status_of
+
+app = typer.Typer(no_args_is_help=True, help="Drive a running job: status, stop, resume, save.")
+DEFAULT_MODEL_DIR = "model"
+
+ControllerOption = Annotated[
+    str, typer.Option("--controller", envvar="MEGALITH_CTL_CONTROLLER", help="host:port of the controller.")
+]
+ModelDirOption = Annotated[
+    str,
+    typer.Option(
+        "--model-dir",
+        envvar="MEGALITH_CTL_MODEL_DIR",
+        help=f"Model directory of the job; used without --controller.  [default: {DEFAULT_MODEL_DIR}]",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="Seconds to look for the controller.")]
+
+
+@dataclasses.dataclass
+class Target:
+    """Options of `megalith ctl` itself; those of a sub-command win."""
+
+    controller: str = ""
+    model_dir: str = ""
+    as_json: bool = False
+    timeout_s: float = 5.0
+
+
+@app.callback()
+def ctl(
+    context: typer.Context,
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+    timeout_s: TimeoutOption = 5.0,
+) -> None:
+    """Drive a running job: status, stop, resume, save."""
+    context.obj = Target(controller, model_dir, as_json, timeout_s)
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show every process, the step, the barrier and the last checkpoint."""
+    _run(context, controller, model_dir, as_json, lambda job: job.status(), print_status)
+
+
+@app.command()
+def stop(
+    context: typer.Context,
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Hold training: every worker blocks at its next step boundary."""
+    _run(context, controller, model_dir, as_json, lambda job: job.stop(), _say("training is held"))
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Let held training go on."""
+    _run(context, controller, model_dir, as_json, lambda job: job.resume(), _say("training goes on"))
+
+
+@app.command("block-status")
+def block_status(
+    context: typer.Context,
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show which workers wait at the barrier."""
+
+    def ask(job: Controller) -> dict[str, list[int]]:
+        blocked, unblocked = job.block_status()
+        return {"blocked_indices": blocked, "unblocked_indices": unblocked}
+
+    def show(answer: dict[str, list[int]]) -> None:
+        table = Table("worker", "blocked")
+        for index in sorted(answer["blocked_indices"] + answer["unblocked_indices"]):
+            table.add_row(str(index), "yes" if index in answer["blocked_indices"] else "no")
+        Console().print(table)
+
+    _run(context, controller, model_dir, as_json, ask, show)
+
+
+@app.command()
+def save(
+    context: typer.Context,
+    directory: Annotated[str, typer.Option(help="Where to save; empty = the job's model directory.")] = "",
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Save a checkpoint and wait until it is complete."""
+    _run(
+        context,
+        controller,
+        model_dir,
+        as_json,
+        lambda job: job.save(directory),
+        lambda saved: print(f"saved {saved.path} (step {saved.step}, {saved.rows} rows)"),
+    )
+
+
+@app.command("training-status")
+def training_status(
+    context: typer.Context,
+    controller: ControllerOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the global step."""
+    _run(
+        context,
+        controller,
+        model_dir,
+        as_json,
+        lambda job: {"global_step": job.training_status()},
+        lambda answer: print(f"global step {answer['global_step']}"),
+    )
+
+
+def _run(
+    context: typer.Context,
+    controller: str,
+    model_dir: str,
+    as_json: bool,
+    ask: Callable[[Controller], Any],
+    show: Callable[[Any], None],
+) -> None:
+    """One call to the controller; an error is one line and exit status 1."""
+    group: Target = context.obj
+    address = controller or (group.controller if not model_dir else "")
+    directory = None if address else model_dir or group.model_dir or DEFAULT_MODEL_DIR
+    job = Controller(address or None, directory, group.timeout_s)
+    try:
+        answer = ask(job)
+    except MegalithError as error:
+        line = " ".join(str(error).split())
+        print(f"megalith ctl {context.info_name}: {line} [{status_of(type(error)).name}]", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        job.close()
+    if as_json or group.as_json:
+        print(json.dumps({"ok": True} if answer is None else answer, default=dataclasses.asdict))
+    else:
+        show(answer)
+
+
+def _say(text: str) -> Callable[[Any], None]:
+    return lambda _answer: print(text)

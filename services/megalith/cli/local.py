@@ -1,0 +1,143 @@
+"""A whole cluster on this machine: real processes that find each other through the model directory."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from megalith.client import Controller
+from megalith.runtime import settings
+from megalith.runtime.files import prepare_model_dir
+from megalith.wire import controller_address
+from megalith.wire.errors import MegalithError
+
+_START_S = 60.0  # for the controller to come up; imports from a cold disk are the slow part
+_STOP_S = 6.0  # a service exits within 5 s of SIGTERM; what is left then is killed
+_POLL_S = 0.05
+
+
+class ProcessFailed(MegalithError):
+    """A process of the local cluster ended by itself, or did not come up."""
+
+    code = "process_failed"
+
+
+class LocalProcess:
+    """One service, logging to a file, in a session of its own so that Ctrl-C reaches only its supervisor."""
+
+    def __init__(self, name: str, service: str, values: Mapping[str, Any], log_dir: Path) -> None:
+        self.name, self.log = name, log_dir / f"{name}.log"
+        flags = settings.to_flags({**values, "exit_with_stdin": True})
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"megalith.{service}", *flags],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait_or_kill(self, deadline: float) -> None:
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def last_lines(self, count: int = 5) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
+
+class LocalCluster:
+    """Controller, parameter servers, workers and AppMaster as child processes.
+
+    They end with this process, however it ends: each exits when the pipe to its standard input closes.
+    """
+
+    def __init__(
+        self, model_dir: Path, num_ps: int, num_workers: int, task: Mapping[str, Any], *, stay_up: bool
+    ) -> None:
+        self.model_dir = prepare_model_dir(str(model_dir))
+        self._num_ps, self._num_workers, self._task, self._stay_up = num_ps, num_workers, task, stay_up
+        self._log_dir = self.model_dir / "logs"
+        self._log_dir.mkdir(exist_ok=True)
+        self.processes: list[LocalProcess] = []
+        self.controller = Controller(None, str(self.model_dir), timeout_s=5.0)
+
+    def start(self) -> None:
+        """Start everything; returns once the controller answers. On failure nothing is left running."""
+        try:
+            before = self._address_written_at()
+            controller = self._spawn(
+                "controller",
+                "controller",
+                num_ps=self._num_ps,
+                num_workers=self._num_workers,
+                stay_up=self._stay_up,
+                port=0,
+                metrics_port=0,
+            )
+            self._wait_for_address(controller, before)
+            for index in range(self._num_ps):
+                self._spawn(f"ps-{index}", "ps", index=index)
+            for index in range(self._num_workers):
+                self._spawn(f"worker-{index}", "worker", index=index, **self._task)
+            self._spawn("appmaster", "appmaster", port=0, metrics_port=0)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """SIGTERM to all, kill what does not go; returns when every process is gone."""
+        for process in reversed(self.processes):
+            process.terminate()
+        deadline = time.monotonic() + _STOP_S
+        for process in reversed(self.processes):
+            process.wait_or_kill(deadline)
+        self.controller.close()
+
+    def newly_ended(self, known: set[str]) -> list[LocalProcess]:
+        """Processes that are gone and not in `known`, to which they are added."""
+        ended = [process for process in self.processes if process.name not in known and process.poll() is not None]
+        known.update(process.name for process in ended)
+        return ended
+
+    def _spawn(self, name: str, service: str, **values: Any) -> LocalProcess:
+        process = LocalProcess(name, service, {"model_dir": self.model_dir, **values}, self._log_dir)
+        self.processes.append(process)
+        return process
+
+    def _address_written_at(self) -> int:
+        try:
+            return (self.model_dir / controller_address.FILE_NAME).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _wait_for_address(self, controller: LocalProcess, before: int) -> None:
+        """Until the new controller has written its address; a file from an earlier one does not count."""
+        deadline = time.monotonic() + _START_S
+        while self._address_written_at() in (0, before):
+            if controller.poll() is not None or time.monotonic() > deadline:
+                raise ProcessFailed(
+                    f"the controller did not come up; {controller.log} ends with\n{controller.last_lines()}"
+                )
+            time.sleep(_POLL_S)

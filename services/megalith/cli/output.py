@@ -1,0 +1,56 @@
+"""What the command line shows of a cluster."""
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from megalith.client import ClusterStatus, Member
+
+
+def print_status(status: ClusterStatus, console: Console | None = None) -> None:
+    """The whole cluster: a headline and a row per process."""
+    console = console or Console()
+    held = ", held at the barrier" if status.is_stopped else ""
+    console.print(
+        f"[bold]{status.phase}[/bold]{held}, step {status.global_step}, epoch {status.epoch}", highlight=False
+    )
+    console.print(f"controller {status.address}", highlight=False)
+    console.print(f"model dir  {status.model_dir}", highlight=False, soft_wrap=True)
+    console.print(f"checkpoint {status.last_checkpoint or 'none yet'}", highlight=False, soft_wrap=True)
+    if status.outcome:
+        console.print(f"outcome    {status.outcome}: {status.reason}", highlight=False, soft_wrap=True)
+    table = Table(box=SIMPLE, pad_edge=False)
+    for title in ("process", "address", "state"):
+        table.add_column(title, no_wrap=True)
+    for title in ("rows", "memory", "batches", "examples/s", "loss"):
+        table.add_column(title, no_wrap=True, justify="right")
+    for member in status.members:
+        table.add_row(*_row(member))
+    console.print(table)
+
+
+def _row(member: Member) -> list[str]:
+    name = f"{member.role} {member.index}"
+    if member.role == "ps":
+        return [name, member.address, _state(member), f"{member.rows:,}", f"{member.bytes / 1e6:.1f} MB", "", "", ""]
+    batches = f"{member.position:,}/{member.total_batches:,}" if member.total_batches else f"{member.position:,}"
+    return [
+        name,
+        member.address,
+        _state(member),
+        "",
+        "",
+        batches,
+        f"{member.examples_per_s:,.0f}",
+        f"{member.loss:.4f}",
+    ]
+
+
+def _state(member: Member) -> str:
+    if member.is_finished:
+        return "finished"
+    if not member.is_connected:
+        return "[red]lost[/red]" if member.address else "[yellow]expected[/yellow]"
+    if member.role == "ps":
+        return "[green]ready[/green]" if member.is_ready else "[yellow]starting[/yellow]"
+    return "[yellow]blocked[/yellow]" if member.is_blocked else "[green]training[/green]"

@@ -1,0 +1,10 @@
+"""`python -m megalith.worker`."""
+
+import os
+import sys
+
+from megalith.runtime import settings
+from megalith.worker.config import WorkerConfig
+from megalith.worker.server import run
+
+sys.exit(settings.main("worker", WorkerConfig, run, sys.argv[1:], os.environ))

@@ -1,0 +1,47 @@
+"""Settings of a worker."""
+
+from dataclasses import dataclass, field
+
+from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.server import ServerSettings
+from megalith.runtime.settings import setting
+from megalith.wire.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What is trained."""
+
+    task: str = setting("clicks, or package.module:factory of your own.", "clicks")
+    batch_size: int = setting("Examples per step; larger steps cost fewer calls and react later.", 2048)
+    num_examples: int = setting("Examples of all workers together; 0 = train until stopped.", 0)
+    seed: int = setting("Decides the generated data and the initial values.", 1)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InvalidSetting(f"--batch-size={self.batch_size}: below 1")
+        if self.num_examples < 0 or 0 < self.num_examples < self.batch_size:
+            raise InvalidSetting(
+                f"--num-examples={self.num_examples}: must be 0, or a batch of {self.batch_size} or more"
+            )
+        if self.seed < 0:
+            raise InvalidSetting(f"--seed={self.seed}: below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """Run a worker: trains a task against the cluster; worker 0 is the chief and creates tables."""
+
+    index: int = setting("Index of this worker, from 0; 0 is the chief.", 0)
+    step_timeout_s: float = setting(
+        "Seconds that a step may wait for servers that are away before the worker fails.", 600.0
+    )
+    task: TaskSettings = field(default_factory=TaskSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    membership: MembershipSettings
+
+    def __post_init__(self) -> None:
+        if self.index < 0:
+            raise InvalidSetting(f"--index={self.index}: below 0")
+        if self.step_timeout_s <= 0:
+            raise InvalidSetting(f"--step-timeout-s={self.step_timeout_s}: must be above 0")

@@ -1,0 +1,90 @@
+"""A worker's side of its session with the controller."""
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+
+from megalith.protos import common_pb2, coordination_pb2
+from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.membership import Member, MembershipSettings
+from megalith.wire.errors import MegalithError
+from megalith.worker.progress import Progress
+from megalith.worker.view import ClusterView, Phase, State
+
+logger = logging.getLogger(__name__)
+
+_PHASES = {
+    coordination_pb2.PHASE_INITIALIZING: Phase.INITIALIZING,
+    coordination_pb2.PHASE_RUNNING: Phase.RUNNING,
+    coordination_pb2.PHASE_FINISHED: Phase.FINISHED,
+}
+
+
+class WorkerMember:
+    """Reports progress, keeps the view of the cluster, hands the first welcome on."""
+
+    def __init__(
+        self,
+        index: int,
+        settings: MembershipSettings,
+        view: ClusterView,
+        progress: Progress,
+        addresses: Callable[[], tuple[str, str]],
+        begin: Callable[[coordination_pb2.Welcome], None],
+        exit_request: ExitRequest,
+    ) -> None:
+        self._index, self._view, self._progress = index, view, progress
+        self._addresses, self._begin, self._exit_request = addresses, begin, exit_request
+        self._was_welcomed = threading.Event()
+        self._member = Member(settings, self)
+
+    def start(self) -> None:
+        self._member.start()
+
+    def stop(self) -> None:
+        self._member.stop()
+
+    def report_now(self) -> None:
+        self._member.report_now()
+
+    def register(self) -> coordination_pb2.Register:
+        address, metrics_address = self._addresses()
+        return coordination_pb2.Register(
+            role=common_pb2.ROLE_WORKER,
+            index=self._index,
+            address=address,
+            metrics_address=metrics_address,
+            epoch=self._view.state.epoch,
+            initialized_epoch=self._progress.snapshot().initialized_epoch,
+        )
+
+    def report(self) -> coordination_pb2.SessionRequest:
+        report = coordination_pb2.WorkerReport(**dataclasses.asdict(self._progress.snapshot()))
+        return coordination_pb2.SessionRequest(worker=report)
+
+    def on_welcome(self, welcome: coordination_pb2.Welcome) -> None:
+        if self._was_welcomed.is_set():  # back after a lost stream
+            self._member.report_now()
+            return
+        self._was_welcomed.set()
+        self._begin(welcome)
+
+    def on_state(self, state: coordination_pb2.ClusterState) -> None:
+        self._view.update(
+            State(
+                phase=_PHASES.get(state.phase, Phase.WAITING),
+                epoch=state.routing.epoch,
+                is_barrier_placed=state.barrier.is_placed,
+                finished_workers=frozenset(state.finished_workers),
+            )
+        )
+
+    def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
+        logger.warning("a worker holds no shard; ignored save %s", order.save_id)
+
+    def on_shutdown(self, reason: str) -> None:
+        self._exit_request.request(0, reason)
+
+    def on_lost(self, error: MegalithError) -> None:
+        self._exit_request.request(1, str(error))

@@ -1,0 +1,76 @@
+"""How far a worker is: counted step by step, read by reports."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+_RATE_WINDOW_S = 5.0
+_LOSS_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The figures of a WorkerReport; see coordination.proto."""
+
+    global_step: int = 0
+    position: int = 0
+    total_batches: int = 0
+    examples: int = 0
+    examples_per_s: float = 0.0
+    loss: float = 0.0
+    is_blocked: bool = False
+    is_finished: bool = False
+    initialized_epoch: int = 0
+    results: dict[str, float] = field(default_factory=dict)
+
+
+class Progress:
+    """Counters of one worker. The lock guards all of them; a snapshot is consistent."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._now = Snapshot()
+        self._recent: deque[tuple[float, int]] = deque()
+        self._losses: deque[float] = deque(maxlen=_LOSS_STEPS)
+
+    def set(
+        self,
+        *,
+        position: int | None = None,
+        total_batches: int | None = None,
+        is_blocked: bool | None = None,
+        is_finished: bool | None = None,
+        initialized_epoch: int | None = None,
+        results: dict[str, float] | None = None,
+    ) -> None:
+        """Change what is given."""
+        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        with self._lock:
+            self._now = replace(self._now, **given)
+
+    def step_done(self, global_step: int, num_examples: int, loss: float) -> None:
+        """One batch of the share is trained."""
+        with self._lock:
+            now = self._now
+            self._losses.append(loss)
+            self._recent.append((self._clock(), num_examples))
+            self._now = replace(
+                now,
+                global_step=max(now.global_step, global_step),
+                position=now.position + 1,
+                examples=now.examples + num_examples,
+                loss=sum(self._losses) / len(self._losses),
+            )
+
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            now = self._clock()
+            while self._recent and now - self._recent[0][0] > _RATE_WINDOW_S:
+                self._recent.popleft()
+            span = now - self._recent[0][0] if self._recent else 0.0
+            is_idle = span <= 0 or self._now.is_blocked or self._now.is_finished
+            rate = 0.0 if is_idle else sum(count for _, count in self._recent) / span
+            return replace(self._now, examples_per_s=rate)

@@ -1,0 +1,127 @@
+"""Composition root of a worker."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from megalith.client import connect
+from megalith.protos import coordination_pb2
+from megalith.runtime import lifecycle
+from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.metrics import Metrics
+from megalith.runtime.server import RpcServer
+from megalith.wire.errors import MegalithError
+from megalith.worker.config import WorkerConfig
+from megalith.worker.member import WorkerMember
+from megalith.worker.progress import Progress
+from megalith.worker.task import load_task
+from megalith.worker.training import Training
+from megalith.worker.view import ClusterView, Phase, State
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerServer:
+    """One worker. SERVING from its welcome on; exits by itself when its share is done."""
+
+    def __init__(self, config: WorkerConfig, exit_request: ExitRequest) -> None:
+        self._config, self._exit_request = config, exit_request
+        self._progress, self._view = Progress(), ClusterView()
+        task = load_task(
+            config.task.task,
+            {
+                "batch_size": config.task.batch_size,
+                "num_examples": config.task.num_examples,
+                "seed": config.task.seed,
+            },
+        )
+        membership = config.membership
+        self._cluster = connect(
+            membership.controller or None,
+            model_dir=None if membership.controller else membership.model_dir,
+            timeout_s=config.step_timeout_s,
+            max_message_bytes=config.server.max_message_bytes,
+        )
+        self._rpc = RpcServer(config.server, self._metrics(), {})
+        self._member = WorkerMember(
+            config.index,
+            membership,
+            self._view,
+            self._progress,
+            addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
+            begin=self._begin,
+            exit_request=exit_request,
+        )
+        self._training = Training(
+            task, self._cluster, self._view, self._progress, config.index, announce=self._member.report_now
+        )
+
+    @property
+    def address(self) -> str:
+        return self._rpc.address
+
+    def start(self) -> None:
+        self._rpc.start()
+        self._member.start()
+        logger.info("worker listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
+
+    def stop(self, grace_s: float) -> None:
+        self._view.stop()
+        self._rpc.stop(grace_s)
+        self._member.stop()
+        self._cluster.close()
+
+    def _begin(self, welcome: coordination_pb2.Welcome) -> None:
+        # Daemons: a step that waits for a lost ps must not hold up the exit.
+        if self._config.index == 0:
+            threading.Thread(
+                target=self._edge, args=(self._keep_initialized, welcome), name="initialize", daemon=True
+            ).start()
+        threading.Thread(target=self._edge, args=(self._train, welcome), name="train", daemon=True).start()
+        self._rpc.set_serving(True)
+
+    def _keep_initialized(self, welcome: coordination_pb2.Welcome) -> None:
+        """Chief: whenever the cluster has a new epoch, create what is missing there.
+
+        On a thread of its own, because a step of the training thread may be waiting for just that.
+        """
+        while self._view.wait_for(self._must_initialize):
+            self._training.initialize(self._view.state.epoch, welcome.global_step)
+
+    def _must_initialize(self, state: State) -> bool:
+        return state.phase is Phase.INITIALIZING and state.epoch > self._progress.snapshot().initialized_epoch
+
+    def _train(self, welcome: coordination_pb2.Welcome) -> None:
+        self._training.run(welcome.position, welcome.num_workers)
+        if not self._view.is_stopping:
+            self._training.finish(welcome.num_workers)
+            self._exit_request.request(0, "the share is done")
+
+    def _edge(self, work: Callable[[coordination_pb2.Welcome], None], welcome: coordination_pb2.Welcome) -> None:
+        """The outer edge of a thread: a failure ends the process, with its reason."""
+        try:
+            work(welcome)
+        except MegalithError as error:
+            if not self._view.is_stopping:
+                self._exit_request.request(1, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            logger.exception("training failed")
+            self._exit_request.request(1, f"training failed: {error}")
+
+    def _metrics(self) -> Metrics:
+        metrics = Metrics()
+        progress = self._progress
+        metrics.gauge("megalith_examples", "Examples trained.", lambda: progress.snapshot().examples)
+        metrics.gauge("megalith_examples_per_second", "Recent rate.", lambda: progress.snapshot().examples_per_s)
+        metrics.gauge("megalith_loss", "Mean over recent steps.", lambda: progress.snapshot().loss)
+        return metrics
+
+
+def run(config: WorkerConfig) -> int:
+    """Train until the share is done or told to stop; returns the exit status."""
+    return lifecycle.run(
+        f"worker-{config.index}",
+        lambda exit_request: WorkerServer(config, exit_request),
+        log_level=config.server.log_level,
+        exit_with_stdin=config.server.exit_with_stdin,
+    )
