@@ -31,6 +31,7 @@ class LocalProcess:
 
     def __init__(self, name: str, service: str, values: Mapping[str, Any], log_dir: Path) -> None:
         self.name, self.log = name, log_dir / f"{name}.log"
+        self.command = " ".join(["megalith", service, *settings.to_flags(values)])
         flags = settings.to_flags({**values, "exit_with_stdin": True})
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(

@@ -47,7 +47,7 @@ def report_ended(cluster: LocalCluster, known: set[str], console: Console, *, is
         if is_over or status == 0:
             continue
         if status is not None and status < 0 and process.name != "controller":
-            console.print(f"[yellow]{_death_notice(process, cluster)}[/yellow]", highlight=False, soft_wrap=True)
+            console.print(f"[yellow]{_death_notice(process)}[/yellow]", highlight=False, soft_wrap=True)
         else:
             raise ProcessFailed(f"{process.name} exited with {status}; {process.log} ends with\n{process.last_lines()}")
 
@@ -101,10 +101,6 @@ def _summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     return done, total, f"step {status.global_step:,}  {rate:,.0f} examples/s  loss {loss}"
 
 
-def _death_notice(process: LocalProcess, cluster: LocalCluster) -> str:
-    role, _, index = process.name.partition("-")
-    place = f" --index {index}" if index else ""
-    return (
-        f"{process.name} was killed (signal {-(process.poll() or 0)}); "
-        f"replace it with: megalith {role}{place} --model-dir {cluster.model_dir}"
-    )
+def _death_notice(process: LocalProcess) -> str:
+    signal_number = -(process.poll() or 0)
+    return f"{process.name} was killed (signal {signal_number}); replace it with: {process.command}"

@@ -58,7 +58,12 @@ class ShutdownOrder:
     reason: str
 
 
-Directive = ClusterState | SaveOrder | ShutdownOrder
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """Not sent: the stream ends here."""
+
+
+Directive = ClusterState | SaveOrder | ShutdownOrder | SessionEnd
 Send = Callable[[Directive], None]
 
 
@@ -178,6 +183,7 @@ class Cluster:
         for session in [s for s, (held, _) in self._sessions.items() if held is place]:
             _, send = self._sessions.pop(session)
             send(ShutdownOrder(f"{place.role} {place.index} was taken over by {place.address}"))
+            send(SessionEnd())
 
     # --- operators ---
 
@@ -286,6 +292,12 @@ class Cluster:
             for _, send in self._sessions.values():
                 send(ShutdownOrder(reason))
             self._changed.wait_for(lambda: not self._sessions, timeout_s)
+
+    def end_sessions(self) -> None:
+        """End every stream; members will look for another controller."""
+        with self._changed:
+            for _, send in self._sessions.values():
+                send(SessionEnd())
 
     # --- the state machine ---
 

@@ -22,6 +22,7 @@ from megalith.wire.errors import MegalithError, ModelDirInUse
 logger = logging.getLogger(__name__)
 
 _PROBE_S = 1.0  # for a controller that may already serve the model directory to answer
+_JOIN_S = 1.0  # for own threads; one that is inside a final save is left behind
 _DISMISS_S = 3.0  # for members to leave once they are told to
 
 
@@ -77,12 +78,14 @@ class ControllerServer:
     def stop(self, grace_s: float) -> None:
         self._stopping.set()
         self._cluster.wake()
+        self._rpc.set_serving(False)
+        self._cluster.end_sessions()
         self._rpc.stop(grace_s)
         if controller_address.read(self._model_dir) == self.address:
             (self._model_dir / controller_address.FILE_NAME).unlink(missing_ok=True)
         for thread in self._threads:
             if thread.is_alive():
-                thread.join()
+                thread.join(_JOIN_S)
 
     def _refuse_second_controller(self) -> None:
         address = controller_address.read(self._model_dir)

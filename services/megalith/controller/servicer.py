@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from megalith.controller.cluster import Cluster, ClusterState, Directive, SaveOrder, ShutdownOrder
+from megalith.controller.cluster import Cluster, ClusterState, Directive, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.codec import (
     decode_files,
     decode_ps_report,
@@ -27,8 +27,6 @@ from megalith.protos import (
 from megalith.runtime import manifest
 from megalith.wire import codec, routing
 from megalith.wire.errors import InvalidRequest
-
-_CLOSE = object()  # in a mailbox: end the stream
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
@@ -79,9 +77,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         first = next(request_iterator, coordination_pb2.SessionRequest())
         if first.WhichOneof("kind") != "register":
             raise InvalidRequest("a session begins with register")
-        mailbox: queue.SimpleQueue[Directive | object] = queue.SimpleQueue()
+        mailbox: queue.SimpleQueue[Directive] = queue.SimpleQueue()
         welcome = self._cluster.join(decode_registration(first.register), mailbox.put)
-        context.add_callback(lambda: mailbox.put(_CLOSE))
+        context.add_callback(lambda: mailbox.put(SessionEnd()))
         reader = threading.Thread(
             target=self._read, args=(welcome.session, request_iterator, mailbox), name="session-reader", daemon=True
         )
@@ -98,7 +96,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     global_step=welcome.global_step,
                 )
             )
-            while (directive := mailbox.get()) is not _CLOSE:
+            while not isinstance(directive := mailbox.get(), SessionEnd):
                 yield _encode_directive(directive)
         finally:
             self._cluster.leave(welcome.session)
@@ -107,7 +105,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         self,
         session: int,
         requests: Iterator[coordination_pb2.SessionRequest],
-        mailbox: "queue.SimpleQueue[Directive | object]",
+        mailbox: "queue.SimpleQueue[Directive]",
     ) -> None:
         """What the member says, until its stream ends or breaks."""
         try:
@@ -123,7 +121,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         except grpc.RpcError:
             pass  # the stream broke; leave() says so
         finally:
-            mailbox.put(_CLOSE)
+            mailbox.put(SessionEnd())
 
     def GetRouting(
         self, request: coordination_pb2.GetRoutingRequest, context: grpc.ServicerContext
@@ -175,7 +173,7 @@ class About:
         return str(manifest.latest(Path(self.model_dir)) or "")
 
 
-def _encode_directive(directive: object) -> coordination_pb2.SessionResponse:
+def _encode_directive(directive: ClusterState | SaveOrder | ShutdownOrder) -> coordination_pb2.SessionResponse:
     match directive:
         case ClusterState():
             return coordination_pb2.SessionResponse(state=encode_state(directive))
@@ -184,5 +182,3 @@ def _encode_directive(directive: object) -> coordination_pb2.SessionResponse:
             return coordination_pb2.SessionResponse(save_shard=order)
         case ShutdownOrder(reason):
             return coordination_pb2.SessionResponse(shutdown=coordination_pb2.Shutdown(reason=reason))
-        case _:
-            raise TypeError(f"no such directive: {directive!r}")

@@ -135,8 +135,9 @@ def _open(source: Any, file: ShardFile) -> Any:
 
 
 def _fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
-    flat = np.ascontiguousarray(values).reshape(-1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=pa.list_(pa.float32(), values.shape[1]))
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    # from_arrays divides by the width, which is 0 for the state of a stateless optimizer.
+    return pa.Array.from_buffers(pa.list_(pa.float32(), values.shape[1]), len(values), [None], children=[flat])
 
 
 def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:

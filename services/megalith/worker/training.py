@@ -47,6 +47,10 @@ class Training:
         ]
         self._cluster.create_tables(*self._task.tables)
         self._cluster.create_variables(VariableConfig(GLOBAL_STEP, step), *variables)
+        # Restored from an older checkpoint, the counter would run through steps that were counted before.
+        behind = step - self._cluster.pull(variables=[GLOBAL_STEP]).variables[GLOBAL_STEP]
+        if behind > 0:
+            self._cluster.push(add={GLOBAL_STEP: np.asarray(behind)})
         self._progress.set(initialized_epoch=epoch)
         self._announce()
         logger.info("initialized epoch=%d step=%d", epoch, step)

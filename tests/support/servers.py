@@ -1,0 +1,87 @@
+"""Real servers on free ports in this process."""
+
+from contextlib import ExitStack
+
+from megalith.appmaster.config import AppMasterConfig, AppMasterServerSettings
+from megalith.appmaster.server import AppMasterServer
+from megalith.client import connect
+from megalith.controller.config import ControllerConfig, ControllerServerSettings
+from megalith.controller.server import ControllerServer
+from megalith.ps.config import PsConfig
+from megalith.ps.server import PsServer
+from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.server import ServerSettings
+from megalith.worker.config import TaskSettings, WorkerConfig
+from megalith.worker.server import WorkerServer
+
+GRACE_S = 0.5
+
+
+class Servers:
+    """A cluster in one process; everything is stopped on exit, last started first."""
+
+    def __init__(self, model_dir, num_ps=1, num_workers=0, **controller_settings):
+        self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
+        self._controller_settings = controller_settings
+        self._stack = ExitStack()
+        self.exits = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._stack.close()
+
+    def start(self, name, build):
+        self.exits[name] = exit_request = ExitRequest()
+        server = build(exit_request)
+        server.start()
+        self._stack.callback(server.stop, GRACE_S)
+        return server
+
+    def start_controller(self, **settings):
+        settings = {"stay_up": True, **self._controller_settings, **settings}
+        config = ControllerConfig(
+            model_dir=str(self.model_dir),
+            num_ps=self.num_ps,
+            num_workers=self.num_workers,
+            server=ControllerServerSettings(port=0, metrics_port=0),
+            **settings,
+        )
+        self.controller = self.start("controller", lambda request: ControllerServer(config, request))
+        return self.controller
+
+    def membership(self, **settings):
+        return MembershipSettings(model_dir=str(self.model_dir), heartbeat_s=0.2, **settings)
+
+    def start_ps(self, index, server=None, membership=None, **settings):
+        config = PsConfig(
+            index=index,
+            server=server or ServerSettings(),
+            membership=membership or self.membership(),
+            **settings,
+        )
+        return self.start(f"ps-{index}", lambda request: PsServer(config, request))
+
+    def start_worker(self, index, **task):
+        config = WorkerConfig(index=index, step_timeout_s=60.0, task=TaskSettings(**task), membership=self.membership())
+        return self.start(f"worker-{index}", lambda request: WorkerServer(config, request))
+
+    def start_appmaster(self):
+        config = AppMasterConfig(
+            model_dir=str(self.model_dir), server=AppMasterServerSettings(port=0, metrics_port=0), linger_s=0.0
+        )
+        return self.start("appmaster", lambda request: AppMasterServer(config, request))
+
+    def start_all(self, **task):
+        self.start_controller()
+        for index in range(self.num_ps):
+            self.start_ps(index)
+        for index in range(self.num_workers):
+            self.start_worker(index, **task)
+
+    def connect(self, timeout_s=20.0, **options):
+        cluster = connect(model_dir=str(self.model_dir), timeout_s=timeout_s, **options)
+        self._stack.callback(cluster.close)
+        return cluster

@@ -1,0 +1,159 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from megalith.ps import checkpoint
+from megalith.ps.store import Store
+from megalith.ps.table import EmbeddingTable
+from megalith.ps.variable import UpdateKind, Variable
+from megalith.runtime import manifest
+from megalith.runtime.manifest import Manifest
+from megalith.wire import routing
+from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.wire.schema import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
+
+IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 5_000)
+OPTIMIZERS = {"sgd": Sgd(0.5), "adagrad": Adagrad(0.5)}
+
+
+def trained_stores(num_ps):
+    """Stores that hold the same rows and variables, spread over `num_ps`."""
+    current = routing.Routing(1, ("a",) * num_ps, routing.even_owners(num_ps))
+    stores = [Store(index) for index in range(num_ps)]
+    rng = np.random.default_rng(1)
+    gradients = rng.standard_normal((IDS.size, 3)).astype(np.float32)
+    for name, optimizer in OPTIMIZERS.items():
+        for index, store in enumerate(stores):
+            table = EmbeddingTable(TableConfig(name, (Segment(3, RandomUniform(), optimizer),)))
+            mine = current.owner_of(IDS) == index
+            table.apply_gradients(IDS[mine], gradients[mine], req_time_s=1234)
+            store.adopt(table=table)
+    for name in ("w/a", "w/b", "w/c"):
+        variable = Variable(VariableConfig(name, np.zeros(4, np.float32), Adagrad(0.1)))
+        variable.apply(UpdateKind.GRADIENT, np.arange(4, dtype=np.float32) + 1)
+        stores[current.owner_of_name(name)].adopt(variable=variable)
+    return stores
+
+
+def save(stores, directory, save_id="s"):
+    directory.mkdir(exist_ok=True)
+    files = [
+        file
+        for index, store in enumerate(stores)
+        for file in checkpoint.write_shard(store, directory, save_id, index, len(stores))
+    ]
+    manifest.write(directory, Manifest(step=7, num_ps=len(stores), saved_at_s=1.0, files=tuple(files)))
+    return files
+
+
+def restore(directory, num_ps):
+    stores = [Store(index) for index in range(num_ps)]
+    for index, store in enumerate(stores):
+        checkpoint.restore_shard(store, directory, routing.even_owners(num_ps), index)
+    return stores
+
+
+def content(stores):
+    """Everything in the stores, by name and id."""
+    rows = {}
+    for store in stores:
+        for table in store.tables():
+            batch = table.dump(table.keys())
+            for key, row, updated in zip(
+                batch.keys.tolist(), batch.values.tolist(), batch.updated_s.tolist(), strict=True
+            ):
+                assert (table.config.name, key) not in rows
+                rows[table.config.name, key] = (row, updated)
+        for variable in store.variables():
+            rows[variable.config.name] = tuple(array.tolist() for array in variable.dump())
+    return rows
+
+
+@pytest.mark.parametrize("num_ps", [1, 2, 5])
+def test_a_checkpoint_of_two_servers_restores_to_equal_values_on_any_number(tmp_path, num_ps):
+    stores = trained_stores(2)
+    save(stores, tmp_path / "c")
+    restored = restore(tmp_path / "c", num_ps)
+    assert content(restored) == content(stores)
+    assert len(content(restored)) == 2 * IDS.size + 3
+    assert [table.config for table in restored[0].tables()] == [table.config for table in stores[0].tables()]
+
+
+def test_any_arrow_reader_opens_a_table_in_bucket_order(tmp_path):
+    (store,) = trained_stores(1)
+    files = save([store], tmp_path / "c")
+    with pa.memory_map(str(tmp_path / "c" / files[0].name)) as source:
+        table = pa.ipc.open_file(source).read_all()
+        assert table.column_names == ["bucket", "id", "embedding", "state", "updated_s"]
+        buckets = table.column("bucket").to_numpy()
+        assert (np.diff(buckets.astype(int)) >= 0).all()
+        np.testing.assert_array_equal(buckets, routing.buckets_of(table.column("id").to_numpy()))
+        assert table.num_rows == IDS.size == files[0].rows
+
+
+def test_a_second_save_of_the_same_step_replaces_the_first(tmp_path):
+    stores = trained_stores(1)
+    first = save(stores, tmp_path / "c", "first")
+    second = save(stores, tmp_path / "c", "second")
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    assert names == {file.name for file in second} | {manifest.MANIFEST}
+    assert not names & {file.name for file in first}
+
+
+def damage_truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def damage_flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damage_remove(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_truncate, damage_flip, damage_remove])
+def test_a_damaged_file_is_refused_by_name_and_nothing_is_restored(tmp_path, damage):
+    files = save(trained_stores(1), tmp_path / "c")
+    damage(tmp_path / "c" / files[1].name)
+    store = Store(0)
+    with pytest.raises(CheckpointDamaged, match=files[1].name):
+        checkpoint.restore_shard(store, tmp_path / "c", routing.even_owners(1), 0)
+    assert store.tables() == []
+    assert store.variables() == []
+
+
+def test_without_a_manifest_there_is_no_checkpoint(tmp_path):
+    save(trained_stores(1), tmp_path / "c")
+    (tmp_path / "c" / manifest.MANIFEST).unlink()
+    with pytest.raises(CheckpointNotFound, match="not a complete checkpoint"):
+        restore(tmp_path / "c", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is not JSON"), ("[]", "has format None"), ('{"format": 99}', "has format 99"), ('{"format": 1}', "lacks")],
+)
+def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path, text, message):
+    (tmp_path / manifest.MANIFEST).write_text(text)
+    with pytest.raises(CheckpointDamaged, match=message):
+        manifest.read(tmp_path)
+
+
+def test_an_optimizer_of_a_newer_version_is_refused_by_name(tmp_path):
+    with pytest.raises(CheckpointDamaged, match="unknown kind 'Lion'"):
+        checkpoint._config_from_json(
+            json.loads(
+                '{"name": "t", "segments": [{"dim": 1, "initializer": {"kind": "Zeros"}, "optimizer": {"kind": "Lion"}}]}'
+            )
+        )
+
+
+def test_tables_with_odd_names_get_safe_files(tmp_path):
+    store = Store(0)
+    store.adopt(table=EmbeddingTable(TableConfig("a/b:ü ../c", (Segment(1),))))
+    files = save([store], tmp_path / "c")
+    assert files[0].name.startswith("a-b-ü-..-c-ps-00000")
+    assert restore(tmp_path / "c", 1)[0].tables()[0].config.name == "a/b:ü ../c"

@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+
+from megalith.ps.store import Store, TableGradients, VariableUpdate
+from megalith.ps.variable import UpdateKind
+from megalith.wire import routing
+from megalith.wire.errors import (
+    DuplicateKeys,
+    InvalidRequest,
+    NonFiniteValue,
+    NotReady,
+    ShardNotOwned,
+    StaleEpoch,
+    TableConflict,
+    UnknownTable,
+    UnknownVariable,
+)
+from megalith.wire.routing import Routing
+from megalith.wire.schema import Segment, Sgd, TableConfig, VariableConfig, Zeros
+
+TABLE = TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),))
+ALL = np.arange(100)
+
+
+def routed(epoch=3, num_ps=1, is_initialized=True):
+    store = Store(0)
+    store.route(Routing(epoch, ("a",) * num_ps, routing.even_owners(num_ps)), is_initialized)
+    return store
+
+
+@pytest.fixture
+def store():
+    store = routed()
+    store.create_tables(3, [TABLE])
+    store.create_variables(3, [VariableConfig("v", np.zeros(2, np.float32), Sgd(1.0))])
+    return store
+
+
+def ones(ids):
+    return np.ones((len(ids), 2), np.float32)
+
+
+def push(store, sequence=1, epoch=3, ids=(1, 2), **changes):
+    part = {"table": "t", "keys": np.array(ids, np.int64), "gradients": ones(ids), **changes}
+    return store.push(epoch, "client", sequence, [TableGradients(**part)], [])
+
+
+def read(store, *ids):
+    return store.pull(store.epoch, [("t", np.array(ids, np.int64))], [])[0][0].tolist()
+
+
+def test_a_repeated_push_is_applied_once(store):
+    push(store)
+    push(store)
+    assert read(store, 1) == [[-1, -1]]
+    assert store.pushes == 1
+
+
+def test_a_stale_epoch_is_refused_and_changes_nothing(store):
+    with pytest.raises(StaleEpoch, match="epoch 2, ps 0 is at 3"):
+        push(store, epoch=2)
+    assert read(store, 1) == [[0, 0]]
+
+
+def test_a_newer_epoch_than_the_server_s_is_asked_to_wait(store):
+    with pytest.raises(NotReady, match="at epoch 3, the request at 4"):
+        push(store, epoch=4)
+
+
+def test_without_a_map_nothing_is_served():
+    with pytest.raises(NotReady):
+        Store(0).pull(1, [], [])
+
+
+def test_a_push_that_was_applied_is_answered_at_any_epoch(store):
+    push(store)
+    store.route(Routing(4, ("a",), routing.even_owners(1)), True)
+    push(store, epoch=3)
+    assert read(store, 1) == [[-1, -1]]
+
+
+def test_ids_of_another_server_are_refused_by_name():
+    store = routed(num_ps=2)
+    store.create_tables(3, [TABLE])
+    owners = Routing(3, ("a", "a"), routing.even_owners(2)).owner_of(ALL)
+    mine, foreign = ALL[owners == 0], ALL[owners == 1]
+    push(store, ids=mine)
+    with pytest.raises(ShardNotOwned, match=f"the first is {foreign[0]} of ps 1"):
+        push(store, sequence=2, ids=np.concatenate([mine[:1], foreign[:1]]))
+    with pytest.raises(ShardNotOwned):
+        store.pull(3, [("t", foreign)], [])
+    assert read(store, mine[0]) == [[-1, -1]]
+
+
+def test_an_error_in_the_last_part_of_a_push_applies_none_of_it(store):
+    good = TableGradients("t", np.array([1]), ones([1]))
+    bad = VariableUpdate("v", UpdateKind.ADD, np.array([1, np.nan], np.float32))
+    with pytest.raises(NonFiniteValue):
+        store.push(3, "client", 1, [good], [bad])
+    assert read(store, 1) == [[0, 0]]
+    assert len(store.tables()[0]) == 0
+
+
+def test_unknown_names_are_not_found_once_the_chief_is_done(store):
+    with pytest.raises(UnknownTable, match=r"no table 'x'; it has \['t'\]"):
+        push(store, table="x")
+    with pytest.raises(UnknownVariable, match="no variable 'x'"):
+        store.pull(3, [], ["x"])
+
+
+def test_unknown_names_are_a_matter_of_time_before_the_chief_is_done():
+    with pytest.raises(NotReady, match="the chief is still creating"):
+        routed(is_initialized=False).pull(3, [("t", ALL)], [])
+
+
+def test_a_table_twice_in_a_push_is_refused(store):
+    part = TableGradients("t", np.array([1]), ones([1]))
+    with pytest.raises(DuplicateKeys, match="table t occurs twice"):
+        store.push(3, "client", 1, [part, part], [])
+
+
+@pytest.mark.parametrize(("client", "sequence", "time"), [("", 1, 0), ("c", 0, 0), ("c", 1, -1), ("c", 1, 2**32)])
+def test_a_push_without_identity_or_with_an_impossible_time_is_refused(store, client, sequence, time):
+    with pytest.raises(InvalidRequest):
+        store.push(3, client, sequence, [], [], time)
+
+
+def test_creating_again_keeps_rows_and_a_conflict_creates_nothing(store):
+    push(store)
+    store.create_tables(3, [TABLE])
+    assert read(store, 1) == [[-1, -1]]
+    other = TableConfig("t", (Segment(3, Zeros(), Sgd(1.0)),))
+    with pytest.raises(TableConflict):
+        store.create_tables(3, [TableConfig("new", TABLE.segments), other])
+    assert [table.config.name for table in store.tables()] == ["t"]
+
+
+def test_creating_a_variable_again_keeps_its_value(store):
+    store.push(3, "client", 1, [], [VariableUpdate("v", UpdateKind.ASSIGN, np.array([5, 6], np.float32))])
+    store.create_variables(3, [VariableConfig("v", np.zeros(2, np.float32), Sgd(1.0))])
+    assert store.pull(3, [], ["v"])[1][0].tolist() == [5, 6]
+
+
+def test_added_values_come_back_in_request_order(store):
+    store.create_variables(3, [VariableConfig("n", np.zeros((), np.int64))])
+    updates = [
+        VariableUpdate("v", UpdateKind.GRADIENT, np.ones(2, np.float32)),
+        VariableUpdate("n", UpdateKind.ADD, np.array(4, np.int64)),
+    ]
+    assert [value.tolist() for value in store.push(3, "client", 1, [], updates)] == [4]
