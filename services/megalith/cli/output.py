@@ -19,31 +19,31 @@ def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     console.print(f"checkpoint {status.last_checkpoint or 'none yet'}", highlight=False, soft_wrap=True)
     if status.outcome:
         console.print(f"outcome    {status.outcome}: {status.reason}", highlight=False, soft_wrap=True)
+    _print_members(console, ("rows", "memory"), [_ps_row(m) for m in status.members if m.role == "ps"])
+    workers = [_worker_row(m) for m in status.members if m.role == "worker"]
+    if workers:
+        _print_members(console, ("batches", "examples/s", "loss"), workers)
+
+
+def _print_members(console: Console, figures: tuple[str, ...], rows: list[list[str]]) -> None:
     table = Table(box=SIMPLE, pad_edge=False)
     for title in ("process", "address", "state"):
         table.add_column(title, no_wrap=True)
-    for title in ("rows", "memory", "batches", "examples/s", "loss"):
+    for title in figures:
         table.add_column(title, no_wrap=True, justify="right")
-    for member in status.members:
-        table.add_row(*_row(member))
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
 
 
-def _row(member: Member) -> list[str]:
-    name = f"{member.role} {member.index}"
-    if member.role == "ps":
-        return [name, member.address, _state(member), f"{member.rows:,}", f"{member.bytes / 1e6:.1f} MB", "", "", ""]
+def _ps_row(member: Member) -> list[str]:
+    return [f"ps {member.index}", member.address, _state(member), f"{member.rows:,}", f"{member.bytes / 1e6:.1f} MB"]
+
+
+def _worker_row(member: Member) -> list[str]:
     batches = f"{member.position:,}/{member.total_batches:,}" if member.total_batches else f"{member.position:,}"
-    return [
-        name,
-        member.address,
-        _state(member),
-        "",
-        "",
-        batches,
-        f"{member.examples_per_s:,.0f}",
-        f"{member.loss:.4f}",
-    ]
+    figures = [batches, f"{member.examples_per_s:,.0f}", f"{member.loss:.4f}"]
+    return [f"worker {member.index}", member.address, _state(member), *figures]
 
 
 def _state(member: Member) -> str:

@@ -144,9 +144,10 @@ class Cluster:
         """Let go of members whose stream is open but who have said nothing for too long."""
         with self._changed:
             now = self._clock()
-            silent = [s for s, (place, _) in self._sessions.items() if now - place.last_seen > self._silence_s]
-        for session in silent:
+            silent = {s: send for s, (place, send) in self._sessions.items() if now - place.last_seen > self._silence_s}
+        for session, send in silent.items():
             self.leave(session)
+            send(SessionEnd())  # should it wake up, it learns that its place is gone
         with self._changed:
             self._settle()  # a worker may have been lost for long enough to count as finished
 

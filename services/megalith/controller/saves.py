@@ -12,7 +12,7 @@ from megalith.controller.cluster import Cluster, SaveOrder
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
-from megalith.wire.errors import SaveFailed
+from megalith.wire.errors import MegalithError, SaveFailed
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ class Saver:
             order = SaveOrder(secrets.token_hex(4), str(path.absolute()), step)
             with self._answered:
                 self._save_id, self._answers = order.save_id, {}
-            sessions = self._cluster.order_save(order)
             try:
+                sessions = self._cluster.order_save(order)
                 files = self._collect(sessions)
-            except SaveFailed:
+            except MegalithError:
                 self._discard(path, order.save_id)
                 raise
             saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))

@@ -75,7 +75,8 @@ def from_env(cls: type[T], prefix: str, environ: Mapping[str, str]) -> dict[str,
         if not variable.startswith(prefix):
             continue
         if variable not in by_variable:
-            raise InvalidSetting(f"{variable} is not a setting{_suggestion(variable, by_variable)}")
+            names = {leaf.name: known for known, leaf in by_variable.items()}
+            raise InvalidSetting(f"{variable} is not a setting{_suggestion(variable[len(prefix) :].lower(), names)}")
         leaf = by_variable[variable]
         values[leaf.name] = leaf.parse(text, variable)
     return values
@@ -123,6 +124,6 @@ def _help(leaf: Setting, prefix: str) -> str:
     return f"{leaf.help} [{default}; env: {leaf.environment(prefix)}]".replace("%", "%%")
 
 
-def _suggestion(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+def _suggestion(name: str, variables: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(name, variables, n=1)
+    return f"; did you mean {variables[close[0]]}?" if close else f"; known are {', '.join(sorted(variables.values()))}"

@@ -145,9 +145,7 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path, text, message):
 def test_an_optimizer_of_a_newer_version_is_refused_by_name(tmp_path):
     with pytest.raises(CheckpointDamaged, match="unknown kind 'Lion'"):
         checkpoint._config_from_json(
-            json.loads(
-                '{"name": "t", "segments": [{"dim": 1, "initializer": {"kind": "Zeros"}, "optimizer": {"kind": "Lion"}}]}'
-            )
+            {"name": "t", "segments": [{"dim": 1, "initializer": {"kind": "Zeros"}, "optimizer": {"kind": "Lion"}}]}
         )
 
 

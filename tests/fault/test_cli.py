@@ -1,0 +1,150 @@
+"""The command line as a person uses it: up, train, ctl, Ctrl-C."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from megalith.client import Controller
+from support.processes import Processes, children_of, is_gone, run_cli
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def up(processes, *options):
+    """`megalith up` that has taken a few steps: (process, its children, controller)."""
+    cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, *options)
+    job = processes.job()
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60, "up")
+    assert cli.poll() is None, cli.output()
+    wait_until(lambda: job.training_status() > 10, 60)
+    return cli, children_of(cli.pid), job
+
+
+def addresses(job):
+    status = job.status()
+    return [status.address, *(m.address for m in status.members), *(m.metrics_address for m in status.members)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_up_ends_no_process_and_no_port_is_left(processes, number):
+    cli, children, job = up(processes)
+    assert len(children) == 6
+    listening = addresses(job)
+    cli.signal(number)
+    status = cli.wait(20)
+    assert status == (0 if number != signal.SIGKILL else -signal.SIGKILL)
+    for child in children:
+        wait_until(lambda child=child: is_gone(child), 10, f"process {child}")
+    for address in listening:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) != 0
+
+
+def test_ctl_drives_a_running_job(processes):
+    up(processes)
+    ctl = ("ctl", "--model-dir", processes.model_dir)
+    assert run_cli(*ctl, "stop")[:2] == (0, "training is held\n")
+    wait_until(lambda: json.loads(run_cli(*ctl, "--json", "block-status")[1])["blocked_indices"] == [0, 1], 5)
+    status, out, err = run_cli(*ctl, "stop")
+    assert (status, out) == (1, "")
+    assert err == "megalith ctl stop: Barrier is placed already. [ALREADY_EXISTS]\n"
+    _, table, _ = run_cli(*ctl, "status")
+    assert "held at the barrier" in table
+    assert table.count("blocked") == 2
+    step = json.loads(run_cli(*ctl, "training-status", "--json")[1])["global_step"]
+    saved = json.loads(run_cli(*ctl, "save", "--json")[1])
+    assert saved["step"] == step
+    assert (processes.model_dir / f"model.ckpt-{step}" / "manifest.json").exists()
+    assert run_cli(*ctl, "resume")[0] == 0
+    wait_until(lambda: json.loads(run_cli(*ctl, "--json", "training-status")[1])["global_step"] > step, 20)
+    described = json.loads(run_cli(*ctl, "status", "--json")[1])
+    assert described["last_checkpoint"].endswith(f"model.ckpt-{step}")
+    address = described["address"]
+    assert run_cli("ctl", "--controller", address, "training-status")[0] == 0
+    assert run_cli("ctl", "training-status", "--controller", address)[0] == 0
+
+
+def test_ctl_without_a_controller_fails_with_one_line(processes):
+    status, out, err = run_cli("ctl", "--controller", "127.0.0.1:1", "--timeout-s", 0.5, "status")
+    assert (status, out) == (1, "")
+    assert err.startswith("megalith ctl status: controller 127.0.0.1:1: ")
+    assert err.count("\n") == 1
+    status, _, err = run_cli("ctl", "--model-dir", processes.directory / "nowhere", "--timeout-s", 0.5, "stop")
+    assert status == 1
+    assert "no controller serves this model directory" in err
+
+
+def test_a_second_up_in_the_same_model_dir_is_refused_and_the_first_goes_on(processes):
+    cli, _, job = up(processes)
+    status, _, err = run_cli("up", "--model-dir", processes.model_dir)
+    assert status == 1
+    assert f"a controller at {job.status().address} serves it" in " ".join(err.split())
+    assert cli.poll() is None
+    assert job.status().phase == "running"
+
+
+def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes):
+    cli, _, job = up(processes)
+    log = processes.model_dir / "logs" / "worker-1.log"
+    assert log.exists()
+    (victim,) = [child for child in children_of(cli.pid) if {b"megalith.worker", b"--index=1"} <= arguments(child)]
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output(), 10)
+    processes.start_member("worker", 1, batch_size=256)
+    wait_until(lambda: all(member.is_connected for member in job.status().members), 30)
+    step = job.training_status()
+    wait_until(lambda: job.training_status() > step + 20, 30)
+
+
+def arguments(pid):
+    return set(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+
+
+def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):
+    status, out, err = run_cli(
+        "train", "clicks", "--model-dir", processes.model_dir, "--num-examples", 200_000, timeout_s=110
+    )
+    assert status == 0, err
+    assert "batches, step" in out
+    for word in ("AUC", "best reachable AUC", "difference", "examples/s", "model.ckpt-97"):
+        assert word in out
+    assert (processes.model_dir / "model.ckpt-97" / "manifest.json").exists()
+    with pytest.raises(Exception, match="no controller serves"):
+        Controller(None, str(processes.model_dir), 0.2).status()
+
+
+def test_an_interrupted_train_leaves_nothing_behind(processes):
+    cli = processes.cli("train", "--model-dir", processes.model_dir, "--num-examples", 100_000_000)
+    job = processes.job(60)
+    wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists(), 60)
+    wait_until(lambda: job.training_status() > 10, 60)
+    children = children_of(cli.pid)
+    assert len(children) == 6
+    cli.signal(signal.SIGINT)
+    assert cli.wait(20) == 130
+    assert all(is_gone(child) for child in children)
+
+
+def test_an_unknown_task_ends_train_with_the_worker_s_reason(processes):
+    status, _, err = run_cli("train", "clikcs", "--model-dir", processes.model_dir, timeout_s=60)
+    assert status == 1
+    assert "--task=clikcs: no such task" in err
+
+
+def test_help_and_version():
+    status, out, _ = run_cli("--help")
+    assert status == 0
+    for command in ("up", "train", "ctl", "controller", "ps", "worker", "appmaster"):
+        assert command in out
+    assert run_cli("--version")[1].startswith("megalith 0.")
+    assert "--max-message-bytes" in run_cli("ps", "--help")[1]
+    assert run_cli("nonsense")[0] == 2

@@ -1,0 +1,214 @@
+"""What real processes do when they are stopped, killed, paused or started wrongly."""
+
+import signal
+import socket
+import urllib.request
+
+import pytest
+
+from support.processes import Processes
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def wait_for_steps(job, more=20, timeout_s=60):
+    """Until training has taken `more` steps from now."""
+    start = job.training_status()
+    wait_until(lambda: job.training_status() >= start + more, timeout_s, f"{more} steps after {start}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_sigterm_drains_every_service_and_exits_0_within_5_seconds(processes):
+    members = processes.start_cluster()
+    members["appmaster"] = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
+    job = processes.job()
+    wait_for_steps(job)
+    ports = [int(process.reported("address").rpartition(":")[2]) for process in members.values()]
+    for name in ("worker-1", "appmaster", "ps-1", "controller", "ps-0", "worker-0"):
+        members[name].terminate()
+        assert members[name].wait(5) == 0, members[name].output()
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert not (processes.model_dir / "controller_server_addr.txt").exists()
+
+
+def test_sigusr1_dumps_every_thread_and_the_process_goes_on(processes):
+    members = processes.start_cluster(num_ps=1, num_workers=1)
+    job = processes.job()
+    wait_for_steps(job)
+    for name in ("controller", "ps-0", "worker-0"):
+        members[name].signal(signal.SIGUSR1)
+        wait_until(lambda name=name: members[name].output().count("most recent call first") > 2, 10, name)
+    assert "training.py" in members["worker-0"].output()
+    wait_for_steps(job)
+
+
+def test_each_service_has_metrics_on_a_port_of_its_own(processes):
+    members = processes.start_cluster(num_ps=1, num_workers=1)
+    wait_for_steps(processes.job())
+    expected = {
+        "controller": "megalith_global_step",
+        "ps-0": "megalith_rows",
+        "worker-0": "megalith_examples_per_second",
+    }
+    for name, metric in expected.items():
+        page = urllib.request.urlopen(f"http://{members[name].reported('metrics')}/metrics", timeout=5).read().decode()
+        (line,) = [line for line in page.splitlines() if line.startswith(f"{metric} ")]
+        assert float(line.split()[1]) > 0
+
+
+def test_a_killed_worker_is_replaced_and_goes_on_where_it_stood(processes):
+    members = processes.start_cluster()
+    job = processes.job()
+    wait_for_steps(job)
+    members["worker-1"].kill()
+    lost = wait_until(
+        lambda: next((m for m in job.status().members if m.role == "worker" and not m.is_connected), None)
+    )
+    assert lost.index == 1
+    wait_for_steps(job)
+    processes.start_member("worker", 1, batch_size=256)
+
+    def replaced():
+        return next(m for m in job.status().members if m.role == "worker" and m.index == 1)
+
+    wait_until(lambda: replaced().is_connected and replaced().position > lost.position, 30)
+    assert replaced().address != lost.address
+    wait_for_steps(job)
+
+
+def test_a_killed_chief_is_replaced(processes):
+    members = processes.start_cluster()
+    job = processes.job()
+    wait_for_steps(job)
+    members["worker-0"].kill()
+    wait_until(lambda: not job.status().members[2].is_connected)
+    wait_for_steps(job)
+    processes.start_member("worker", 0, batch_size=256)
+    wait_until(lambda: job.status().members[2].is_connected, 30)
+    wait_for_steps(job)
+
+
+def test_a_killed_ps_is_replaced_from_the_checkpoint_and_training_goes_on(processes):
+    members = processes.start_cluster()
+    job = processes.job()
+    wait_for_steps(job)
+    saved = job.save()
+    wait_for_steps(job)
+    before = job.status()
+    members["ps-1"].kill()
+    wait_until(lambda: job.status().phase == "forming")
+    replacement = processes.start_member("ps", 1)
+    wait_until(lambda: job.status().phase == "running", 30)
+    wait_for_steps(job)
+    after = job.status()
+    assert after.epoch == before.epoch + 1
+    assert after.global_step > before.global_step
+    assert f"restored path={saved.path}" in replacement.output()
+    for name in ("worker-0", "worker-1", "ps-0"):
+        assert members[name].poll() is None
+
+
+def test_a_killed_ps_without_a_checkpoint_starts_empty_and_training_goes_on(processes):
+    members = processes.start_cluster()
+    job = processes.job()
+    wait_for_steps(job)
+    step = job.training_status()
+    for index in (0, 1):
+        members[f"ps-{index}"].kill()
+    for index in (0, 1):
+        processes.start_member("ps", index)
+    wait_until(lambda: job.status().phase == "running", 40)
+    wait_for_steps(job)
+    assert job.training_status() > step
+
+
+def test_a_killed_controller_is_replaced_and_training_goes_on(processes):
+    members = processes.start_cluster(silence_s=5)
+    job = processes.job()
+    wait_for_steps(job)
+    step = job.training_status()
+    members["controller"].kill()
+    processes.start_controller(num_ps=2, num_workers=2)
+    wait_until(lambda: job.status().phase == "running", 40)
+    wait_until(lambda: job.training_status() > step, 30)
+    wait_for_steps(job)
+    for name in ("worker-0", "worker-1", "ps-0", "ps-1"):
+        assert members[name].poll() is None
+
+
+def test_a_hung_worker_loses_its_place_and_a_replacement_takes_it(processes):
+    members = processes.start_cluster(silence_s=2)
+    job = processes.job()
+    wait_for_steps(job)
+    members["worker-1"].signal(signal.SIGSTOP)
+    wait_until(lambda: not job.status().members[3].is_connected, 10)
+    processes.start_member("worker", 1, batch_size=256)
+    wait_until(lambda: job.status().members[3].is_connected, 30)
+    wait_for_steps(job)
+    members["worker-1"].signal(signal.SIGCONT)
+    assert members["worker-1"].wait(20) == 1
+    assert "is held by a live process" in members["worker-1"].output()
+
+
+def test_a_port_in_use_is_named_with_the_way_out(processes):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        controller = processes.start_controller(port=port)
+        assert controller.wait(20) == 1
+        assert f"--port={port}: cannot listen on 127.0.0.1:{port}" in controller.output()
+        other = processes.start_controller(metrics_port=port)
+        assert other.wait(20) == 1
+        assert f"--metrics-port={port}" in other.output()
+
+
+def test_a_member_without_a_controller_gives_up_with_the_address(processes):
+    port = free_port()
+    ps = processes.start("ps", controller=f"127.0.0.1:{port}", join_timeout_s=1)
+    assert ps.wait(20) == 1
+    assert f"127.0.0.1:{port}" in ps.output()
+    assert "start one, or correct --controller" in ps.output()
+
+
+def test_a_duplicate_worker_is_refused_and_the_first_goes_on(processes):
+    members = processes.start_cluster(num_ps=1, num_workers=1)
+    job = processes.job()
+    wait_for_steps(job)
+    second = processes.start_member("worker", 0)
+    assert second.wait(30) == 1
+    assert "worker 0 is held by a live process" in second.output()
+    wait_for_steps(job)
+    assert members["worker-0"].poll() is None
+
+
+def test_bad_settings_exit_with_2_and_one_clear_line(processes):
+    unknown = processes.start("ps", indx=0)
+    assert unknown.wait(20) == 2
+    assert "unrecognized arguments: --indx=0" in unknown.output()
+    variable = processes.start("ps", model_dir="m", environ={"MEGALITH_PS_INDXE": "1"})
+    assert variable.wait(20) == 2
+    assert "MEGALITH_PS_INDXE is not a setting; did you mean MEGALITH_PS_INDEX?" in variable.output()
+    homeless = processes.start("worker", index=0)
+    assert homeless.wait(20) == 2
+    assert "neither --controller nor --model-dir is given" in homeless.output()
+
+
+def test_a_model_dir_that_cannot_be_written_is_named(processes):
+    blocker = processes.directory / "file"
+    blocker.touch()
+    controller = processes.start_controller(model_dir=blocker / "model")
+    assert controller.wait(20) == 1
+    assert f"--model-dir={blocker / 'model'}: not writable" in controller.output()

@@ -1,0 +1,234 @@
+"""Membership, the five public calls and checkpoints, against real servers in one process."""
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
+from megalith.protos import controller_pb2
+from megalith.wire import controller_address
+from megalith.wire.channel import open_channel
+from support.servers import Servers
+from support.waiting import wait_until
+
+TASK = {"batch_size": 64, "num_examples": 0}
+
+
+@pytest.fixture
+def training(tmp_path):
+    """Two ps and two workers that train until stopped."""
+    with Servers(tmp_path, num_ps=2, num_workers=2) as servers:
+        servers.start_all(**TASK)
+        servers.job = servers.connect().controller
+        wait_until(lambda: servers.job.training_status() > 5, 30)
+        yield servers
+
+
+def raw(servers, method, response=None):
+    """A public call as a client of the reference makes it: an empty message to /Controller/<method>."""
+    with open_channel(servers.controller.address) as channel:
+        call = channel.unary_unary(f"/Controller/{method}", lambda _: b"", lambda data: data)
+        data = call(None, timeout=30)
+        return response.FromString(data) if response else data
+
+
+def test_the_five_calls_as_raw_methods_with_empty_messages(training):
+    assert raw(training, "StopTraining") == b""
+    with pytest.raises(grpc.RpcError) as second:
+        raw(training, "StopTraining")
+    assert second.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert second.value.details() == "Barrier is placed already."
+    wait_until(lambda: not raw(training, "GetBlockStatus", controller_pb2.GetBlockStatusResponse).unblocked_indices, 1)
+    step = raw(training, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step
+    assert raw(training, "SaveCheckpoint") == b""
+    assert training.job.status().last_checkpoint.endswith(f"model.ckpt-{step}")
+    assert raw(training, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step == step
+    assert raw(training, "ResumeTraining") == b""
+    assert raw(training, "ResumeTraining") == b""
+    wait_until(lambda: training.job.training_status() > step)
+
+
+def test_stop_blocks_every_worker_within_a_second_and_nothing_moves_until_resume(training):
+    training.job.stop()
+    wait_until(lambda: training.job.block_status() == ([0, 1], []), 1)
+    rows = [member.rows for member in training.job.status().members]
+    step = training.job.training_status()
+    pulled = training.connect().pull(variables=["global_step"])
+    assert pulled.variables["global_step"] == step
+    assert [member.rows for member in training.job.status().members] == rows
+    training.job.resume()
+    wait_until(lambda: training.job.block_status() == ([], [0, 1]), 1)
+    wait_until(lambda: training.job.training_status() > step)
+
+
+def test_a_second_stop_keeps_its_error_class_through_the_sdk(training):
+    training.job.stop()
+    with pytest.raises(errors.BarrierAlreadyPlaced, match=r"Barrier is placed already\."):
+        training.job.stop()
+
+
+def test_twenty_stops_and_resumes_leave_no_worker_stuck(training):
+    for _ in range(20):
+        training.job.stop()
+        wait_until(lambda: training.job.block_status()[1] == [])
+        step = training.job.training_status()
+        training.job.resume()
+        wait_until(lambda before=step: training.job.training_status() > before)
+
+
+def test_a_job_trains_to_its_end_and_leaves_a_checkpoint_and_results(tmp_path):
+    with Servers(tmp_path, num_ps=2, num_workers=2) as servers:
+        servers.start_all(batch_size=256, num_examples=256 * 41)
+        job = servers.connect().controller
+        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        assert (status.outcome, status.phase) == ("succeeded", "finished")
+        assert status.global_step == 41
+        assert [member.position for member in status.members if member.role == "worker"] == [21, 20]
+        assert 0.5 < status.results["auc"] < status.results["best_auc"]
+        assert status.last_checkpoint.endswith("model.ckpt-41")
+        assert servers.exits["worker-0"].reason == "the share is done"
+
+
+@pytest.mark.parametrize("num_ps", [1, 3])
+def test_a_new_cluster_of_another_size_starts_from_the_checkpoint(tmp_path, num_ps):
+    ids = np.arange(2_000)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": (ids, np.arange(4_000, dtype=np.float32).reshape(-1, 2))})
+        saved = cluster.controller.save()
+        assert saved.rows == 2_000
+    with Servers(tmp_path, num_ps=num_ps) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        np.testing.assert_array_equal(
+            cluster.pull({"t": ids}).rows["t"], -np.arange(4_000, dtype=np.float32).reshape(-1, 2)
+        )
+        assert cluster.controller.status().last_checkpoint == saved.path
+        wait_until(lambda: sum(member.rows for member in cluster.controller.status().members) == 2_000)
+
+
+def test_training_goes_on_from_a_checkpoint_with_its_step(tmp_path):
+    for run in (1, 2):
+        with Servers(tmp_path, num_ps=2, num_workers=1) as servers:
+            servers.start_all(batch_size=64, num_examples=64 * 10)
+            job = servers.connect().controller
+            status = wait_until(lambda job=job: (now := job.status()).outcome and now, 60)
+            assert status.global_step == 10 * run
+
+
+def test_a_damaged_checkpoint_stops_a_ps_with_the_reason(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        job = servers.connect().controller
+        wait_until(lambda: job.status().phase == "running", 20)
+        saved = job.save()
+    next(tmp_path.glob("model.ckpt-0/*.arrow")).write_bytes(b"junk")
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        wait_until(lambda: servers.exits["ps-0"].status == 1)
+        assert saved.path in servers.exits["ps-0"].reason
+        assert "the manifest says" in servers.exits["ps-0"].reason
+
+
+def test_a_live_index_is_not_given_away(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        wait_until(lambda: servers.connect().controller.status().phase == "running")
+        first = servers.exits["ps-0"]
+        servers.start_ps(0)
+        wait_until(lambda: servers.exits["ps-0"].status == 1, 15)
+        assert "ps 0 is held by a live process" in servers.exits["ps-0"].reason
+        assert first.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"index": 3}, "outside this cluster of 1 ps"), ({"num_ps": 2}, "expects 2 ps")]
+)
+def test_a_ps_that_does_not_fit_the_cluster_is_refused_at_once(tmp_path, settings, message):
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        index = settings.pop("index", 0)
+        servers.start_ps(index, **settings)
+        wait_until(lambda: servers.exits[f"ps-{index}"].status == 1)
+        assert message in servers.exits[f"ps-{index}"].reason
+
+
+def test_a_controller_that_is_not_there_is_named_after_the_deadline(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_ps(0, membership=servers.membership(controller="127.0.0.1:1", join_timeout_s=0.5))
+        wait_until(lambda: servers.exits["ps-0"].status == 1)
+        assert "no controller after" in servers.exits["ps-0"].reason
+        assert "127.0.0.1:1" in servers.exits["ps-0"].reason
+    with pytest.raises(errors.PeerUnreachable, match=f"no {controller_address.FILE_NAME}"):
+        connect(model_dir=str(tmp_path), timeout_s=0.2).controller.status()
+
+
+def test_a_second_controller_for_a_model_dir_is_refused_with_the_first_s_address(tmp_path):
+    with Servers(tmp_path) as servers:
+        first = servers.start_controller()
+        with pytest.raises(errors.ModelDirInUse, match=first.address):
+            servers.start_controller()
+
+
+def test_the_address_of_a_dead_controller_does_not_stop_a_new_one(tmp_path):
+    (tmp_path / controller_address.FILE_NAME).write_text("127.0.0.1:1")
+    with Servers(tmp_path) as servers:
+        controller = servers.start_controller()
+        assert controller_address.read(tmp_path) == controller.address
+    assert controller_address.read(tmp_path) is None
+
+
+def test_a_restarted_controller_finds_its_members_again(tmp_path):
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": ([1, 2, 3], np.ones((3, 1), np.float32))})
+        epoch = cluster.controller.status().epoch
+        servers.controller.stop(0.1)
+        servers.start_controller()
+        wait_until(lambda: cluster.controller.status().phase == "running", 20)
+        assert cluster.controller.status().epoch > epoch
+        np.testing.assert_array_equal(cluster.pull({"t": [1, 2, 3, 4]}).rows["t"], [[-1], [-1], [-1], [0]])
+
+
+def test_a_save_without_every_ps_is_refused_and_leaves_nothing(tmp_path):
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        with pytest.raises(errors.NotReady, match="waiting for ps"):
+            servers.connect().controller.save()
+        assert list(tmp_path.glob("model.ckpt*")) == []
+
+
+def test_health_follows_readiness_and_reflection_lists_the_services(tmp_path):
+    with Servers(tmp_path) as servers:
+        controller = servers.start_controller()
+        lonely = servers.start_ps(0, membership=servers.membership(controller="127.0.0.1:1"))
+        assert health(lonely.address) == "NOT_SERVING"
+        assert health(controller.address) == "SERVING"
+        assert reflected(controller.address) >= {"Controller", "megalith.v1.Coordination", "grpc.health.v1.Health"}
+        assert "megalith.v1.ParameterServer" in reflected(lonely.address)
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        joined = servers.start_ps(0)
+        wait_until(lambda: health(joined.address) == "SERVING", 20)
+
+
+def health(address):
+    with open_channel(address) as channel:
+        status = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
+
+
+def reflected(address):
+    with open_channel(address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=5)
+        return {service.name for service in answer.list_services_response.service}

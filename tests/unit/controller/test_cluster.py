@@ -1,0 +1,231 @@
+import pytest
+
+from megalith.controller.cluster import (
+    Cluster,
+    ClusterState,
+    Phase,
+    SaveOrder,
+    SessionEnd,
+    ShutdownOrder,
+)
+from megalith.controller.roster import PsLoad, Registration, Role, WorkerProgress
+from megalith.wire.errors import BarrierAlreadyPlaced, NotReady
+
+SILENCE_S, LOST_S = 10.0, 60.0
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Member:
+    """A fake session: remembers what it was told."""
+
+    def __init__(self, cluster, role, index, incarnation="one", **changes):
+        self.told = []
+        address = f"{role}-{index}:{incarnation}"
+        self.registration = Registration(role, index, address, incarnation=incarnation, **changes)
+        self.welcome = cluster.join(self.registration, self.told.append)
+        self.session = self.welcome.session
+
+    @property
+    def state(self):
+        return [item for item in self.told if isinstance(item, ClusterState)][-1]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def cluster(clock):
+    return Cluster(2, 2, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+
+
+def formed(cluster):
+    """Two ready ps and two workers, the chief done with its tables."""
+    servers = [Member(cluster, Role.PS, index) for index in range(2)]
+    workers = [Member(cluster, Role.WORKER, index) for index in range(2)]
+    for server in servers:
+        cluster.report_ps(server.session, PsLoad(is_ready=True))
+    cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=1))
+    return servers, workers
+
+
+def test_the_map_appears_when_every_ps_is_ready(cluster):
+    first = Member(cluster, Role.PS, 0)
+    cluster.report_ps(first.session, PsLoad(is_ready=True))
+    with pytest.raises(NotReady, match=r"waiting for ps \[1\]"):
+        cluster.current_routing()
+    second = Member(cluster, Role.PS, 1)
+    assert second.state.phase is Phase.FORMING
+    cluster.report_ps(second.session, PsLoad(is_ready=True))
+    assert first.state.phase is Phase.INITIALIZING
+    assert first.state.routing.addresses == ("ps-0:one", "ps-1:one")
+    assert first.state.routing.epoch == 1
+
+
+def test_training_may_run_once_the_chief_is_done(cluster):
+    _, workers = formed(cluster)
+    assert workers[1].state.phase is Phase.RUNNING
+
+
+def test_without_workers_the_cluster_runs_as_soon_as_it_is_formed(clock):
+    cluster = Cluster(1, 0, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    server = Member(cluster, Role.PS, 0)
+    cluster.report_ps(server.session, PsLoad(is_ready=True))
+    assert server.state.phase is Phase.RUNNING
+
+
+def test_a_replaced_ps_makes_a_new_epoch_even_at_its_old_address(cluster):
+    servers, workers = formed(cluster)
+    cluster.leave(servers[1].session)
+    assert workers[0].state.phase is Phase.FORMING
+    told = []
+    registration = Registration(Role.PS, 1, "ps-1:one", incarnation="two")
+    welcome = cluster.join(registration, told.append)
+    assert workers[0].state.phase is Phase.FORMING
+    cluster.report_ps(welcome.session, PsLoad(is_ready=True))
+    assert workers[0].state.phase is Phase.INITIALIZING
+    assert workers[0].state.routing.epoch == 2
+    cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=2))
+    assert workers[1].state.phase is Phase.RUNNING
+
+
+def test_a_ps_that_only_lost_its_stream_keeps_the_epoch(cluster):
+    servers, workers = formed(cluster)
+    cluster.leave(servers[1].session)
+    again = Member(cluster, Role.PS, 1)
+    cluster.report_ps(again.session, PsLoad(is_ready=True))
+    assert workers[0].state.phase is Phase.RUNNING
+    assert workers[0].state.routing.epoch == 1
+
+
+def test_a_restarted_controller_goes_on_above_every_epoch_it_hears_of(cluster):
+    servers = [Member(cluster, Role.PS, index, epoch=41) for index in range(2)]
+    for server in servers:
+        cluster.report_ps(server.session, PsLoad(is_ready=True))
+    assert cluster.current_routing().epoch == 42
+
+
+def test_the_barrier_is_placed_once_and_told_to_everyone(cluster):
+    _, workers = formed(cluster)
+    cluster.place_barrier()
+    assert workers[1].state.is_barrier_placed
+    with pytest.raises(BarrierAlreadyPlaced, match=r"Barrier is placed already\."):
+        cluster.place_barrier()
+    cluster.remove_barrier()
+    cluster.remove_barrier()
+    assert not workers[1].state.is_barrier_placed
+
+
+def test_a_worker_that_joins_during_a_barrier_is_told_at_once(cluster):
+    cluster.place_barrier()
+    assert Member(cluster, Role.WORKER, 1).state.is_barrier_placed
+
+
+def test_block_status_covers_every_worker(cluster):
+    _, workers = formed(cluster)
+    cluster.place_barrier()
+    assert cluster.block_status() == ([], [0, 1])
+    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True))
+    assert cluster.block_status() == ([1], [0])
+    cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, initialized_epoch=1))
+    assert cluster.block_status() == ([0, 1], [])
+    cluster.leave(workers[1].session)
+    assert cluster.block_status() == ([0], [1])
+
+
+def test_golden_g29_capacity_one_without_a_chief(clock):
+    cluster = Cluster(1, 1, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    cluster.place_barrier()
+    with pytest.raises(BarrierAlreadyPlaced):
+        cluster.place_barrier()
+    assert cluster.block_status()[0] == [0]
+    cluster.remove_barrier()
+    assert cluster.block_status()[0] == []
+
+
+def test_the_step_is_the_newest_that_anyone_reported(cluster):
+    _, workers = formed(cluster)
+    cluster.report_worker(workers[0].session, WorkerProgress(global_step=10, initialized_epoch=1))
+    cluster.report_worker(workers[1].session, WorkerProgress(global_step=8))
+    assert cluster.global_step == 10
+
+
+def test_a_replacement_goes_on_where_the_lost_worker_stood(cluster):
+    _, workers = formed(cluster)
+    cluster.report_worker(workers[1].session, WorkerProgress(position=17, global_step=30))
+    cluster.leave(workers[1].session)
+    again = Member(cluster, Role.WORKER, 1, "two")
+    assert (again.welcome.position, again.welcome.global_step) == (17, 30)
+
+
+def test_a_silent_member_loses_its_place(cluster, clock):
+    servers, workers = formed(cluster)
+    clock.now += SILENCE_S - 1
+    cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=1))
+    clock.now += 2
+    cluster.drop_silent()
+    assert cluster.is_alive(workers[0].session)
+    assert not cluster.is_alive(servers[0].session)
+    assert workers[0].state.phase is Phase.FORMING
+
+
+def test_a_taken_over_session_is_told_to_end_and_its_reports_are_ignored(cluster, clock):
+    _, workers = formed(cluster)
+    clock.now += 5
+    Member(cluster, Role.WORKER, 1, "two")
+    assert isinstance(workers[1].told[-2], ShutdownOrder)
+    assert isinstance(workers[1].told[-1], SessionEnd)
+    cluster.report_worker(workers[1].session, WorkerProgress(global_step=999))
+    assert cluster.global_step == 0
+
+
+def test_unchanged_state_is_not_sent_again(cluster):
+    _, workers = formed(cluster)
+    count = len(workers[1].told)
+    for step in range(5):
+        cluster.report_worker(workers[0].session, WorkerProgress(global_step=step, initialized_epoch=1))
+    assert len(workers[1].told) == count
+
+
+def test_workers_are_done_when_each_is_finished_or_lost_for_long(cluster, clock):
+    _, workers = formed(cluster)
+    cluster.report_worker(workers[0].session, WorkerProgress(is_finished=True, initialized_epoch=1))
+    cluster.leave(workers[1].session)
+    assert workers[0].state.finished_workers == (0,)
+    clock.now += LOST_S + 1
+    cluster.drop_silent()
+    assert cluster.wait_until_workers_finish(lambda: False)
+
+
+def test_the_first_end_decides_the_outcome(cluster):
+    servers, _ = formed(cluster)
+    cluster.end(False, "killed")
+    cluster.end(True, "too late")
+    assert cluster.outcome == (False, "killed")
+    assert servers[0].state.phase is Phase.FINISHED
+    assert not cluster.wait_until_workers_finish(lambda: False)
+
+
+def test_a_save_is_ordered_from_every_ps_and_needs_all_of_them(cluster):
+    servers, _ = formed(cluster)
+    order = SaveOrder("id", "/somewhere", 1)
+    assert cluster.order_save(order) == [server.session for server in servers]
+    assert [server.told[-1] for server in servers] == [order, order]
+    cluster.leave(servers[0].session)
+    with pytest.raises(NotReady, match=r"waiting for ps \[0\]"):
+        cluster.order_save(order)
+
+
+def test_dismissed_members_are_told_and_waited_for(cluster):
+    servers, workers = formed(cluster)
+    for member in (*servers, *workers[1:]):
+        cluster.leave(member.session)
+    cluster.dismiss("done", timeout_s=0.01)
+    assert workers[0].told[-1] == ShutdownOrder("done")

@@ -1,0 +1,76 @@
+from dataclasses import dataclass, field
+
+import pytest
+
+from megalith.runtime import settings
+from megalith.runtime.settings import setting
+from megalith.wire.errors import InvalidSetting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    depth: int = setting("How deep.", 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Run a thing."""
+
+    name: str = setting("Who.")
+    rate: float = setting("How fast.", 0.5)
+    loud: bool = setting("Noise, 100%.", False)
+    part: Part = field(default_factory=Part)
+
+    def __post_init__(self):
+        if self.rate < 0:
+            raise InvalidSetting(f"--rate={self.rate}: below 0")
+
+
+def run(*argv, **environ):
+    seen = []
+    status = settings.main("thing", Config, lambda config: seen.append(config) or 7, argv, environ)
+    assert status == 7
+    return seen[0]
+
+
+def test_flags_win_over_environment_over_defaults():
+    config = run("--name", "a", "--rate=2", MEGALITH_THING_RATE="1", MEGALITH_THING_DEPTH="9", OTHER="x")
+    assert config == Config(name="a", rate=2.0, loud=False, part=Part(depth=9))
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("0", False), ("Yes", True)])
+def test_booleans_are_words(text, value):
+    assert run("--name=a", f"--loud={text}").loud is value
+
+
+BAD = {
+    "unknown flag": (["--name=a", "--nmae=b"], {}, "unrecognized arguments: --nmae=b"),
+    "unknown variable": (["--name=a"], {"MEGALITH_THING_DEPHT": "1"}, "did you mean MEGALITH_THING_DEPTH?"),
+    "far off variable": (["--name=a"], {"MEGALITH_THING_ZZZ": "1"}, "known are MEGALITH_THING_DEPTH"),
+    "not a number": (["--name=a", "--depth=deep"], {}, "--depth='deep': expected int"),
+    "not a truth": (["--name=a"], {"MEGALITH_THING_LOUD": "maybe"}, "MEGALITH_THING_LOUD='maybe': expected bool"),
+    "missing": ([], {}, "--name is not given"),
+    "out of range": (["--name=a", "--rate=-1"], {}, "--rate=-1.0: below 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_setting_is_one_line_and_exit_status_2(name, capsys):
+    argv, environ, message = BAD[name]
+    with pytest.raises(SystemExit) as exit:
+        run(*argv, **environ)
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_default_and_variable(capsys):
+    with pytest.raises(SystemExit) as exit:
+        run("--help")
+    assert exit.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "How deep. [default: 3; env: MEGALITH_THING_DEPTH]" in text
+    assert "Who. [required; env: MEGALITH_THING_NAME]" in text
+
+
+def test_flags_can_be_made_from_values():
+    assert run(*settings.to_flags({"name": "a b", "loud": True})) == Config(name="a b", loud=True)

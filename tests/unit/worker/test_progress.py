@@ -1,0 +1,39 @@
+from megalith.worker.progress import Progress
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_steps_are_counted_and_the_rate_is_recent():
+    clock = Clock()
+    progress = Progress(clock)
+    progress.set(position=5, total_batches=20)
+    for step in range(1, 11):
+        clock.now = float(step)
+        progress.step_done(global_step=100 + step, num_examples=50, loss=float(step))
+    now = progress.snapshot()
+    assert (now.position, now.examples, now.global_step, now.loss) == (15, 500, 110, 5.5)
+    assert now.examples_per_s == 60.0  # six steps of 50 in the last five seconds
+    clock.now = 100.0
+    assert progress.snapshot().examples_per_s == 0.0
+
+
+def test_a_blocked_worker_has_no_rate():
+    clock = Clock()
+    progress = Progress(clock)
+    progress.step_done(1, 10, 0.5)
+    clock.now = 1.0
+    assert progress.snapshot().examples_per_s == 10.0
+    progress.set(is_blocked=True)
+    assert progress.snapshot().examples_per_s == 0.0
+
+
+def test_the_step_never_goes_back():
+    progress = Progress()
+    progress.step_done(9, 1, 0.0)
+    progress.step_done(8, 1, 0.0)
+    assert progress.snapshot().global_step == 9
