@@ -1,0 +1,78 @@
+"""Every error class leaves a server and arrives at a client as itself."""
+
+import logging
+
+import grpc
+import pytest
+
+from megalith.runtime.metrics import Metrics
+from megalith.runtime.server import RpcServer, ServerSettings
+from megalith.wire import errors
+from megalith.wire.channel import open_channel
+from megalith.wire.status import status_of, translated
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture(scope="module")
+def address(metrics):
+    """A server whose one method raises the error class whose code it is sent, or something unforeseen."""
+
+    def fail(request, context):
+        known = {error.code: error for error in errors.all_errors()}
+        raise known.get(request.decode(), ZeroDivisionError)("id 7 is wrong; do this instead")
+
+    def stream(requests, context):
+        yield b"first"
+        fail(next(requests), context)
+
+    handlers = {
+        "Fail": grpc.unary_unary_rpc_method_handler(fail),
+        "Stream": grpc.stream_stream_rpc_method_handler(stream),
+    }
+    service = grpc.method_handlers_generic_handler("test.Errors", handlers)
+    server = RpcServer(ServerSettings(), metrics, {"x": lambda server: server.add_generic_rpc_handlers((service,))})
+    server.start()
+    yield server.address
+    server.stop(0)
+
+
+@pytest.mark.parametrize("error", errors.all_errors(), ids=lambda error: error.__name__)
+def test_an_error_survives_the_round_trip_as_itself(address, error):
+    with open_channel(address) as channel:
+        with pytest.raises(error, match="id 7 is wrong; do this instead") as raised, translated("peer"):
+            channel.unary_unary("/test.Errors/Fail")(error.code.encode(), timeout=5)
+        assert type(raised.value) is error
+        assert raised.value.__cause__.code() is status_of(error)
+
+
+def test_an_error_in_a_stream_arrives_after_what_was_sent(address):
+    with open_channel(address) as channel:
+        replies = channel.stream_stream("/test.Errors/Stream")(iter([b"stale_epoch"]), timeout=5)
+        assert next(replies) == b"first"
+        with pytest.raises(errors.StaleEpoch), translated("peer"):
+            next(replies)
+
+
+def test_the_unforeseen_is_internal_with_plain_words_and_a_logged_traceback(address, caplog):
+    with open_channel(address) as channel, caplog.at_level(logging.ERROR):
+        with pytest.raises(errors.InternalError, match="failed unexpectedly") as raised, translated("peer"):
+            channel.unary_unary("/test.Errors/Fail")(b"surprise", timeout=5)
+    assert "id 7" not in str(raised.value)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_outcomes_are_counted_by_code(address, metrics):
+    with open_channel(address) as channel, pytest.raises(errors.NotReady), translated("peer"):
+        channel.unary_unary("/test.Errors/Fail")(b"not_ready", timeout=5)
+    labels = {"method": "/test.Errors/Fail", "code": "not_ready"}
+    assert metrics.registry.get_sample_value("megalith_rpc_total", labels) >= 1
+
+
+def test_what_only_the_transport_says_names_the_peer():
+    with open_channel("127.0.0.1:1") as channel:
+        with pytest.raises(errors.PeerUnreachable, match=r"^ps 3: "), translated("ps 3"):
+            channel.unary_unary("/test.Errors/Fail")(b"", timeout=5)
