@@ -58,9 +58,13 @@ def test_an_error_in_a_stream_arrives_after_what_was_sent(address):
 
 
 def test_the_unforeseen_is_internal_with_plain_words_and_a_logged_traceback(address, caplog):
-    with open_channel(address) as channel, caplog.at_level(logging.ERROR):
-        with pytest.raises(errors.InternalError, match="failed unexpectedly") as raised, translated("peer"):
-            channel.unary_unary("/test.Errors/Fail")(b"surprise", timeout=5)
+    with (
+        caplog.at_level(logging.ERROR),
+        open_channel(address) as channel,
+        pytest.raises(errors.InternalError, match="failed unexpectedly") as raised,
+        translated("peer"),
+    ):
+        channel.unary_unary("/test.Errors/Fail")(b"surprise", timeout=5)
     assert "id 7" not in str(raised.value)
     assert "ZeroDivisionError" in caplog.text
 
@@ -73,6 +77,6 @@ def test_outcomes_are_counted_by_code(address, metrics):
 
 
 def test_what_only_the_transport_says_names_the_peer():
-    with open_channel("127.0.0.1:1") as channel:
-        with pytest.raises(errors.PeerUnreachable, match=r"^ps 3: "), translated("ps 3"):
-            channel.unary_unary("/test.Errors/Fail")(b"", timeout=5)
+    unreachable = pytest.raises(errors.PeerUnreachable, match=r"^ps 3: ")
+    with open_channel("127.0.0.1:1") as channel, unreachable, translated("ps 3"):
+        channel.unary_unary("/test.Errors/Fail")(b"", timeout=5)

@@ -114,6 +114,7 @@ class PsMember:
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
             answer.error = f"ps {self._index}: {error}"
+        self._member.report_now()  # so that the status beside a finished save counts the rows in it
         self._member.send(coordination_pb2.SessionRequest(shard_saved=answer))
 
     def on_shutdown(self, reason: str) -> None:
