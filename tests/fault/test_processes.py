@@ -2,10 +2,15 @@
 
 import signal
 import socket
+import time
 import urllib.request
 
+import numpy as np
 import pytest
 
+from megalith.client import VariableConfig, connect, errors
+from megalith.protos import appmaster_pb2, appmaster_pb2_grpc
+from megalith.wire.channel import open_channel
 from support.processes import Processes
 from support.waiting import wait_until
 
@@ -162,6 +167,34 @@ def test_a_hung_worker_loses_its_place_and_a_replacement_takes_it(processes):
     assert "is held by a live process" in members["worker-1"].output()
 
 
+def test_a_pull_from_a_hung_ps_ends_at_its_deadline(processes):
+    members = processes.start_cluster(num_ps=1, num_workers=0)
+    with connect(model_dir=str(processes.model_dir), timeout_s=2.0) as cluster:
+        wait_until(lambda: cluster.controller.status().phase == "running", 30)
+        cluster.create_variables(VariableConfig("v", np.zeros(1, np.float32)))
+        members["ps-0"].signal(signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(errors.DeadlinePassed):
+            cluster.pull(variables=["v"])
+        assert time.monotonic() - started < 5
+        members["ps-0"].signal(signal.SIGCONT)
+        assert wait_until(lambda: cluster.pull(variables=["v"]).variables["v"].tolist() == [0.0], 20)
+
+
+def test_an_appmaster_that_looks_for_a_lost_controller_still_ends_at_once(processes):
+    controller = processes.start_controller()
+    appmaster = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
+    address = appmaster.reported("address")
+    wait_until(lambda: processes.job().status())
+    controller.kill()
+    with open_channel(address) as channel:
+        stub = appmaster_pb2_grpc.AppMasterServiceStub(channel)
+        waiting = stub.ponyHeartbeat.future(appmaster_pb2.PonyHeartbeatRequest(), timeout=60)
+        wait_until(lambda: not waiting.done())
+        appmaster.terminate()
+        assert appmaster.wait(5) == 0
+
+
 def test_a_port_in_use_is_named_with_the_way_out(processes):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -211,4 +244,4 @@ def test_a_model_dir_that_cannot_be_written_is_named(processes):
     blocker.touch()
     controller = processes.start_controller(model_dir=blocker / "model")
     assert controller.wait(20) == 1
-    assert f"--model-dir={blocker / 'model'}: not writable" in controller.output()
+    assert f"directory {blocker / 'model'}: not writable" in controller.output()

@@ -1,5 +1,7 @@
 """Membership, the five public calls and checkpoints, against real servers in one process."""
 
+import threading
+
 import grpc
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
-from megalith.protos import controller_pb2
+from megalith.protos import controller_pb2, coordination_pb2_grpc
+from megalith.ps import checkpoint
+from megalith.runtime.server import ServerSettings
 from megalith.wire import controller_address
 from megalith.wire.channel import open_channel
 from support.servers import Servers
@@ -88,7 +92,119 @@ def test_a_job_trains_to_its_end_and_leaves_a_checkpoint_and_results(tmp_path):
         assert [member.position for member in status.members if member.role == "worker"] == [21, 20]
         assert 0.5 < status.results["auc"] < status.results["best_auc"]
         assert status.last_checkpoint.endswith("model.ckpt-41")
-        assert servers.exits["worker-0"].reason == "the share is done"
+        wait_until(lambda: servers.exits["worker-0"].reason)
+
+
+def test_more_workers_than_batches_is_no_reason_to_train_on(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=3) as servers:
+        servers.start_all(batch_size=64, num_examples=64)
+        job = servers.connect().controller
+        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        assert (status.outcome, status.global_step) == ("succeeded", 1)
+
+
+def test_a_final_save_that_fails_ends_the_job_as_failed(tmp_path):
+    (tmp_path / "model.ckpt-2").touch()
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        servers.start_all(batch_size=64, num_examples=128)
+        job = servers.connect().controller
+        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        assert status.outcome == "failed"
+        assert "cannot write the checkpoint" in status.reason
+
+
+def test_the_end_of_a_job_reaches_every_member_of_a_controller_that_stays_up(training):
+    training.job.end_job(False, "enough")
+    for name in ("ps-0", "ps-1", "worker-0", "worker-1"):
+        wait_until(lambda name=name: "enough" in training.exits[name].reason, 10, name)
+    assert training.job.status().outcome == "failed"
+    assert training.exits["controller"].reason == ""
+
+
+def test_a_client_outlives_a_cluster_and_works_with_the_next_one(tmp_path):
+    table = TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),))
+    with Servers(tmp_path, num_ps=2) as first:
+        first.start_all()
+        lasting = connect(model_dir=str(tmp_path), timeout_s=20)
+        lasting.create_tables(table)
+    with Servers(tmp_path, num_ps=2) as second:
+        second.start_all()
+        lasting.create_tables(table)
+        lasting.push({"t": ([1], np.ones((1, 1), np.float32))})
+        np.testing.assert_array_equal(lasting.pull({"t": [1]}).rows["t"], [[-1]])
+        lasting.close()
+
+
+def test_threads_that_share_a_controller_get_typed_errors_while_it_is_away(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        job = servers.connect(timeout_s=1.0).controller
+        job.status()
+        servers.controller.stop(0)
+        seen = []
+
+        def ask():
+            try:
+                job.status()
+            except Exception as error:
+                seen.append(type(error))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(seen) <= {errors.PeerUnreachable, errors.DeadlinePassed}
+        assert len(seen) == 8
+
+
+def test_streams_that_say_nothing_do_not_keep_operators_out(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        job = servers.connect(timeout_s=5.0).controller
+        silence = threading.Event()
+
+        def nothing():
+            silence.wait(30)
+            yield from ()
+
+        with open_channel(servers.controller.address) as channel:
+            stub = coordination_pb2_grpc.CoordinationStub(channel)
+            streams = [stub.Session(nothing()) for _ in range(40)]
+            with pytest.raises(grpc.RpcError) as refused:
+                next(streams[-1])
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert job.status().phase == "forming"
+            silence.set()
+
+
+def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, monkeypatch):
+    """A replacement at the same address, slow to restore: pushes wait for it and are not lost."""
+    with Servers(tmp_path, num_ps=1) as servers:
+        servers.start_controller()
+        first = servers.start_ps(0)
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": ([1], np.ones((1, 1), np.float32))})
+        cluster.controller.save()
+        first.stop(0)
+        started, release, restore = threading.Event(), threading.Event(), checkpoint.restore_shard
+
+        def slowly(*arguments):
+            started.set()
+            release.wait(10)
+            return restore(*arguments)
+
+        monkeypatch.setattr(checkpoint, "restore_shard", slowly)
+        servers.start_ps(0, server=ServerSettings(port=int(first.address.rpartition(":")[2])))
+        assert started.wait(10)
+        pushed = threading.Thread(target=cluster.push, args=({"t": ([1], np.full((1, 1), 5, np.float32))},))
+        pushed.start()
+        pushed.join(0.5)
+        assert pushed.is_alive()
+        release.set()
+        pushed.join(20)
+        np.testing.assert_array_equal(cluster.pull({"t": [1]}).rows["t"], [[-6]])
 
 
 @pytest.mark.parametrize("num_ps", [1, 3])

@@ -1,6 +1,7 @@
 """The controller as an operator or a program sees it."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -113,14 +114,14 @@ class Controller:
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices."""
         request = controller_pb2.GetBlockStatusRequest()
-        reply = self._ask(lambda at: controller_pb2_grpc.ControllerStub(at).GetBlockStatus(request, timeout=_ATTEMPT_S))
+        reply = self._ask(lambda at, left: controller_pb2_grpc.ControllerStub(at).GetBlockStatus(request, timeout=left))
         return list(reply.blocked_indices), list(reply.unblocked_indices)
 
     def training_status(self) -> int:
         """The global step."""
         request = controller_pb2.GetTrainingStatusRequest()
         reply = self._ask(
-            lambda at: controller_pb2_grpc.ControllerStub(at).GetTrainingStatus(request, timeout=_ATTEMPT_S)
+            lambda at, left: controller_pb2_grpc.ControllerStub(at).GetTrainingStatus(request, timeout=left)
         )
         return reply.global_step
 
@@ -140,7 +141,7 @@ class Controller:
     def status(self) -> ClusterStatus:
         """Members, phase, step, results."""
         request = coordination_pb2.GetStatusRequest()
-        reply = self._ask(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetStatus(request, timeout=_ATTEMPT_S))
+        reply = self._ask(lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetStatus(request, timeout=left))
         return ClusterStatus(
             address=reply.address,
             model_dir=reply.model_dir,
@@ -155,17 +156,26 @@ class Controller:
             members=tuple(_member(message) for message in reply.members),
         )
 
-    def routing(self) -> Routing:
+    def routing(self, timeout_s: float | None = None) -> Routing:
         """The newest routing map; waits, up to the deadline, until there is one."""
         request = coordination_pb2.GetRoutingRequest()
-        reply = self._ask(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=_ATTEMPT_S))
+        reply = self._ask(
+            lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=left), timeout_s
+        )
         return codec.routing_from_proto(reply.routing)
 
     # --- plumbing ---
 
-    def _ask(self, call: Callable[[grpc.Channel], R]) -> R:
-        """An idempotent call, repeated while it may succeed later."""
-        result: R = _retry.until(self._timeout_s)(self._once, call)
+    def _ask(self, call: Callable[[grpc.Channel, float], R], timeout_s: float | None = None) -> R:
+        """An idempotent call, repeated while it may succeed later; `call` gets the seconds left for one try."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+
+        def attempt() -> R:
+            left_s = max(0.0, min(_ATTEMPT_S, deadline - time.monotonic()))
+            return self._once(lambda at: call(at, left_s))
+
+        result: R = _retry.until(limit_s)(attempt)
         return result
 
     def _once(self, call: Callable[[grpc.Channel], R]) -> R:
@@ -174,9 +184,17 @@ class Controller:
             with translated(f"controller {address}"):
                 return call(at)
         except PeerUnreachable:
-            if self._model_dir is not None:
-                self.close()  # the next call reads the address again
+            self._forget(at, address)
             raise
+
+    def _forget(self, failed: grpc.Channel, address: str) -> None:
+        """Let go of a channel whose controller has moved; one to the same address reconnects by itself."""
+        if self._model_dir is None or controller_address.read(self._model_dir) in (None, address):
+            return
+        with self._lock:
+            if self._channel is failed:
+                failed.close()
+                self._channel = None
 
     def _open(self) -> tuple[grpc.Channel, str]:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations  # grpc's generic types are generic for type checkers only
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -13,9 +14,9 @@ from megalith.client._controller import Controller
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import channel
-from megalith.wire.errors import DeadlinePassed, MegalithError, MessageTooLarge, StaleEpoch, Unavailable
+from megalith.wire.errors import MegalithError, MessageTooLarge
 from megalith.wire.routing import Routing
-from megalith.wire.status import error_from_rpc, translated
+from megalith.wire.status import translated
 
 _ATTEMPT_S = 30.0  # one try of one call; a hung server is asked again, or its replacement is, after it
 
@@ -49,56 +50,66 @@ class Servers:
                 return self._routing
         return self.refresh()
 
-    def refresh(self) -> Routing:
-        """The controller's newest map. Channels to servers that are no longer in it are closed."""
-        newest = self._controller.routing()
+    def refresh(self, timeout_s: float | None = None) -> Routing:
+        """The controller's map now, whatever this client had before; channels to servers outside it are closed."""
+        newest = self._controller.routing(timeout_s)
         with self._lock:
-            if self._routing is None or newest.epoch > self._routing.epoch:
-                self._routing = newest
-            gone = [address for address in self._channels if address not in self._routing.addresses]
-            for address in gone:
+            self._routing = newest
+            for address in [address for address in self._channels if address not in newest.addresses]:
                 self._channels.pop(address).close()
-            return self._routing
+            return newest
 
     def call(
         self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]], requests: dict[int, Q], timeout_s: float
     ) -> dict[int, A]:
         """Send each request to its ps index, all at once, until all are answered; replies by ps index.
 
-        A request that failed for a passing reason is sent again, with a fresh map; those answered are not repeated.
-        The same requests stay valid under a newer map because a cluster's bucket owners do not change while it lives.
+        `timeout_s` bounds the whole call. A request that failed for a passing reason is sent again, with a fresh map;
+        those answered are not repeated. The same requests stay valid under a newer map because a cluster's bucket
+        owners do not change while it lives.
         """
         for request in requests.values():
             self._check_size(request)
         pending, replies = dict(requests), dict[int, A]()
 
+        deadline = time.monotonic() + timeout_s
+
         def attempt() -> None:
-            failures = self._send(method, pending, replies)
+            failures = self._send(method, pending, replies, deadline)
             if failures:
-                if any(isinstance(error, StaleEpoch | Unavailable) for error in failures):
-                    self.refresh()
+                if isinstance(failures[0], _retry.PASSING):
+                    self.refresh(max(0.0, deadline - time.monotonic()))
                 raise failures[0]
 
         _retry.until(timeout_s)(attempt)
         return replies
 
     def _send(
-        self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]], pending: dict[int, Q], replies: dict[int, A]
+        self,
+        method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]],
+        pending: dict[int, Q],
+        replies: dict[int, A],
+        deadline: float,
     ) -> list[MegalithError]:
         """One try of everything pending. Returns what went wrong, errors that no retry mends first."""
         routing = self.routing()
-        calls = {}
+        timeout_s = max(0.0, min(_ATTEMPT_S, deadline - time.monotonic()))
+        calls, failures = {}, []
         for index, request in pending.items():
             request.epoch = routing.epoch
-            calls[index] = method(self._stub(routing.addresses[index])).future(request, timeout=_ATTEMPT_S)
-        failures = []
+            try:
+                with translated(f"ps {index} at {routing.addresses[index]}"):
+                    calls[index] = method(self._stub(routing.addresses[index])).future(request, timeout=timeout_s)
+            except MegalithError as error:
+                failures.append(error)
         for index, call in calls.items():
             try:
-                replies[index] = call.result()
-                del pending[index]
-            except grpc.RpcError as error:
-                failures.append(error_from_rpc(error, f"ps {index} at {routing.addresses[index]}"))
-        return sorted(failures, key=lambda error: isinstance(error, Unavailable | StaleEpoch | DeadlinePassed))
+                with translated(f"ps {index} at {routing.addresses[index]}"):
+                    replies[index] = call.result()
+                    del pending[index]
+            except MegalithError as error:
+                failures.append(error)
+        return sorted(failures, key=lambda error: isinstance(error, _retry.PASSING))
 
     def _stub(self, address: str) -> Stub:
         with self._lock:

@@ -333,7 +333,7 @@ class SuspendStatusResponse(_message.Message):
     SUCCEED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     succeed: _builtins.bool
-    """True when every worker is blocked."""
+    """True when training is held and every connected worker is blocked."""
     message: _builtins.str
     """Which workers are not, for people."""
     def __init__(

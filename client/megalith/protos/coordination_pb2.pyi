@@ -102,6 +102,7 @@ class Register(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     INITIALIZED_EPOCH_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     NUM_PS_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
@@ -117,6 +118,8 @@ class Register(_message.Message):
     """Epoch of the newest routing map it has seen; 0 = none."""
     initialized_epoch: _builtins.int
     """Chief: see WorkerReport.initialized_epoch."""
+    heartbeat_s: _builtins.float
+    """Seconds between its reports: what silence means for it."""
     num_ps: _builtins.int
     """Parameter servers it expects in the cluster; 0 = takes what the controller says."""
     def __init__(
@@ -129,11 +132,12 @@ class Register(_message.Message):
         incarnation: _builtins.str = ...,
         epoch: _builtins.int = ...,
         initialized_epoch: _builtins.int = ...,
+        heartbeat_s: _builtins.float = ...,
         num_ps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

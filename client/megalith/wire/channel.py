@@ -26,6 +26,8 @@ def options(max_message_bytes: int) -> Sequence[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
+        # A replaced container keeps its name and gets a new address: look the name up again at once, not after 30 s.
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
         ("grpc.enable_http_proxy", 0),
     )
 

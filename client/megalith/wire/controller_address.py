@@ -9,5 +9,5 @@ def read(model_dir: str | Path) -> str | None:
     """host:port as the last controller wrote it, or None. That controller may be gone."""
     try:
         return (Path(model_dir) / FILE_NAME).read_text().strip() or None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

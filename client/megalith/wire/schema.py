@@ -116,6 +116,7 @@ class VariableConfig:
             self.initial.dtype in (np.float32, np.int64),
             f"variable {self.name}: dtype {self.initial.dtype} is neither float32 nor int64",
         )
+        _require(bool(np.isfinite(self.initial).all()), f"variable {self.name}: the initial value is not finite")
         _require(
             self.optimizer is None or self.initial.dtype == np.float32,
             f"variable {self.name}: only float32 variables take gradients, this one is {self.initial.dtype}",

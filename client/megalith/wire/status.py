@@ -29,6 +29,7 @@ STATUS_BY_ERROR: dict[type[MegalithError], grpc.StatusCode] = {
 # What a bare status means when no Megalith server spoke: the transport, a proxy or the deadline did.
 _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MegalithError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.PeerUnreachable,
+    grpc.StatusCode.CANCELLED: errors.PeerUnreachable,  # another thread closed the channel, to find the peer again
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlinePassed,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
@@ -56,8 +57,17 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
 
 @contextmanager
 def translated(peer: str) -> Iterator[None]:
-    """Inside, an RpcError leaves as the MegalithError that it stands for."""
+    """Inside, an RpcError leaves as the MegalithError that it stands for.
+
+    So does what grpc raises when another thread closed the channel meanwhile: the peer is to be found again.
+    """
     try:
         yield
     except grpc.RpcError as error:
         raise error_from_rpc(error, peer) from error
+    except grpc.FutureCancelledError as error:
+        raise errors.PeerUnreachable(f"{peer}: the call was cancelled") from error
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise errors.PeerUnreachable(f"{peer}: the channel was closed") from error

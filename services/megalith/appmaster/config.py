@@ -29,7 +29,7 @@ class AppMasterConfig:
     def __post_init__(self) -> None:
         if not self.controller and not self.model_dir:
             raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say which job it is")
-        if self.join_timeout_s <= 0:
+        if not self.join_timeout_s > 0:
             raise InvalidSetting(f"--join-timeout-s={self.join_timeout_s}: must be above 0")
-        if self.linger_s < 0:
+        if not self.linger_s >= 0:
             raise InvalidSetting(f"--linger-s={self.linger_s}: below 0")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from megalith.wire.errors import BarrierAlreadyPlaced, MegalithError, NotFound
+from megalith.wire.errors import BarrierAlreadyPlaced, NotFound
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +70,14 @@ class Job:
 
     def end(self, succeeded: bool, reason: str) -> None:
         """End the job. The first end decides; a repeated one changes nothing."""
-        with self._lock:
-            if self._final_status is not FinalStatus.UNDEFINED:
-                return
-            self._final_status = FinalStatus.SUCCEEDED if succeeded else FinalStatus.FAILED
-        logger.info("job ends status=%s reason=%s", self._final_status.value, reason)
-        self._controller.end_job(succeeded, reason)
+        if self.final_status is not FinalStatus.UNDEFINED:
+            return
+        logger.info("job ends succeeded=%s reason=%s", succeeded, reason)
+        self._controller.end_job(succeeded, reason)  # idempotent; if it fails, the caller may try again
+        self.ended(succeeded)
 
-    def ended_by_itself(self, succeeded: bool) -> None:
-        """The controller says that the job is over."""
+    def ended(self, succeeded: bool) -> None:
+        """The controller knows that the job is over. The first word counts."""
         with self._lock:
             if self._final_status is FinalStatus.UNDEFINED:
                 self._final_status = FinalStatus.SUCCEEDED if succeeded else FinalStatus.FAILED
@@ -107,12 +106,18 @@ class Job:
                 raise NotFound(f"no savepoint {savepoint_id!r}; known are {sorted(self._savepoints)}")
             return self._savepoints[savepoint_id]
 
+    def snapshot_dir(self, savepoint_id: str) -> str:
+        """Where a savepoint that finished well is; empty for any other."""
+        with self._lock:
+            savepoint = self._savepoints.get(savepoint_id)
+        return savepoint.path if savepoint else ""
+
     def _save(self, savepoint: Savepoint, directory: str) -> None:
         self._put(replace(savepoint, state=SavepointState.RUNNING))
         try:
             path = self._controller.save(directory).path
-        except MegalithError as error:
-            logger.error("savepoint %s failed: %s", savepoint.id, error)
+        except Exception as error:
+            logger.exception("savepoint %s failed", savepoint.id)
             self._put(replace(savepoint, state=SavepointState.FAILED, message=str(error)))
         else:
             self._put(replace(savepoint, state=SavepointState.SUCCEEDED, path=path))

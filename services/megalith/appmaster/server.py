@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 
 from megalith.appmaster.config import AppMasterConfig
-from megalith.appmaster.job import Job
+from megalith.appmaster.job import FinalStatus, Job
 from megalith.appmaster.servicer import AppMasterServicer
-from megalith.client import Controller, errors
+from megalith.client import Controller
 from megalith.protos import appmaster_pb2_grpc
 from megalith.runtime import lifecycle
 from megalith.runtime.lifecycle import ExitRequest
@@ -61,13 +61,13 @@ class AppMasterServer:
         while not self._stopping.is_set():
             try:
                 seen = self._controller.status()
-            except errors.MegalithError as error:
-                is_over = self._job.final_status is not self._job.final_status.UNDEFINED
+            except Exception as error:
+                is_over = self._job.final_status is not FinalStatus.UNDEFINED
                 status, reason = (0, "the job is over") if is_over else (1, f"no controller: {error}")
                 break
             self._rpc.set_serving(True)
             if seen.outcome:
-                self._job.ended_by_itself(seen.outcome == "succeeded")
+                self._job.ended(seen.outcome == "succeeded")
                 reason = f"the job {seen.outcome}: {seen.reason}"
                 break
             self._stopping.wait(_WATCH_S)

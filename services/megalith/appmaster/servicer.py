@@ -2,8 +2,8 @@
 
 import grpc
 
-from megalith.appmaster.job import Job, SavepointState
-from megalith.client import ClusterStatus, Controller, errors
+from megalith.appmaster.job import FinalStatus, Job, SavepointState
+from megalith.client import ClusterStatus, Controller
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
 
@@ -30,6 +30,8 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     def ponyHeartbeat(
         self, request: pb.PonyHeartbeatRequest, context: grpc.ServicerContext
     ) -> pb.PonyHeartbeatResponse:
+        if self._job.final_status is not FinalStatus.UNDEFINED:
+            return pb.PonyHeartbeatResponse(state=pb.FINISH)
         return pb.PonyHeartbeatResponse(state=_PHASES.get(self._controller.status().phase, pb.PS_REGISTERING))
 
     def ponyGetPSInfo(
@@ -60,20 +62,20 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     def suspendStatus(
         self, request: pb.SuspendStatusRequest, context: grpc.ServicerContext
     ) -> pb.SuspendStatusResponse:
-        _, unblocked = self._controller.block_status()
-        message = f"workers not blocked: {unblocked}" if unblocked else "all workers are blocked"
-        return pb.SuspendStatusResponse(succeed=not unblocked, message=message)
+        status = self._controller.status()
+        moving = [m.index for m in status.members if m.role == "worker" and m.is_connected and not m.is_blocked]
+        if not status.is_stopped:
+            return pb.SuspendStatusResponse(succeed=False, message="training is not suspended")
+        message = f"workers not blocked yet: {moving}" if moving else "every connected worker is blocked"
+        return pb.SuspendStatusResponse(succeed=not moving, message=message)
 
     def resume(self, request: pb.ResumeRequest, context: grpc.ServicerContext) -> pb.ResumeResponse:
         self._job.resume()
         return pb.ResumeResponse()
 
     def getSnapshot(self, request: pb.GetSnapshotRequest, context: grpc.ServicerContext) -> pb.GetSnapshotResponse:
-        try:
-            savepoint = self._job.savepoint(str(request.snapshot_id))
-        except errors.NotFound:
-            return pb.GetSnapshotResponse(available=False)
-        return pb.GetSnapshotResponse(available=savepoint.state is SavepointState.SUCCEEDED, dir=savepoint.path)
+        directory = self._job.snapshot_dir(str(request.snapshot_id))
+        return pb.GetSnapshotResponse(available=bool(directory), dir=directory)
 
     def progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
         return pb.ProgressResponse(progress=_progress(self._controller.status()))

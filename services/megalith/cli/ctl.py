@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -18,17 +19,10 @@ from megalith.wire.status import status_of
 app = typer.Typer(no_args_is_help=True, help="Drive a running job: status, stop, resume, save.")
 DEFAULT_MODEL_DIR = "model"
 
-ControllerOption = Annotated[
-    str, typer.Option("--controller", envvar="MEGALITH_CTL_CONTROLLER", help="host:port of the controller.")
-]
-ModelDirOption = Annotated[
-    str,
-    typer.Option(
-        "--model-dir",
-        envvar="MEGALITH_CTL_MODEL_DIR",
-        help=f"Model directory of the job; used without --controller.  [default: {DEFAULT_MODEL_DIR}]",
-    ),
-]
+_CONTROLLER_HELP = "host:port of the controller.  [env: MEGALITH_CTL_CONTROLLER]"
+_MODEL_DIR_HELP = f"Model directory of the job.  [default: {DEFAULT_MODEL_DIR}; env: MEGALITH_CTL_MODEL_DIR]"
+ControllerOption = Annotated[str, typer.Option("--controller", help=_CONTROLLER_HELP)]
+ModelDirOption = Annotated[str, typer.Option("--model-dir", help=_MODEL_DIR_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="Seconds to look for the controller.")]
 
@@ -124,7 +118,7 @@ def save(
         controller,
         model_dir,
         as_json,
-        lambda job: job.save(directory),
+        lambda job: job.save(os.path.abspath(directory) if directory else ""),
         lambda saved: print(f"saved {saved.path} (step {saved.step}, {saved.rows} rows)"),
     )
 
@@ -157,9 +151,8 @@ def _run(
 ) -> None:
     """One call to the controller; an error is one line and exit status 1."""
     group: Target = context.obj
-    address = controller or (group.controller if not model_dir else "")
-    directory = None if address else model_dir or group.model_dir or DEFAULT_MODEL_DIR
-    job = Controller(address or None, directory, group.timeout_s)
+    address, directory = _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
+    job = Controller(address, directory, group.timeout_s)
     try:
         answer = ask(job)
     except MegalithError as error:
@@ -172,6 +165,17 @@ def _run(
         print(json.dumps({"ok": True} if answer is None else answer, default=dataclasses.asdict))
     else:
         show(answer)
+
+
+def _which_job(
+    command: tuple[str, str], group: tuple[str, str], environ: Mapping[str, str]
+) -> tuple[str | None, str | None]:
+    """(address, model directory), one of them None: flags of the sub-command win, then the group's, then variables."""
+    environment = environ.get("MEGALITH_CTL_CONTROLLER", ""), environ.get("MEGALITH_CTL_MODEL_DIR", "")
+    for address, directory in (command, group, environment):
+        if address or directory:
+            return (address, None) if address else (None, directory)
+    return None, DEFAULT_MODEL_DIR
 
 
 def _say(text: str) -> Callable[[Any], None]:

@@ -33,7 +33,7 @@ class LocalProcess:
         self.name, self.log = name, log_dir / f"{name}.log"
         self.command = " ".join(["megalith", service, *settings.to_flags(values)])
         flags = settings.to_flags({**values, "exit_with_stdin": True})
-        with open(self.log, "wb") as log:
+        with open(self.log, "ab") as log:  # a second start must not cut the log of the first
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"megalith.{service}", *flags],
                 stdin=subprocess.PIPE,

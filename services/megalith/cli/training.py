@@ -32,7 +32,7 @@ def follow(cluster: LocalCluster, console: Console) -> ClusterStatus:
         for status in _statuses(cluster, console):
             done, total, text = _summary_line(status)
             progress.update(bar, description=text, completed=done, total=total or None)
-            if not console.is_terminal and time.monotonic() >= next_line:
+            if not console.is_terminal and (status.outcome or time.monotonic() >= next_line):
                 console.print(f"{done}/{total or '?'} batches, {text}" if total else text, highlight=False)
                 next_line = time.monotonic() + _LINE_S
             if status.outcome:

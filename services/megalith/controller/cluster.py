@@ -114,6 +114,8 @@ class Cluster:
             place = self._roster.take(registration, self._clock())
             self._drop_sessions_of(place)
             self._epoch_floor = max(self._epoch_floor, registration.epoch)
+            if self._routing is not None and self._epoch_floor > self._routing.epoch:
+                self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
             if registration.role is Role.WORKER:
                 self._initialized_epoch = max(self._initialized_epoch, registration.initialized_epoch)
                 place.progress = replace(place.progress, is_blocked=False, is_finished=False)
@@ -144,7 +146,7 @@ class Cluster:
         """Let go of members whose stream is open but who have said nothing for too long."""
         with self._changed:
             now = self._clock()
-            silent = {s: send for s, (place, send) in self._sessions.items() if now - place.last_seen > self._silence_s}
+            silent = {s: send for s, (place, send) in self._sessions.items() if place.is_silent(now, self._silence_s)}
         for session, send in silent.items():
             self.leave(session)
             send(SessionEnd())  # should it wake up, it learns that its place is gone

@@ -1,5 +1,6 @@
 """Controller values to and from protobuf messages."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from megalith.controller.cluster import ClusterState, Phase
@@ -34,6 +35,7 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         epoch=message.epoch,
         initialized_epoch=message.initialized_epoch,
         num_ps=message.num_ps,
+        heartbeat_s=message.heartbeat_s,
     )
 
 
@@ -85,26 +87,7 @@ def encode_place(place: Place, now: float) -> coordination_pb2.MemberStatus:
         silent_s=now - place.last_seen if place.address else 0.0,
     )
     if place.role is Role.WORKER:
-        progress = place.progress
-        message.worker.CopyFrom(
-            coordination_pb2.WorkerReport(
-                global_step=progress.global_step,
-                position=progress.position,
-                total_batches=progress.total_batches,
-                examples=progress.examples,
-                examples_per_s=progress.examples_per_s,
-                loss=progress.loss,
-                is_blocked=progress.is_blocked,
-                is_finished=progress.is_finished,
-                initialized_epoch=progress.initialized_epoch,
-                results=progress.results,
-            )
-        )
+        message.worker.CopyFrom(coordination_pb2.WorkerReport(**dataclasses.asdict(place.progress)))
     else:
-        load = place.load
-        message.ps.CopyFrom(
-            coordination_pb2.PsReport(
-                is_ready=load.is_ready, rows=load.rows, bytes=load.bytes, pulls=load.pulls, pushes=load.pushes
-            )
-        )
+        message.ps.CopyFrom(coordination_pb2.PsReport(**dataclasses.asdict(place.load)))
     return message

@@ -36,5 +36,5 @@ class ControllerConfig:
         if self.num_workers < 0:
             raise InvalidSetting(f"--num-workers={self.num_workers}: below 0")
         for name in ("silence_s", "lost_worker_s", "save_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")

@@ -50,6 +50,7 @@ class Registration:
     epoch: int = 0
     initialized_epoch: int = 0
     num_ps: int = 0
+    heartbeat_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -63,8 +64,13 @@ class Place:
     incarnation: str = ""
     is_connected: bool = False
     last_seen: float = 0.0
+    heartbeat_s: float = 0.0
     progress: WorkerProgress = field(default_factory=WorkerProgress)
     load: PsLoad = field(default_factory=PsLoad)
+
+    def is_silent(self, now: float, limit_s: float) -> bool:
+        """Not heard of for `limit_s`, and for three of its own heart-beats."""
+        return now - self.last_seen > max(limit_s, 3 * self.heartbeat_s)
 
 
 class Roster:
@@ -91,14 +97,14 @@ class Roster:
                 "start the controller with the same number"
             )
         if not 0 <= index < len(places):
+            flag = "--num-ps" if role is Role.PS else "--num-workers"
             raise NotInCluster(
                 f"{role} index {index} is outside this cluster of {len(places)} {role}; "
-                f"use an index below {len(places)}, or start the controller with --num-{role}s"
-                f"={index + 1} or more".replace("--num-pss", "--num-ps")
+                f"use an index below {len(places)}, or start the controller with {flag}={index + 1} or more"
             )
         place = places[index]
         is_same = place.incarnation == registration.incarnation
-        if place.is_connected and not is_same and now - place.last_seen < self._taken_silence_s:
+        if place.is_connected and not is_same and not place.is_silent(now, self._taken_silence_s):
             raise IndexTaken(
                 f"{role} {index} is held by a live process at {place.address}; stop that one or use another index"
             )
@@ -106,4 +112,5 @@ class Roster:
             place.load = PsLoad()
         place.address, place.metrics_address = registration.address, registration.metrics_address
         place.incarnation, place.is_connected, place.last_seen = registration.incarnation, True, now
+        place.heartbeat_s = registration.heartbeat_s
         return place

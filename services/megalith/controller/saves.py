@@ -1,5 +1,6 @@
 """Saving a checkpoint: every ps writes its shard, the manifest comes last and makes the checkpoint exist."""
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -12,9 +13,11 @@ from megalith.controller.cluster import Cluster, SaveOrder
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
-from megalith.wire.errors import MegalithError, SaveFailed
+from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed
 
 logger = logging.getLogger(__name__)
+
+_MAX_WAITING = 4  # each waits on a thread that stop, resume and status need too
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +38,43 @@ class Saver:
     ) -> None:
         self._cluster, self._model_dir, self._timeout_s, self._clock = cluster, model_dir, timeout_s, clock
         self._turn = threading.Lock()
+        self._queue = threading.BoundedSemaphore(_MAX_WAITING)
         self._answered = threading.Condition()
         self._save_id = ""
         self._answers: dict[int, tuple[list[ShardFile], str]] = {}
 
     def save(self, directory: str = "") -> SavedCheckpoint:
         """Write a checkpoint of the current step and wait until it is complete; SaveFailed leaves the old one."""
-        with self._turn:
-            target = prepare_model_dir(directory) if directory else self._model_dir
-            step = self._cluster.global_step
-            path = manifest.directory_for(target, step)
-            path.mkdir(exist_ok=True)
-            started = time.monotonic()
-            order = SaveOrder(secrets.token_hex(4), str(path.absolute()), step)
-            with self._answered:
-                self._save_id, self._answers = order.save_id, {}
-            try:
-                sessions = self._cluster.order_save(order)
-                files = self._collect(sessions)
-            except MegalithError:
-                self._discard(path, order.save_id)
-                raise
-            saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))
-            manifest.write(path, saved)
-            manifest.record_latest(target, path, saved.saved_at_s)
-            logger.info("saved path=%s rows=%d seconds=%.2f", path, saved.rows, time.monotonic() - started)
-            return SavedCheckpoint(path, step, saved.rows)
+        if not self._queue.acquire(blocking=False):
+            raise LimitExceeded(f"{_MAX_WAITING} saves are under way or waiting already; wait for one of them")
+        try:
+            with self._turn:
+                return self._save(directory)
+        except OSError as error:
+            raise SaveFailed(f"cannot write the checkpoint: {error}; the previous one stands") from error
+        finally:
+            self._queue.release()
+
+    def _save(self, directory: str) -> SavedCheckpoint:
+        target = prepare_model_dir(directory) if directory else self._model_dir
+        step = self._cluster.global_step
+        path = manifest.directory_for(target, step)
+        path.mkdir(exist_ok=True)
+        started = time.monotonic()
+        order = SaveOrder(secrets.token_hex(4), str(path.absolute()), step)
+        with self._answered:
+            self._save_id, self._answers = order.save_id, {}
+        try:
+            sessions = self._cluster.order_save(order)
+            files = self._collect(sessions)
+        except MegalithError:
+            self._discard(path, order.save_id)
+            raise
+        saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))
+        manifest.write(path, saved)
+        manifest.record_latest(target, path, saved.saved_at_s)
+        logger.info("saved path=%s rows=%d seconds=%.2f", path, saved.rows, time.monotonic() - started)
+        return SavedCheckpoint(path, step, saved.rows)
 
     def answer(self, session: int, save_id: str, files: list[ShardFile], error: str) -> None:
         """A ps is done with its shard; an answer to an older save is ignored."""
@@ -86,7 +100,8 @@ class Saver:
             return [file for session in sessions for file in self._answers[session][0]]
 
     def _discard(self, path: Path, save_id: str) -> None:
+        """Remove what a failed save has written; what a ps still writes afterwards, the next save of the step drops."""
         for file in path.glob(f"*{save_id}*"):
             file.unlink(missing_ok=True)
-        if not any(path.iterdir()):
+        with contextlib.suppress(OSError):  # not empty: an earlier save of this step stands
             path.rmdir()

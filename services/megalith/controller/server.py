@@ -1,10 +1,9 @@
 """Composition root of the controller."""
 
+import fcntl
 import logging
 import threading
-
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typing import IO
 
 from megalith.controller.cluster import Cluster
 from megalith.controller.config import ControllerConfig
@@ -16,12 +15,13 @@ from megalith.runtime.files import prepare_model_dir, write_atomically
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer
-from megalith.wire import channel, controller_address
-from megalith.wire.errors import MegalithError, ModelDirInUse
+from megalith.wire import controller_address
+from megalith.wire.errors import ModelDirInUse
 
 logger = logging.getLogger(__name__)
 
-_PROBE_S = 1.0  # for a controller that may already serve the model directory to answer
+_LOCK_FILE = "controller.lock"
+_LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
 _JOIN_S = 1.0  # for own threads; one that is inside a final save is left behind
 _DISMISS_S = 3.0  # for members to leave once they are told to
 
@@ -48,9 +48,9 @@ class ControllerServer:
                     coordination, server
                 ),
             },
-            # A session holds a thread for as long as its member lives, and a replacement may overlap.
-            extra_threads=2 * (config.num_ps + config.num_workers),
+            extra_threads=self._about.max_sessions,
         )
+        self._lock: IO[str] | None = None
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._watch_silence, name="silence-watch", daemon=True),
@@ -62,7 +62,14 @@ class ControllerServer:
         return self._rpc.address
 
     def start(self) -> None:
-        self._refuse_second_controller()
+        self._lock_model_dir()
+        try:
+            self._serve()
+        except BaseException:
+            self.stop(0)
+            raise
+
+    def _serve(self) -> None:
         checkpoint = manifest.latest(self._model_dir)
         if checkpoint is not None:
             self._cluster.raise_global_step(manifest.read(checkpoint).step)
@@ -86,13 +93,20 @@ class ControllerServer:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_JOIN_S)
+        if self._lock is not None:
+            self._lock.close()
 
-    def _refuse_second_controller(self) -> None:
-        address = controller_address.read(self._model_dir)
-        if address is not None and _is_serving(address):
+    def _lock_model_dir(self) -> None:
+        """Refuse a second controller. The kernel releases the lock when its holder dies, however it dies."""
+        self._lock = open(self._model_dir / _LOCK_FILE, "w")  # noqa: SIM115  # held open for as long as this serves
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            address = controller_address.read(self._model_dir) or "an address not written yet"
             raise ModelDirInUse(
                 f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
-            )
+            ) from None
 
     def _watch_silence(self) -> None:
         while not self._stopping.wait(min(1.0, self._config.silence_s / 4)):
@@ -104,14 +118,16 @@ class ControllerServer:
             try:
                 saved = self._saver.save()
                 self._cluster.end(True, f"all workers finished; saved {saved.path}")
-            except MegalithError as error:
-                logger.error("the final save failed: %s", error)
+            except Exception as error:
+                logger.exception("the final save failed")
                 self._cluster.end(False, f"the final save failed: {error}")
-        if not self._cluster.wait_until_ended(self._stopping.is_set) or self._config.stay_up:
+        if not self._cluster.wait_until_ended(self._stopping.is_set):
             return
         succeeded, reason = self._cluster.outcome or (False, "stopped")
         self._cluster.dismiss(reason, _DISMISS_S)
-        self._exit_request.request(0 if succeeded else 1, reason)
+        if not self._config.stay_up:
+            self._stopping.wait(_LINGER_S)
+            self._exit_request.request(0 if succeeded else 1, reason)
 
     def _metrics(self) -> Metrics:
         metrics = Metrics()
@@ -120,16 +136,6 @@ class ControllerServer:
         metrics.gauge("megalith_barrier_placed", "1 while training is held.", lambda: cluster.state().is_barrier_placed)
         metrics.gauge("megalith_members", "Live sessions.", lambda: sum(p.is_connected for p in cluster.places()[0]))
         return metrics
-
-
-def _is_serving(address: str) -> bool:
-    with channel.open_channel(address) as probe:
-        try:
-            stub = health_pb2_grpc.HealthStub(probe)
-            answer = stub.Check(health_pb2.HealthCheckRequest(service="Controller"), timeout=_PROBE_S)
-        except grpc.RpcError:
-            return False
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def run(config: ControllerConfig) -> int:

@@ -26,7 +26,7 @@ from megalith.protos import (
 )
 from megalith.runtime import manifest
 from megalith.wire import codec, routing
-from megalith.wire.errors import InvalidRequest
+from megalith.wire.errors import InvalidRequest, LimitExceeded
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
@@ -70,11 +70,28 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
 
     def __init__(self, cluster: Cluster, saver: Saver, about: "About") -> None:
         self._cluster, self._saver, self._about = cluster, saver, about
+        # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
+        self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
     def Session(
         self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
     ) -> Iterator[coordination_pb2.SessionResponse]:
-        first = next(request_iterator, coordination_pb2.SessionRequest())
+        if not self._free_sessions.acquire(blocking=False):
+            raise LimitExceeded(
+                f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?"
+            )
+        try:
+            yield from self._hold_session(request_iterator, context)
+        finally:
+            self._free_sessions.release()
+
+    def _hold_session(
+        self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
+    ) -> Iterator[coordination_pb2.SessionResponse]:
+        try:
+            first = next(request_iterator, coordination_pb2.SessionRequest())
+        except grpc.RpcError:
+            return  # gone before it said anything
         if first.WhichOneof("kind") != "register":
             raise InvalidRequest("a session begins with register")
         mailbox: queue.SimpleQueue[Directive] = queue.SimpleQueue()
@@ -168,6 +185,11 @@ class About:
     def __init__(self, model_dir: str, num_ps: int, num_workers: int) -> None:
         self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
         self.address = ""
+
+    @property
+    def max_sessions(self) -> int:
+        """Every place, as many replacements that overlap with who they replace, and some strangers."""
+        return 2 * (self.num_ps + self.num_workers) + 8
 
     def newest_checkpoint(self) -> str:
         return str(manifest.latest(Path(self.model_dir)) or "")

@@ -7,6 +7,7 @@ whatever the number of servers that wrote them.
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable, RowBatch, sliced
 from megalith.ps.variable import Variable
 from megalith.runtime import manifest
+from megalith.runtime.files import sync
 from megalith.runtime.manifest import ShardFile
 from megalith.wire import routing, schema
 from megalith.wire.errors import CheckpointDamaged
@@ -30,7 +32,11 @@ _META = b"megalith"
 def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
     """Write this server's tables and variables; returns what was written."""
     suffix = f"ps-{index:05}-of-{num_ps:05}-{save_id}.arrow"
-    files = [_write_table(table, directory, f"{_file_name(table.config.name)}-{suffix}") for table in store.tables()]
+    # The number, not the readable part, keeps the files of two tables apart.
+    files = [
+        _write_table(table, directory, f"table-{number:04}-{_readable(table.config.name)}-{suffix}")
+        for number, table in enumerate(store.tables())
+    ]
     files.append(_write_variables(store.variables(), directory, f"variables-{suffix}"))
     return files
 
@@ -86,6 +92,7 @@ def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile
                 pa.array(batch.updated_s),
             ]
             writer.write_batch(pa.record_batch(columns, schema=arrow_schema))
+    sync(path)
     return ShardFile(name, "table", table.config.name, rows, path.stat().st_size, manifest.sha256_of(path))
 
 
@@ -110,6 +117,7 @@ def _write_variables(variables: list[Variable], directory: Path, name: str) -> S
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
+    sync(path)
     return ShardFile(name, "variables", "", len(values), path.stat().st_size, manifest.sha256_of(path))
 
 
@@ -145,9 +153,9 @@ def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
     return matrix
 
 
-def _file_name(table: str) -> str:
-    """Letters, digits, dots, dashes and underscores stay; the manifest, not the name, says which table it is."""
-    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in table)
+def _readable(table: str) -> str:
+    """Enough of a table's name to recognise its file; the manifest says which table it really is."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", table[:60])
 
 
 def _config_to_json(config: TableConfig) -> dict[str, Any]:

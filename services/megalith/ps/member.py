@@ -9,6 +9,7 @@ from megalith.protos import common_pb2, coordination_pb2
 from megalith.ps import checkpoint
 from megalith.ps.store import Store
 from megalith.ps.warm_up import warm_up
+from megalith.runtime import manifest
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import Member, MembershipSettings
 from megalith.wire import codec, routing
@@ -38,6 +39,7 @@ class PsMember:
         self._is_ready = False
         self._was_welcomed = False
         self._cluster_num_ps = 0
+        self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
         self._member = Member(settings, self)
 
     def start(self) -> None:
@@ -53,7 +55,7 @@ class PsMember:
             index=self._index,
             address=address,
             metrics_address=metrics_address,
-            epoch=self._store.epoch,
+            epoch=self._newest_epoch,
             num_ps=self._num_ps,
         )
 
@@ -80,15 +82,25 @@ class PsMember:
                 owners = routing.decode_owners(welcome.owners)
                 rows = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._index)
                 logger.info("restored path=%s rows=%d", welcome.restore_from, rows)
-        except (MegalithError, OSError) as error:
-            self._exit_request.request(1, f"cannot start from {welcome.restore_from}: {error}")
+        except Exception as error:
+            if not isinstance(error, MegalithError):
+                logger.exception("preparing failed")
+            self._exit_request.request(
+                1,
+                f"cannot start from {welcome.restore_from or 'nothing'}: {error}; to start from an older checkpoint, "
+                f"name it in {welcome.model_dir}/{manifest.STATE_FILE}",
+            )
             return
         self._is_ready = True
         self._set_serving(True)
         self._member.report_now()
 
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
-        current = codec.routing_from_proto(state.routing) if state.HasField("routing") else None
+        self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
+        # Until it has restored, this server must not answer for a map of its predecessor at the same address. Once it
+        # is ready the controller makes a new map.
+        is_routed = self._is_ready and state.HasField("routing")
+        current = codec.routing_from_proto(state.routing) if is_routed else None
         self._store.route(current, is_initialized=state.phase == coordination_pb2.PHASE_RUNNING)
 
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:

@@ -9,7 +9,7 @@ from megalith.wire.errors import SequenceExpired
 
 R = TypeVar("R")
 
-WINDOW = 256  # replies kept per client: far more than a client has in flight
+WINDOW = 64  # replies kept per client: more than a client has in flight
 _MAX_CLIENTS = 4096  # the client that pushed longest ago is forgotten first
 
 

@@ -65,13 +65,14 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
 
 def _decode_gradients(message: pb.TableGradients) -> TableGradients:
     keys = arrays.decode_keys(message.keys, f"ids of table {message.table}")
-    size = len(message.gradients) // arrays.VALUE.itemsize
-    if keys.size == 0 or size % keys.size or len(message.gradients) % arrays.VALUE.itemsize:
+    data = message.gradients  # each access of a bytes field copies it
+    size = len(data) // arrays.VALUE.itemsize
+    if keys.size == 0 or size % keys.size or len(data) % arrays.VALUE.itemsize:
         raise MalformedArray(
-            f"table {message.table}: {len(message.gradients)} bytes of gradients for {keys.size} ids; "
+            f"table {message.table}: {len(data)} bytes of gradients for {keys.size} ids; "
             "expected float32 [ids, dim] with at least one id"
         )
-    gradients = arrays.decode(message.gradients, arrays.VALUE, (keys.size, size // keys.size), "gradients")
+    gradients = arrays.decode(data, arrays.VALUE, (keys.size, size // keys.size), "gradients")
     return TableGradients(message.table, keys, gradients, tuple(message.learning_rates))
 
 

@@ -103,6 +103,7 @@ class Store:
 
     def create_tables(self, epoch: int, configs: Sequence[TableConfig]) -> None:
         """Create what is missing; one of another layout is a TableConflict and nothing is created."""
+        _require_distinct("table", [config.name for config in configs])
         with self._lock:
             self._check_epoch(epoch)
             fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
@@ -115,6 +116,7 @@ class Store:
 
     def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
         """Create what is missing with its initial value; what exists keeps its value."""
+        _require_distinct("variable", [config.name for config in configs])
         with self._lock:
             routing = self._check_epoch(epoch)
             known = [(self._variables[config.name], config) for config in configs if config.name in self._variables]
@@ -141,6 +143,7 @@ class Store:
         self, epoch: int, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]
     ) -> tuple[list[NDArray[np.float32]], list[NDArray[Any]]]:
         """Embeddings by table and values of variables, both in the order asked for."""
+        _require_distinct("table", [name for name, _ in tables])
         with self._lock:
             routing = self._check_epoch(epoch)
             held = [(self._table(name), keys) for name, keys in tables]
@@ -232,5 +235,5 @@ def _require_distinct(what: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise DuplicateKeys(f"{what} {name} occurs twice in one push")
+            raise DuplicateKeys(f"{what} {name} occurs twice in one request")
         seen.add(name)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from megalith.wire.errors import (
     UnsupportedLayout,
 )
 from megalith.wire.schema import Adagrad, RandomUniform, Sgd, TableConfig
-
-T = TypeVar("T", bound=np.generic)
 
 _FIRST_CAPACITY = 1024
 _MAX_LOAD = 0.5  # of the index; a probe then looks at 1.5 slots on average
@@ -104,6 +102,8 @@ class EmbeddingTable:
             raise ShapeMismatch(
                 f"table {name}: {len(learning_rates)} learning rates for {len(self._config.segments)} segments"
             )
+        if not np.isfinite(learning_rates).all():
+            raise NonFiniteValue(f"table {name}: the learning rates {list(learning_rates)} hold NaN or infinity")
         if not np.isfinite(grads).all():
             bad = int(keys[np.flatnonzero(~np.isfinite(grads).all(axis=1))[0]])
             raise NonFiniteValue(f"table {name}: the gradient of id {bad} holds NaN or infinity; nothing was applied")
@@ -189,22 +189,23 @@ class EmbeddingTable:
         while capacity < rows_needed:
             capacity *= 2
         if capacity > self._keys.size:
-            self._keys = _grown(self._keys, capacity, self._size)
-            self._values = _grown(self._values, capacity, self._size)
-            self._updated_s = _grown(self._updated_s, capacity, self._size)
+            # All of them exist before the first is replaced: running out of memory leaves the table as it was.
+            columns = [_grown(column, capacity, self._size) for column in (self._keys, self._values, self._updated_s)]
+            self._keys, self._values, self._updated_s = columns
         slots = self._slots.size // 2
         while rows_needed > slots * _MAX_LOAD:
             slots *= 2
         if slots > self._slots.size // 2:
-            self._slots = np.full(2 * slots, index.EMPTY, np.int64)
-            index.insert(self._slots, self._keys[: self._size], 0, np.empty(self._size, np.int64))
+            grown = np.full(2 * slots, index.EMPTY, np.int64)
+            index.insert(grown, self._keys[: self._size], 0, np.empty(self._size, np.int64))
+            self._slots = grown
 
 
 def _state_width(config: TableConfig) -> int:
     return config.dim if isinstance(config.segments[0].optimizer, Adagrad) else 0
 
 
-def _grown(array: NDArray[T], capacity: int, used: int) -> NDArray[T]:
+def _grown(array: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
     grown = np.empty((capacity, *array.shape[1:]), array.dtype)
     grown[:used] = array[:used]
     return grown

@@ -5,6 +5,8 @@ import os
 import socket
 from collections.abc import Mapping
 
+WILDCARDS = ("0.0.0.0", "::")
+
 
 def join(host: str, port: int) -> str:
     """host:port, with brackets around an IPv6 literal."""
@@ -29,8 +31,14 @@ def local_host(environ: Mapping[str, str] = os.environ) -> str:
         return str(socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET6)[0][4][0])
 
 
+def is_loopback(address: str) -> bool:
+    """Whether host:port names this machine to itself only."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
 def advertised_host(bound: str, advertise: str) -> str:
     """What others are told: `advertise` when given; the bound host, unless that is a wildcard."""
     if advertise:
         return advertise
-    return local_host() if bound in ("0.0.0.0", "::") else bound
+    return local_host() if bound in WILDCARDS else bound

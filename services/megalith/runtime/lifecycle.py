@@ -14,6 +14,7 @@ from megalith.wire.errors import MegalithError
 
 logger = logging.getLogger(__name__)
 
+_WAKE_S = 0.2
 DRAIN_S = 3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
 
 
@@ -34,8 +35,12 @@ class ExitRequest:
                 self._event.set()
 
     def wait(self) -> None:
-        """Block until the end is requested. Signals are handled meanwhile."""
-        self._event.wait()
+        """Block until the end is requested. Signals are handled meanwhile.
+
+        Handlers run on the main thread only, and a signal that another thread received does not wake it up.
+        """
+        while not self._event.wait(_WAKE_S):
+            pass
 
 
 class Service(Protocol):
@@ -49,7 +54,10 @@ class Service(Protocol):
 
 
 def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, exit_with_stdin: bool) -> int:
-    """Run a service until a signal or the service itself ends it; returns the exit status."""
+    """Run a service until a signal or the service itself ends it, then end the process with its exit status.
+
+    Returns only when the service did not start.
+    """
     configure_logging(name, log_level)
     # Written by the C handler itself, so that a process stuck inside a kernel or a lock answers too.
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
@@ -68,7 +76,9 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     logger.log(logging.ERROR if exit_request.status else logging.INFO, "%s stops: %s", name, exit_request.reason)
     service.stop(DRAIN_S)
     logger.info("%s stopped status=%d", name, exit_request.status)
-    return exit_request.status
+    logging.shutdown()
+    # Not sys.exit: the interpreter would wait for pool threads, and a call that outlived the drain still holds one.
+    os._exit(exit_request.status)
 
 
 def _on_signal(exit_request: ExitRequest, received: int) -> None:

@@ -2,7 +2,7 @@
 
 <model_dir>/checkpoint                        text: the newest checkpoint and all others, as the reference writes it
 <model_dir>/model.ckpt-120/manifest.json      written last: without it the folder is not a checkpoint
-<model_dir>/model.ckpt-120/<table>-ps-00000-of-00002-<save id>.arrow
+<model_dir>/model.ckpt-120/table-0003-<table>-ps-00000-of-00002-<save id>.arrow
 <model_dir>/model.ckpt-120/variables-ps-00000-of-00002-<save id>.arrow
 """
 
@@ -12,7 +12,7 @@ import json
 import re
 from pathlib import Path
 
-from megalith.runtime.files import write_atomically
+from megalith.runtime.files import sync, write_atomically
 from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
 
 FORMAT_VERSION = 1
@@ -54,6 +54,7 @@ def directory_for(model_dir: Path, step: int) -> Path:
 def write(directory: Path, manifest: Manifest) -> None:
     """Make the checkpoint exist, then drop files of an earlier save of the same step."""
     content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest)}
+    sync(directory)
     write_atomically(directory / MANIFEST, json.dumps(content, indent=1).encode())
     listed = {file.name for file in manifest.files} | {MANIFEST}
     for path in directory.iterdir():

@@ -15,7 +15,7 @@ import tenacity
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
 from megalith.runtime.settings import setting
 from megalith.wire import channel, controller_address
-from megalith.wire.errors import IndexTaken, InvalidSetting, MegalithError, PeerUnreachable, Unavailable
+from megalith.wire.errors import IndexTaken, InvalidSetting, LimitExceeded, MegalithError, PeerUnreachable, Unavailable
 from megalith.wire.status import error_from_rpc
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 _REPORT_NOW = object()  # in the outbox: send a report at once
 _CLOSE = object()  # in the outbox: end the stream
 _CLOSE_S = 1.0  # for the controller to read the last report and end the stream; a hung one is not waited for
+_LOG_EVERY = 10  # tries between two log lines: about ten seconds
 _TAKEN_GRACE_S = 5.0  # a replacement may arrive before the controller has noticed that its predecessor died
 
 
@@ -40,7 +41,7 @@ class MembershipSettings:
         if not self.controller and not self.model_dir:
             raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say where to join")
         for name in ("heartbeat_s", "join_timeout_s", "rejoin_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
 
     def find_controller(self) -> str:
@@ -126,10 +127,10 @@ class Member:
         if isinstance(error, IndexTaken):
             return silent_s < _TAKEN_GRACE_S
         limit_s = self._settings.rejoin_timeout_s if self._was_welcomed else self._settings.join_timeout_s
-        return isinstance(error, Unavailable) and silent_s < limit_s
+        return isinstance(error, Unavailable | LimitExceeded) and silent_s < limit_s
 
     def _log_retry(self, attempt: tenacity.RetryCallState) -> None:
-        if attempt.attempt_number == 1 or self._was_welcomed:
+        if attempt.attempt_number == 1 or attempt.attempt_number % _LOG_EVERY == 0:
             logger.warning(
                 "no session with the controller, trying again: %s", attempt.outcome and attempt.outcome.exception()
             )
@@ -166,7 +167,7 @@ class Member:
 
     def _outgoing(self, outbox: queue.SimpleQueue[object]) -> Iterator[coordination_pb2.SessionRequest]:
         register = self._handler.register()
-        register.incarnation = self._incarnation
+        register.incarnation, register.heartbeat_s = self._incarnation, self._settings.heartbeat_s
         yield coordination_pb2.SessionRequest(register=register)
         while True:
             try:

@@ -97,6 +97,8 @@ class RpcServer:
                 f"--port={self._settings.port}: cannot listen on {bind}; "
                 "choose another port, or 0 for any free one, and check --host"
             ) from error
+        if self._settings.host in addresses.WILDCARDS and addresses.is_loopback(self.address):
+            logger.warning("others are told %s, which only this machine reaches; set --advertise-host", self.address)
         try:
             self.metrics_port = self._metrics_server.start()
             self._server.start()

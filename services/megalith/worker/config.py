@@ -43,5 +43,5 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
-        if self.step_timeout_s <= 0:
+        if not self.step_timeout_s > 0:
             raise InvalidSetting(f"--step-timeout-s={self.step_timeout_s}: must be above 0")

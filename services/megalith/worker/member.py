@@ -37,6 +37,7 @@ class WorkerMember:
         self._index, self._view, self._progress = index, view, progress
         self._addresses, self._begin, self._exit_request = addresses, begin, exit_request
         self._was_welcomed = threading.Event()
+        self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
         self._member = Member(settings, self)
 
     def start(self) -> None:
@@ -55,7 +56,7 @@ class WorkerMember:
             index=self._index,
             address=address,
             metrics_address=metrics_address,
-            epoch=self._view.state.epoch,
+            epoch=self._newest_epoch,
             initialized_epoch=self._progress.snapshot().initialized_epoch,
         )
 
@@ -71,6 +72,7 @@ class WorkerMember:
         self._begin(welcome)
 
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
+        self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
         self._view.update(
             State(
                 phase=_PHASES.get(state.phase, Phase.WAITING),

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 _RATE_WINDOW_S = 5.0
 _LOSS_STEPS = 20
@@ -36,20 +37,10 @@ class Progress:
         self._recent: deque[tuple[float, int]] = deque()
         self._losses: deque[float] = deque(maxlen=_LOSS_STEPS)
 
-    def set(
-        self,
-        *,
-        position: int | None = None,
-        total_batches: int | None = None,
-        is_blocked: bool | None = None,
-        is_finished: bool | None = None,
-        initialized_epoch: int | None = None,
-        results: dict[str, float] | None = None,
-    ) -> None:
-        """Change what is given."""
-        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
+    def set(self, **changes: Any) -> None:
+        """Change fields of the snapshot by name."""
         with self._lock:
-            self._now = replace(self._now, **given)
+            self._now = replace(self._now, **changes)
 
     def step_done(self, global_step: int, num_examples: int, loss: float) -> None:
         """One batch of the share is trained."""

@@ -95,7 +95,9 @@ class WorkerServer:
         self._training.run(welcome.position, welcome.num_workers)
         if not self._view.is_stopping:
             self._training.finish(welcome.num_workers)
-            self._exit_request.request(0, "the share is done")
+            # In session until the job is over, so that a restarted controller hears that this share is done.
+            if self._view.wait_for(lambda state: state.phase is Phase.FINISHED):
+                self._exit_request.request(0, "the share is done")
 
     def _edge(self, work: Callable[[coordination_pb2.Welcome], None], welcome: coordination_pb2.Welcome) -> None:
         """The outer edge of a thread: a failure ends the process, with its reason."""

@@ -61,9 +61,12 @@ def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
         module_name, attribute = f"megalith.worker.{name}", "make_task"
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise InvalidSetting(
             f"--task={name}: no such task ({error}); use clicks, or package.module:factory of your own"
         ) from error
-    task: Task[Any] = factory(**options)
+    try:
+        task: Task[Any] = factory(**options)
+    except TypeError as error:
+        raise InvalidSetting(f"--task={name}: it does not take the keywords {sorted(options)} ({error})") from error
     return task

@@ -58,9 +58,9 @@ class Training:
     def run(self, position: int, num_workers: int) -> None:
         """Train the share from batch `position` on, until its end or a stop."""
         total = self._share(num_workers)
-        self._progress.set(position=position, total_batches=total)
-        logger.info("training position=%d of %s", position, total or "endless")
-        while (not total or position < total) and self._may_step():
+        self._progress.set(position=position, total_batches=total or 0)
+        logger.info("training position=%d of %s", position, "endless" if total is None else total)
+        while (total is None or position < total) and self._may_step():
             self._step(self._index + position * num_workers)
             position += 1
 
@@ -76,23 +76,27 @@ class Training:
         self._progress.set(is_finished=True)
         self._announce()
 
-    def _share(self, num_workers: int) -> int:
+    def _share(self, num_workers: int) -> int | None:
+        """Batches for this worker, which may be none; None = endless."""
         total = self._task.num_batches()
-        return max(0, -(-(total - self._index) // num_workers)) if total else 0
+        return max(0, -(-(total - self._index) // num_workers)) if total else None
 
     def _may_step(self) -> bool:
         """Between two steps: hold while the barrier is placed or the cluster is not whole. False = stop."""
-        if _is_open(self._view.state):
-            return not self._view.is_stopping
-        if self._view.state.is_barrier_placed:
-            self._progress.set(is_blocked=True)
-            self._announce()
-            go_on = self._view.wait_for(lambda state: not state.is_barrier_placed)
-            self._progress.set(is_blocked=False)
-            self._announce()
-            return go_on and self._may_step()
-        self._view.wait_for(lambda state: _is_open(state) or state.is_barrier_placed)
-        return not self._view.is_stopping and self._may_step()
+        while not _is_open(self._view.state) and not self._view.is_stopping:
+            if self._view.state.is_barrier_placed:
+                self._block()
+            else:
+                self._view.wait_for(lambda state: _is_open(state) or state.is_barrier_placed)
+        return not self._view.is_stopping
+
+    def _block(self) -> None:
+        """Wait at the barrier, and say so."""
+        self._progress.set(is_blocked=True)
+        self._announce()
+        self._view.wait_for(lambda state: not state.is_barrier_placed)
+        self._progress.set(is_blocked=False)
+        self._announce()
 
     def _step(self, number: int) -> None:
         batch = self._task.batch(number)

@@ -48,8 +48,18 @@ def test_the_first_end_decides_and_reaches_the_controller_once(job, controller):
     assert controller.calls == [(False, "out of memory")]
 
 
+def test_an_end_that_did_not_reach_the_controller_may_be_tried_again(job, controller):
+    controller.end_job = lambda succeeded, reason: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        job.end(False, "first")
+    assert job.final_status is FinalStatus.UNDEFINED
+    del controller.end_job
+    job.end(False, "second")
+    assert controller.calls == [(False, "second")]
+
+
 def test_a_job_that_ended_by_itself_is_not_ended_again(job, controller):
-    job.ended_by_itself(True)
+    job.ended(True)
     job.end(False, "late kill")
     assert job.final_status is FinalStatus.SUCCEEDED
     assert controller.calls == []

@@ -112,6 +112,16 @@ def test_a_restarted_controller_goes_on_above_every_epoch_it_hears_of(cluster):
     assert cluster.current_routing().epoch == 42
 
 
+def test_a_late_member_with_a_newer_epoch_makes_a_map_above_it(cluster):
+    """Controller and ps restarted, the chief survived: its tables are gone, and it must not count as initialized."""
+    for index in range(2):
+        cluster.report_ps(Member(cluster, Role.PS, index).session, PsLoad(is_ready=True))
+    assert cluster.current_routing().epoch == 1
+    chief = Member(cluster, Role.WORKER, 0, epoch=7, initialized_epoch=7)
+    assert cluster.current_routing().epoch == 8
+    assert chief.state.phase is Phase.INITIALIZING
+
+
 def test_the_barrier_is_placed_once_and_told_to_everyone(cluster):
     _, workers = formed(cluster)
     cluster.place_barrier()

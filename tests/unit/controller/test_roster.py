@@ -28,6 +28,13 @@ def test_a_silent_or_lost_holder_is_replaced(roster):
     assert roster.take(registration(incarnation="three"), now=4.1).address == "host:three"
 
 
+def test_silence_is_measured_in_the_holder_s_own_heartbeats(roster):
+    roster.take(registration(heartbeat_s=5.0), now=0.0)
+    with pytest.raises(IndexTaken):
+        roster.take(registration(incarnation="two"), now=14.0)
+    assert roster.take(registration(incarnation="two"), now=16.0).address == "host:two"
+
+
 def test_the_same_process_may_come_back_at_once(roster):
     place = roster.take(registration(), now=0.0)
     place.load = PsLoad(is_ready=True)

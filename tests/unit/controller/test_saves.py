@@ -5,7 +5,7 @@ import pytest
 from megalith.controller.saves import Saver
 from megalith.runtime import manifest
 from megalith.runtime.manifest import ShardFile
-from megalith.wire.errors import SaveFailed
+from megalith.wire.errors import LimitExceeded, SaveFailed
 from support.waiting import wait_until
 
 
@@ -100,6 +100,28 @@ def test_a_failed_save_of_the_same_step_keeps_the_good_one(saver, cluster, tmp_p
         saver.save()
     assert manifest.latest(tmp_path) == good.path
     assert all((good.path / item.name).exists() for item in manifest.read(good.path).files)
+
+
+def test_a_directory_that_cannot_be_made_is_a_failed_save(saver, tmp_path):
+    (tmp_path / "model.ckpt-12").touch()
+    with pytest.raises(SaveFailed, match="cannot write the checkpoint"):
+        saver.save()
+
+
+def test_too_many_saves_at_once_are_refused(saver, cluster):
+    release = threading.Event()
+    cluster.on_order = lambda order: (release.wait(5), answer_both(saver, order))
+    threads = [threading.Thread(target=saver.save) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: cluster.orders)
+    wait_until(lambda: saver._queue._value == 0)
+    with pytest.raises(LimitExceeded, match="4 saves are under way"):
+        saver.save()
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert saver.save().rows == 6
 
 
 def test_an_answer_to_an_older_save_is_ignored(saver, cluster):

@@ -149,9 +149,16 @@ def test_an_optimizer_of_a_newer_version_is_refused_by_name(tmp_path):
         )
 
 
-def test_tables_with_odd_names_get_safe_files(tmp_path):
+def test_tables_with_odd_or_similar_names_get_files_of_their_own(tmp_path):
+    names = sorted(["a/b:ü ../c", "a-b-- ..-c", "variables", "user id", "user-id", "x" * 300])
     store = Store(0)
-    store.adopt(table=EmbeddingTable(TableConfig("a/b:ü ../c", (Segment(1),))))
+    for name in names:
+        table = EmbeddingTable(TableConfig(name, (Segment(1, optimizer=Sgd(1.0)),)))
+        table.apply_gradients(np.array([len(name)]), np.ones((1, 1), np.float32))
+        store.adopt(table=table)
+    store.adopt(variable=Variable(VariableConfig("v", np.ones(1, np.float32))))
     files = save([store], tmp_path / "c")
-    assert files[0].name.startswith("a-b-ü-..-c-ps-00000")
-    assert restore(tmp_path / "c", 1)[0].tables()[0].config.name == "a/b:ü ../c"
+    assert len({file.name for file in files}) == len(names) + 1
+    (restored,) = restore(tmp_path / "c", 1)
+    assert [table.config.name for table in restored.tables()] == names
+    assert [table.keys().tolist() for table in restored.tables()] == [[len(name)] for name in names]

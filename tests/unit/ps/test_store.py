@@ -119,6 +119,17 @@ def test_a_table_twice_in_a_push_is_refused(store):
         store.push(3, "client", 1, [part, part], [])
 
 
+def test_a_name_twice_in_any_request_is_refused_and_creates_nothing(store):
+    other = TableConfig("new", (Segment(3, Zeros(), Sgd(1.0)),))
+    with pytest.raises(DuplicateKeys):
+        store.create_tables(3, [other, TableConfig("new", TABLE.segments)])
+    with pytest.raises(DuplicateKeys):
+        store.create_variables(3, [VariableConfig("n", np.zeros(1, np.float32))] * 2)
+    with pytest.raises(DuplicateKeys):
+        store.pull(3, [("t", ALL), ("t", ALL)], [])
+    assert [table.config.name for table in store.tables()] == ["t"]
+
+
 @pytest.mark.parametrize(("client", "sequence", "time"), [("", 1, 0), ("c", 0, 0), ("c", 1, -1), ("c", 1, 2**32)])
 def test_a_push_without_identity_or_with_an_impossible_time_is_refused(store, client, sequence, time):
     with pytest.raises(InvalidRequest):

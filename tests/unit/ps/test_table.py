@@ -93,6 +93,7 @@ BAD = {
     "nan": (keys(1, 7), grads([1, 2], [np.nan, 0]), (), NonFiniteValue, "id 7"),
     "infinity": (keys(1), grads([np.inf, 0]), (), NonFiniteValue, "id 1"),
     "duplicates": (keys(3, 3), grads([1, 2], [1, 2]), (), DuplicateKeys, "distinct"),
+    "nan rate": (keys(1), grads([1, 2]), (float("nan"),), NonFiniteValue, "learning rates"),
     "rates": (keys(1), grads([1, 2]), (0.1, 0.2), ShapeMismatch, "2 learning rates for 1 segments"),
 }
 

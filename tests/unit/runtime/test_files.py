@@ -29,7 +29,7 @@ def test_a_model_dir_is_made_when_missing(tmp_path):
 
 def test_a_model_dir_that_cannot_be_written_is_refused_by_name(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidSetting, match=r"--model-dir=.*file/sub: not writable"):
+    with pytest.raises(InvalidSetting, match=r"directory .*file/sub: not writable"):
         prepare_model_dir(str(tmp_path / "file" / "sub"))
 
 

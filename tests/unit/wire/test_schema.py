@@ -15,6 +15,7 @@ BAD = {
     "range out of order": (lambda: RandomUniform(1.0, 0.0), "in order"),
     "double variable": (lambda: VariableConfig("v", np.zeros(2)), "neither float32 nor int64"),
     "gradients of integers": (lambda: VariableConfig("v", np.zeros(2, np.int64), Sgd()), "only float32"),
+    "infinite variable": (lambda: VariableConfig("v", np.full(2, np.inf, np.float32)), "not finite"),
     "nameless variable": (lambda: VariableConfig("", np.zeros(2, np.float32)), "name is empty"),
 }
 

@@ -12,10 +12,15 @@ def test_a_task_is_found_by_name_or_by_module():
     assert load_task("megalith.worker.clicks:make_task", OPTIONS).num_batches() == 2
 
 
-@pytest.mark.parametrize("name", ["clikcs", "no.such.module:make", "megalith.worker.clicks:nothing"])
+@pytest.mark.parametrize("name", ["clikcs", "no.such.module:make", "megalith.worker.clicks:nothing", ":x"])
 def test_an_unknown_task_is_refused_by_name(name):
     with pytest.raises(InvalidSetting, match=f"--task={name}: no such task"):
         load_task(name, OPTIONS)
+
+
+def test_a_factory_of_another_kind_is_refused():
+    with pytest.raises(InvalidSetting, match="--task=json:loads: it does not take the keywords"):
+        load_task("json:loads", OPTIONS)
 
 
 @pytest.mark.parametrize(
