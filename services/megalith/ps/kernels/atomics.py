@@ -1,0 +1,65 @@
+"""Loads, stores and swaps that other threads see in order, on int64 arrays (1-D, contiguous)."""
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+_ALIGN = 8
+
+
+def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.gep(arrayobj.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+
+
+@intrinsic
+def load_acquire(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+    """array[index]; what this thread reads afterwards is at least as new."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(context, builder, signature, args), "acquire", _ALIGN)
+
+    return types.int64(array, index), codegen
+
+
+@intrinsic
+def store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
+    """array[index] = value; who sees it sees everything this thread wrote before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = context.cast(builder, args[2], signature.args[2], types.int64)
+        builder.store_atomic(value, _pointer(context, builder, signature, args), "release", _ALIGN)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), codegen
+
+
+@intrinsic
+def compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, value: Any) -> Any:  # noqa: ARG001
+    """Set array[index] to value if it is expected; whether it was."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature, args)
+        expected = context.cast(builder, args[2], signature.args[2], types.int64)
+        value = context.cast(builder, args[3], signature.args[3], types.int64)
+        pair = builder.cmpxchg(pointer, expected, value, "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(array, index, expected, value), codegen
+
+
+@intrinsic
+def fence(typingctx: Any) -> Any:  # noqa: ARG001
+    """Keep the reads and writes before it before those after it, except an earlier write and a later read."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        builder.fence("acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+sched_yield = types.ExternalFunction("sched_yield", types.intc())
+"""libc's: let another thread run, for a waiter whose holder may have lost the CPU."""
+
