@@ -391,8 +391,8 @@ class StochasticRoundingFloat16:
     """Another optimizer's step, after which each weight is one of the two nearest binary16 values, unbiased.
 
     A weight between two halves goes up with the probability of its distance from the lower one, so that small steps
-    add up instead of vanishing; a half stays as it is. The choice depends on the weight, its place and the step, not
-    on threads, and an id that occurs twice in one call is rounded once, after its last step.
+    add up instead of vanishing; a half stays as it is. An id that occurs twice in one call is rounded once, after its
+    last step.
 
     Departures: only this segment is rounded, where the reference rounds the rest of the row as well, and a weight
     beyond the largest half becomes +-65504, never infinity.

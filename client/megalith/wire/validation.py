@@ -76,7 +76,7 @@ def check_flag(config: Named, *fields: str) -> None:
 
 
 def build_named(kind: str, classes: Iterable[type[NamedT]], name: str, settings: dict[str, object]) -> NamedT:
-    """The class of that name with those settings; InvalidSetting lists the known ones for an unknown name or setting."""
+    """The class of that name with those settings; InvalidSetting lists the known names or settings."""
     by_name = {candidate.name: candidate for candidate in classes}
     if name not in by_name:
         raise InvalidSetting(f"unknown {kind} {name!r}; known are {', '.join(sorted(by_name))}")
