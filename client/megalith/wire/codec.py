@@ -58,6 +58,8 @@ def _initializer_to_proto(value: Initializer) -> parameter_server_pb2.Initialize
         case RandomUniform(minval, maxval):
             uniform = parameter_server_pb2.RandomUniform(minval=minval, maxval=maxval)
             return parameter_server_pb2.Initializer(random_uniform=uniform)
+        case _:
+            raise InvalidSetting(f"initializer {value.name} does not travel in this version")
 
 
 def _initializer_from_proto(message: parameter_server_pb2.Initializer) -> Initializer:
@@ -79,6 +81,8 @@ def _optimizer_to_proto(value: Optimizer) -> parameter_server_pb2.Optimizer:
                 learning_rate=learning_rate, initial_accumulator_value=initial, weight_decay_factor=decay
             )
             return parameter_server_pb2.Optimizer(adagrad=adagrad)
+        case _:
+            raise InvalidSetting(f"optimizer {value.name} does not travel in this version")
 
 
 def _optimizer_from_proto(message: parameter_server_pb2.Optimizer) -> Optimizer:

@@ -1,0 +1,255 @@
+"""From an optimizer's settings to what a table needs of it: a kernel, its parameters and the state of a row."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.kernels.optimizers import (
+    adadelta,
+    adagrad,
+    adam,
+    amsgrad,
+    batch_softmax,
+    dc,
+    dynamic_wd_adagrad,
+    ftrl,
+    group_adagrad,
+    group_ftrl,
+    momentum,
+    moving_average,
+    rmsprop,
+    rmspropv2,
+    rounding,
+    sgd,
+)
+from megalith.ps.kernels.optimizers._rows import STEP_MASK, STEP_SHIFT, STEP_SLOTS
+from megalith.wire.errors import InvalidSetting, ShapeMismatch
+from megalith.wire.optimizers import (
+    Adadelta,
+    Adagrad,
+    Adam,
+    Amsgrad,
+    BatchSoftmax,
+    Dc,
+    DynamicWdAdagrad,
+    Ftrl,
+    GroupAdagrad,
+    GroupFtrl,
+    Momentum,
+    MovingAverage,
+    Optimizer,
+    PlainOptimizer,
+    Rmsprop,
+    RmspropV2,
+    Sgd,
+    StochasticRoundingFloat16,
+)
+
+# (values, starts, w, s, grads, g, dim, lr, params, step), see kernels/optimizers/__init__.py
+Apply = Callable[[F32, I64, int, int, F32, int, int, np.float32, F32, int], None]
+STEP_LIMIT = 1 << (2 * STEP_SHIFT)
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StateField:
+    """One named part of a row's state, as dumps and checkpoints show it.
+
+    `offset` and `width` count float32 slots. A step is one int64 to the outside and STEP_SLOTS slots inside.
+    """
+
+    name: str
+    offset: int
+    width: int
+    initial: float
+    is_step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptimizer:
+    """One segment's optimizer, ready to run. `apply` gets `params` handed back at each call.
+
+    `takes_pulled` says that gradients come with the weights they were computed on, in as many columns again: the
+    segment's are at g + (number of columns) / 2.
+    """
+
+    name: str
+    apply: Apply
+    params: F32
+    fields: tuple[StateField, ...]
+    takes_pulled: bool = False
+
+    @property
+    def state_width(self) -> int:
+        """Float32 slots that a row keeps for this segment."""
+        return sum(field.width for field in self.fields)
+
+    @property
+    def initial_state(self) -> F32:
+        """What those slots hold in a new row."""
+        state = np.empty(self.state_width, np.float32)
+        for field in self.fields:
+            part = slice(field.offset, field.offset + field.width)
+            state[part] = pack_steps(np.array([field.initial], np.int64)) if field.is_step else field.initial
+        return state
+
+    def dump(self, state: F32) -> dict[str, NDArray[Any]]:
+        """The state of rows [n, state_width] by field: [n, width] float32, or [n] int64 for a step."""
+        if state.ndim != 2 or state.shape[1] != self.state_width:
+            raise ShapeMismatch(f"{self.name}: state of shape {state.shape}, but rows have {self.state_width} floats")
+        parts = {field: state[:, field.offset : field.offset + field.width] for field in self.fields}
+        return {field.name: unpack_steps(part) if field.is_step else part.copy() for field, part in parts.items()}
+
+    def load(self, dump: Mapping[str, NDArray[Any]], rows: int) -> F32:
+        """The inverse of `dump`; fields of another optimizer or width are refused, not guessed at."""
+        expected = {field.name for field in self.fields}
+        if set(dump) != expected:
+            raise ShapeMismatch(f"{self.name}: state has fields {sorted(dump)}, but needs {sorted(expected)}")
+        state = np.empty((rows, self.state_width), np.float32)
+        for field in self.fields:
+            shape = (rows,) if field.is_step else (rows, field.width)
+            if dump[field.name].shape != shape:
+                raise ShapeMismatch(f"{self.name}: {field.name} has shape {dump[field.name].shape}, but needs {shape}")
+            part = pack_steps(dump[field.name]) if field.is_step else dump[field.name]
+            state[:, field.offset : field.offset + field.width] = part
+        return state
+
+
+def pack_steps(steps: NDArray[np.int64]) -> F32:
+    """[n] steps as [n, 2] float32, exactly: both halves are whole numbers below 2^24."""
+    if steps.size and not (steps.min() >= NEVER and steps.max() < STEP_LIMIT):
+        raise InvalidSetting(f"steps {steps.min()}..{steps.max()} are outside {NEVER}..{STEP_LIMIT - 1}")
+    return np.stack([steps >> STEP_SHIFT, steps & STEP_MASK], axis=-1).astype(np.float32)
+
+
+def unpack_steps(slots: F32) -> NDArray[np.int64]:
+    """The inverse of `pack_steps`."""
+    halves = slots.astype(np.int64)
+    return np.asarray((halves[:, 0] << STEP_SHIFT) + halves[:, 1])
+
+
+def row_optimizer(optimizer: Optimizer, dim: int) -> RowOptimizer:
+    """The optimizer of a segment of `dim` floats."""
+    if dim < 1:
+        raise InvalidSetting(f"{optimizer.name}: a segment of {dim} floats has nothing to optimize")
+    match optimizer:
+        case Dc(base, strength):
+            return _compensated(row_optimizer(base, dim), strength)
+        case StochasticRoundingFloat16(base):
+            return _rounded(row_optimizer(base, dim))
+        case _:
+            return _plain(optimizer, dim)
+
+
+def _plain(optimizer: PlainOptimizer, dim: int) -> RowOptimizer:
+    match optimizer:
+        case Sgd():
+            return _build(optimizer, sgd.apply, [], [])
+        case Adagrad(_, initial, decay):
+            return _build(optimizer, adagrad.apply, [decay], [("norm", dim, initial)])
+        case DynamicWdAdagrad(_, initial, decay, decoupled, dynamic, temperature, flipped):
+            exponent = (-1 if flipped else 1) / temperature if dynamic else 0.0
+            params = [decay, float(decoupled), exponent]
+            state = [("norm", dim, initial), ("last_update_step", STEP_SLOTS, NEVER)]
+            return _build(optimizer, dynamic_wd_adagrad.apply, params, state)
+        case Ftrl(_, beta, initial, l1, l2, sign_bit):
+            shifts = [l1, 0.0] if sign_bit else [-l1, l1]
+            state = [("norm", dim, initial), ("zero", dim, 0.0)]
+            return _build(optimizer, ftrl.apply, [beta, l1, l2, *shifts], state)
+        case GroupFtrl(_, beta, initial, l1, l2):
+            state = [("norm", dim, initial), ("zero", dim, 0.0)]
+            return _build(optimizer, group_ftrl.apply, [beta, l1, l2], state)
+        case GroupAdagrad(_, beta, initial, l2, decay):
+            return _build(optimizer, group_adagrad.apply, [beta, l2, decay], [("grad_square_sum", 1, initial)])
+        case Adadelta(_, decay, ratio, epsilon):
+            state = [("accum", dim, 0.0), ("accum_update", dim, 0.0)]
+            return _build(optimizer, adadelta.apply, [decay, ratio, epsilon], state)
+        case Adam(_, beta1, beta2, decay, nesterov, epsilon):
+            params = [beta1, beta2, decay, epsilon, float(nesterov)]
+            state = [("m", dim, 0.0), ("v", dim, 0.0), ("beta1_power", 1, beta1), ("beta2_power", 1, beta2)]
+            return _build(optimizer, adam.apply, params, state)
+        case Amsgrad(_, beta1, beta2, decay, nesterov, epsilon):
+            params = [beta1, beta2, decay, epsilon, float(nesterov)]
+            moments = [("m", dim, 0.0), ("v", dim, 0.0), ("vhat", dim, 0.0)]
+            return _build(
+                optimizer, amsgrad.apply, params, [*moments, ("beta1_power", 1, beta1), ("beta2_power", 1, beta2)]
+            )
+        case Momentum(_, decay, nesterov, rate):
+            return _build(optimizer, momentum.apply, [decay, rate, float(nesterov)], [("n", dim, 0.0)])
+        case MovingAverage(rate):
+            return _build(optimizer, moving_average.apply, [rate], [])
+        case BatchSoftmax():
+            if dim != 1:
+                raise InvalidSetting(f"batch_softmax: the segment has {dim} floats, but it estimates one number")
+            return _build(optimizer, batch_softmax.apply, [], [("last_step", STEP_SLOTS, 0)])
+        case Rmsprop(_, decay, rate):
+            return _build(optimizer, rmsprop.apply, [decay, rate], [("n", dim, 0.0)])
+        case RmspropV2(_, decay, rate):
+            return _build(optimizer, rmspropv2.apply, [decay, rate], [("n", dim, 0.0)])
+
+
+def _build(
+    optimizer: PlainOptimizer, apply: Apply, params: list[float], state: list[tuple[str, int, float]]
+) -> RowOptimizer:
+    """Lay the state fields out one after the other."""
+    fields: list[StateField] = []
+    offset = 0
+    for name, width, initial in state:
+        fields.append(StateField(name, offset, width, initial, is_step=name.endswith("_step")))
+        offset += width
+    return RowOptimizer(optimizer.name, apply, np.array(params, np.float32), tuple(fields))
+
+
+def _compensated(base: RowOptimizer, strength: float) -> RowOptimizer:
+    """`base` behind delay compensation; the correction happens for the whole call before its first step."""
+
+    def apply(
+        values: F32,
+        starts: I64,
+        w: int,
+        s: int,
+        grads: F32,
+        g: int,
+        dim: int,
+        lr: np.float32,
+        params: F32,
+        step: int,
+    ) -> None:
+        pulled = g + grads.shape[1] // 2
+        if pulled < g + dim or grads.shape[1] % 2:
+            raise ShapeMismatch(
+                f"dc: gradients of {grads.shape[1]} columns cannot hold gradients and pulled weights side by side"
+            )
+        corrected = np.empty((len(starts), dim), np.float32)
+        dc.compensate(values, starts, w, grads, g, pulled, dim, np.float32(strength), corrected)
+        base.apply(values, starts, w, s, corrected, 0, dim, lr, params, step)
+
+    return RowOptimizer(f"dc({base.name})", apply, base.params, base.fields, takes_pulled=True)
+
+
+def _rounded(base: RowOptimizer) -> RowOptimizer:
+    """`base`, with the touched weights rounded after the call's last step."""
+    calls = itertools.count()  # one interpreter instruction, so threads never get the same number
+
+    def apply(
+        values: F32,
+        starts: I64,
+        w: int,
+        s: int,
+        grads: F32,
+        g: int,
+        dim: int,
+        lr: np.float32,
+        params: F32,
+        step: int,
+    ) -> None:
+        base.apply(values, starts, w, s, grads, g, dim, lr, params, step)
+        rounding.round_to_half(values, starts, w, dim, step, next(calls))
+
+    name = f"stochastic_rounding_float16({base.name})"
+    return RowOptimizer(name, apply, base.params, base.fields, base.takes_pulled)
