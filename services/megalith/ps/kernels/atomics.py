@@ -14,7 +14,7 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 @intrinsic
-def load_acquire(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+def load_acquire(typingctx: Any, array: Any, index: Any) -> Any:
     """array[index]; what this thread reads afterwards is at least as new."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -24,7 +24,7 @@ def load_acquire(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
-def store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:  # noqa: ARG001
+def store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """array[index] = value; who sees it sees everything this thread wrote before."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -36,7 +36,7 @@ def store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:  #
 
 
 @intrinsic
-def compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, value: Any) -> Any:  # noqa: ARG001
+def compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, value: Any) -> Any:
     """Set array[index] to value if it is expected; whether it was."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -50,10 +50,10 @@ def compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, valu
 
 
 @intrinsic
-def fence(typingctx: Any) -> Any:  # noqa: ARG001
+def fence(typingctx: Any) -> Any:
     """Keep the reads and writes before it before those after it, except an earlier write and a later read."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("acq_rel")
         return context.get_dummy_value()
 
@@ -62,4 +62,3 @@ def fence(typingctx: Any) -> Any:  # noqa: ARG001
 
 sched_yield = types.ExternalFunction("sched_yield", types.intc())
 """libc's: let another thread run, for a waiter whose holder may have lost the CPU."""
-

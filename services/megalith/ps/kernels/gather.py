@@ -4,11 +4,12 @@ import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.atomics import fence, load_acquire, sched_yield
+from megalith.ps.kernels.codes import code_of, home_of, partition_of
 from megalith.ps.kernels.copying import copy_floats
-from megalith.ps.kernels.hashing import home_of, mix, partition_of
-from megalith.ps.kernels.index import find, row_of
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.index import find, holds, row_of, time_of
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import BLOCK, F32, I64, PARTITIONS, RECORD, VERSION, Index
+from megalith.ps.kernels.layout import BLOCK, PARTITIONS, RECORD, VERSION, Index
 from megalith.ps.kernels.prefetch import prefetch
 
 _LINE = 16  # floats in a cache line
@@ -55,17 +56,6 @@ def prefetch_row(values: F32, start: np.int64, count: np.int64) -> None:
         line += _LINE
 
 
-@inlined
-def copy_row(values: F32, start: np.int64, flat: F32, position: np.int64, dim: np.int64) -> None:
-    """Copy dim floats at `start` to position * dim, or zeros if `start` is negative."""
-    if start >= 0:
-        copy_floats(values, np.uint64(start), flat, np.uint64(position * dim), np.uint64(dim))
-    else:
-        at = np.uint64(position * dim)
-        for j in range(np.uint64(dim)):
-            flat[at + j] = 0
-
-
 @kernel
 def gather(index: Index, values: F32, width: int, keys: I64, out: F32) -> int:
     """out[i] = the first out.shape[1] floats of the row of keys[i], zeros if absent; the number found.
@@ -81,7 +71,7 @@ def gather(index: Index, values: F32, width: int, keys: I64, out: F32) -> int:
         count = min(BLOCK, keys.size - begin)
         note_versions(parts, versions)
         for i in range(count):
-            x = mix(keys[begin + i])
+            x = code_of(keys[begin + i])
             codes[i] = x
             homes[i] = home_of(parts, partition_of(x) * RECORD, x)
             prefetch(slots, 2 * homes[i])
@@ -94,7 +84,10 @@ def gather(index: Index, values: F32, width: int, keys: I64, out: F32) -> int:
                 hits += 1
                 prefetch_row(values, row * width, dim)
         for i in range(count):
-            copy_row(values, starts[i], flat, begin + i, dim)
+            if starts[i] >= 0:
+                copy_floats(values, starts[i], flat, (begin + i) * dim, dim)
+            else:
+                out[begin + i] = 0
         if is_undisturbed(parts, versions):
             found += hits
             continue
@@ -116,7 +109,7 @@ def gather_late(index: Index, values: F32, width: int, keys: I64, late: I64, out
     while left > 0:
         remaining = 0
         for i in range(left):
-            code = mix(keys[late[i]])
+            code = code_of(keys[late[i]])
             record = partition_of(code) * RECORD
             is_latched = rounds > _PATIENCE
             if is_latched:
@@ -125,7 +118,9 @@ def gather_late(index: Index, values: F32, width: int, keys: I64, late: I64, out
             start = np.int64(-1)
             if is_latched or version & 1 == 0:
                 start = find_row(index, code) * width
-                copy_row(values, start, flat, late[i], out.shape[1])
+                out[late[i]] = 0
+                if start >= 0:
+                    copy_floats(values, start, flat, late[i] * out.shape[1], out.shape[1])
                 fence()
             is_whole = is_latched or (version & 1 == 0 and parts[record + VERSION] == version)
             if is_latched:
@@ -142,3 +137,44 @@ def gather_late(index: Index, values: F32, width: int, keys: I64, late: I64, out
     return found
 
 
+@kernel
+def gather_entries(index: Index, values: F32, width: int, keys: I64, out: F32, times: I64) -> None:
+    """Whole rows with their times, each read under its latch; -1 is the time of an absent key."""
+    flat = out.reshape(-1)
+    for i in range(keys.size):
+        code = code_of(keys[i])
+        record = partition_of(code) * RECORD
+        times[i] = -1
+        enter(index.parts, record)
+        slot = find(index.slots, home_of(index.parts, record, code), code)
+        if holds(index.slots, slot, code):
+            entry = index.slots[2 * slot + 1]
+            copy_floats(values, row_of(entry) * width, flat, i * width, width)
+            times[i] = time_of(entry)
+        leave(index.parts, record)
+
+
+@kernel
+def contains(index: Index, keys: I64, out: Bools) -> None:
+    """Whether each key has a row, read like `gather`."""
+    slots, parts = index.slots, index.parts
+    versions, homes = np.empty(PARTITIONS, np.int64), np.empty(BLOCK, np.int64)
+    for begin in range(0, keys.size, BLOCK):
+        count = min(BLOCK, keys.size - begin)
+        note_versions(parts, versions)
+        for i in range(count):
+            code = code_of(keys[begin + i])
+            homes[i] = home_of(parts, partition_of(code) * RECORD, code)
+            prefetch(slots, 2 * homes[i])
+        for i in range(count):
+            code = code_of(keys[begin + i])
+            out[begin + i] = holds(slots, find(slots, homes[i], code), code)
+        if is_undisturbed(parts, versions):
+            continue
+        for i in range(count):
+            code = code_of(keys[begin + i])
+            if is_changed(parts, versions, code):
+                record = partition_of(code) * RECORD
+                enter(parts, record)
+                out[begin + i] = holds(slots, find(slots, home_of(parts, record, code), code), code)
+                leave(parts, record)

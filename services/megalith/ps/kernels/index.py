@@ -1,19 +1,23 @@
-"""The index of one partition: linear probing, with the entries in the order of their code keys.
+"""The index of one partition: linear probing, with the entries in falling order of their codes.
 
-The order pays four times. An absent key is known as soon as a larger one is met, so a miss costs no more than a hit. The
-home of a key is its share of the code keys times the capacity, so a larger capacity keeps the order, and the
-partition grows in place: pack everything at the end of the new range, then lay it out from the front; both passes are
-sequential, and nothing is copied elsewhere. Expiry is one pass from the front. And a code key is a cursor: a dump can
-stop, let the table grow, and go on where it was.
+The order pays four times. An absent key is known as soon as a smaller code is met, so a miss costs no more than a hit.
+The home of a code is its share of all codes times the capacity, so a larger capacity keeps the order, and a partition
+grows in place: pack everything at the end of the new range, then lay it out from the front; both passes are sequential,
+and nothing is copied elsewhere. Expiry is one pass from the front. And a code is a cursor: a dump can stop, let the
+table grow, and go on where it was.
 
-All of these but `find` need the partition's latch (latch.py). A slot range always ends in a free slot.
+Falling, because a free slot is zero: it then ends a search like any smaller code, without a test of its own. Homes are
+the first slots of cache lines, so a search compares whole lines.
+
+All of these but `find` need the partition's latch (latch.py). A partition's range always ends in a free slot.
 """
 
 import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
-from megalith.ps.kernels.hashing import home_of
-from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, I64, ROOM, SPILL, U64, USED
+from megalith.ps.kernels.codes import home_of
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, ROOM, SPILL, U64, USED
 
 _ROW_MASK = np.uint64(0xFFFFFFFF)
 _TIME_SHIFT = np.uint64(32)
@@ -62,7 +66,7 @@ def holds(slots: U64, slot: np.int64, code: np.uint64) -> bool:
     return slots[2 * slot] == code and slots[2 * slot + 1] != _ZERO
 
 
-@inlined
+@kernel
 def insert(slots: U64, slot: np.int64, code: np.uint64, entry: np.uint64) -> None:
     """Put an absent key at its slot; the rest of its cluster moves up by one."""
     while slots[2 * slot + 1] != _ZERO:

@@ -12,7 +12,8 @@ import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.atomics import compare_exchange, fence, load_acquire, sched_yield, store_release
-from megalith.ps.kernels.layout import I64, VERSION
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.layout import VERSION
 
 _SPINS = 64  # tries before the CPU is offered to another thread: about 1 us, a block of ids takes 3
 

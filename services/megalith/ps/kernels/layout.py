@@ -2,13 +2,13 @@
 
 A slot of the index is two 64-bit words, four slots to a cache line:
 
-    slots[2*i]     the mixed key (hashing.mix, a bijection: the key is not stored a second time)
+    slots[2*i]     the key's code (codes.py, a bijection: the key itself is not stored)
     slots[2*i+1]   last update, Unix seconds << 32 | row + 1        0 = the slot is free
 
 Zero means free, so fresh pages of the operating system are an empty index. The time sits in the slot because every
 update has that cache line at hand; an array of times beside the rows would cost one more miss per id.
 
-The index is cut into PARTITIONS by the top bits of the mixed key. Each has a record of RECORD int64 in `parts`, one
+The index is cut into PARTITIONS by the top bits of the code. Each has a record of RECORD int64 in `parts`, one
 pair of cache lines, so that two threads at work in neighbouring partitions do not share a line.
 """
 
@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
+from megalith.ps.kernels.dtypes import F32, I64
+
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
-Bool = NDArray[np.bool_]
 
 PARTITION_BITS = 5  # 32 writers may be at work in one table, and a growing partition holds up 3 % of the ids
 PARTITIONS = 1 << PARTITION_BITS
@@ -34,7 +33,7 @@ USED = 3  # slots taken
 ROOM = 4  # the largest CAPACITY that the reserved addresses allow; constant
 
 SPILL = 256  # slots past the last home (one page); a cluster that runs over them makes the partition grow early
-GROW_AT = 0.75  # share of CAPACITY; linear probing then reads 2.0 slots a hit on average, 2.5 just before growing
+GROW_AT = 0.75  # share of CAPACITY; a search then reads 1.1 cache lines on average
 GROWTH = 1.25  # a partition stretches in place by this; 0.67 full on average, 24 bytes an entry
 
 # The pool of rows.

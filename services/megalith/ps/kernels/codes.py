@@ -1,9 +1,10 @@
-"""The code of a key: where a key lives, and the key itself in another spelling."""
+"""The code of a key: a hash that says where the key lives, and the key itself in another spelling."""
 
 import numpy as np
 
 from megalith.ps.kernels._jit import inlined
-from megalith.ps.kernels.layout import CAPACITY, FIRST, I64, PARTITION_BITS
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITION_BITS
 
 # Odd constants of two rounds of multiply and shift (Pelle Evensen's moremur), and their inverses modulo 2^64. Another
 # mixer than the one that routes ids to servers: a server sees only ids whose routing hash is in its range.
@@ -18,7 +19,7 @@ _BITS, _32, _LINE_SHIFT = np.uint64(PARTITION_BITS), np.uint64(32), np.uint64(2)
 
 
 @inlined
-def mix(key: np.int64) -> np.uint64:
+def code_of(key: np.int64) -> np.uint64:
     """A bijection of 64 bits whose top bits depend on every bit of the key."""
     x = np.uint64(key)
     x ^= x >> _SHIFT_1
@@ -29,8 +30,8 @@ def mix(key: np.int64) -> np.uint64:
 
 
 @inlined
-def unmix(code: np.uint64) -> np.int64:
-    """The key that mix() spells as `code`."""
+def key_of(code: np.uint64) -> np.int64:
+    """The key whose code it is."""
     x = code * _INVERSE_2
     x ^= (x >> _SHIFT_2) ^ (x >> _SHIFT_2_TWICE)
     x *= _INVERSE_1
