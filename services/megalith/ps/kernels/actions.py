@@ -83,7 +83,7 @@ _KERNELS = {Update: update, Assign: assign, AssignAdd: assign_add, Reinitialize:
 
 
 def perform(action: Any, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32) -> None:
-    """Do `action` to the rows at `starts`; -1 skips. Row i is that of keys[positions[i]] and gets inputs[positions[i]]."""
+    """Do `action` to the rows at `starts`; -1 skips. Row i belongs to position positions[i] of keys and inputs."""
     raise NotImplementedError  # kernels get the overload below
 
 

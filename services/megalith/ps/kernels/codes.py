@@ -45,7 +45,7 @@ def partition_of(code: np.uint64) -> np.int64:
 
 @inlined
 def home_of(parts: I64, record: np.int64, code: np.uint64) -> np.int64:
-    """The slot where the search for a code begins, the first of a cache line. It falls as the code rises: see index.py."""
+    """The slot where the search for a code begins, the first of a cache line; it falls as the code rises."""
     share = (~code << _BITS) >> _32
     lines = np.uint64(parts[record + CAPACITY]) >> _LINE_SHIFT
     return parts[record + FIRST] + np.int64((share * lines) >> _32 << _LINE_SHIFT)

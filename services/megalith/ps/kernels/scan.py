@@ -27,7 +27,7 @@ from megalith.ps.kernels.layout import (
 )
 from megalith.ps.kernels.pool import give_rows
 
-CHUNK = 256  # slots of a dump per latch: at most 8 us for the threads that wait for it
+CHUNK = 256  # rows of a dump per latch: at most 8 us for the threads that wait for it
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _TOP = np.uint64(64 - PARTITION_BITS)
@@ -65,33 +65,30 @@ def dump(
     `expire_s` may be empty: then all rows count as alive. ranks[i] is the rank of keys[i].
     """
     slots, parts, width, flat = index.slots, index.parts, rows.template.size, out.reshape(-1)
-    count, partition = 0, np.int64(rank >> _TOP)
-    while count < keys.size and partition <= np.int64(last >> _TOP):
-        record = partition * RECORD
+    count, is_done = 0, False
+    while count < keys.size and not is_done:
+        record, visited = np.int64(rank >> _TOP) * RECORD, 0
         enter(parts, record)
         end = parts[record + FIRST] + parts[record + CAPACITY] + SPILL
         slot = find(slots, home_of(parts, record, rank_of(rank)), rank_of(rank))
-        stop = min(slot + CHUNK, end)
-        while slot < stop and count < keys.size:
+        while slot < end and visited < CHUNK and count < keys.size and not is_done:
             code, entry = slots[2 * slot], slots[2 * slot + 1]
             slot += 1
             if entry == _ZERO:
                 continue
-            rank = rank_of(code)
-            if rank > last:
-                break
-            key = key_of(code)
-            if expire_s.size == 0 or overdue(expire_s, key, time_of(entry), now_s) < 0:
+            visited += 1
+            rank, key = rank_of(code), key_of(code)
+            is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
+            if rank <= last and not is_due:
                 ranks[count], keys[count], times[count] = rank, key, time_of(entry)
                 copy_floats(rows.values, row_of(entry) * width, flat, count * width, width)
                 count += 1
+            is_done = rank >= last
             rank += _ONE
         leave(parts, record)
-        if rank > last:
-            break
-        if slot >= end:
-            partition += 1
-            rank = np.uint64(partition) << _TOP
+        if slot >= end and not is_done:
+            is_done = record // RECORD == np.int64(last >> _TOP)
+            rank = np.uint64(record // RECORD + 1) << _TOP
     return count
 
 
