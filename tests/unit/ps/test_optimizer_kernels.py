@@ -1,10 +1,14 @@
 """Every optimizer kernel against its naive twin: empty, one row, duplicates, skipped positions, any width."""
 
+import platform
+
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megalith.ps.optimizer import row_optimizer
 from megalith.wire import optimizers as o
 from unit.ps import reference_optimizers
 from unit.ps.optimizer_rows import Rows
@@ -62,3 +66,29 @@ def test_the_kernel_does_what_its_twin_does(config, call):
     for name, values in rows.dump().items():
         np.testing.assert_allclose(values, states[name], rtol=2e-5, atol=2e-5, err_msg=name)
     np.testing.assert_array_equal(rows.padding(), padding)
+
+
+VECTORISED = {
+    "dynamic_wd_adagrad": ("vsqrtps", "vdivps"),
+    "ftrl": ("vsqrtps", "vdivps"),
+    "group_ftrl": ("vsqrtps", "vdivps"),
+    "adadelta": ("vsqrtps", "vdivps"),
+    "adam": ("vsqrtps", "vdivps"),
+    "amsgrad": ("vsqrtps", "vdivps"),
+    "momentum": ("vmulps",),
+    "moving_average": ("vmulps",),
+    "rmsprop": ("vsqrtps", "vdivpd"),
+    "rmspropv2": ("vsqrtps", "vdivpd"),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 instructions")
+@pytest.mark.parametrize(("name", "instructions"), VECTORISED.items(), ids=VECTORISED.keys())
+def test_the_loop_over_a_segment_is_vectorised(name, instructions):
+    """Nothing else shows when a constant turns an expression into float64 or a length makes the loop unroll."""
+    apply = row_optimizer(o.optimizer_named(name), 16).apply
+    signature = "void(f4[::1], i8[::1], i8, i8, f4[:, ::1], i8, i8, f4, f4[::1], i8)"
+    compiled = numba.njit(signature, nogil=True, error_model="numpy", fastmath={"contract"})(apply.py_func)
+    assembly = compiled.inspect_asm(compiled.signatures[0])
+    assert [instruction for instruction in instructions if instruction not in assembly] == []
+    assert name.startswith("rmsprop") or "vcvtss2sd" not in assembly

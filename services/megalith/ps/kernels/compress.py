@@ -13,9 +13,11 @@ import numpy as np
 
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
+from megalith.ps.kernels.prefetch import prefetch
 from megalith.ps.kernels.unaligned import load_float, load_half, store_float, store_half
 
 FLOAT32_TINY = np.float32(1.17549435e-38)
+AHEAD = 16  # rows are random, and compressed ones mostly fit in one cache line each
 
 
 @kernel
@@ -44,6 +46,8 @@ def encode_fp32(vectors: F32, column: int, dim: int, params: F32, starts: I64, o
 def decode_fp32(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int) -> None:
     """No params."""
     for i in range(starts.size):
+        if i + AHEAD < starts.size:
+            prefetch(rows, starts[i + AHEAD] + offset)
         at, first = np.uint64(starts[i] + offset), np.uint64(column)
         if starts[i] < 0:
             out[i, column : column + dim] = 0
@@ -66,6 +70,8 @@ def encode_fp16(vectors: F32, column: int, dim: int, params: F32, starts: I64, o
 def decode_fp16(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int) -> None:
     """No params."""
     for i in range(starts.size):
+        if i + AHEAD < starts.size:
+            prefetch(rows, starts[i + AHEAD] + offset)
         at, first = np.uint64(starts[i] + offset), np.uint64(column)
         if starts[i] < 0:
             out[i, column : column + dim] = 0
@@ -101,6 +107,8 @@ def decode_int8(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: 
     """Params: what one unit is worth, the spacing of fixed_r8 or the amplitude of one_bit."""
     unit = params[0]
     for i in range(starts.size):
+        if i + AHEAD < starts.size:
+            prefetch(rows, starts[i + AHEAD] + offset)
         at, first = np.uint64(starts[i] + offset), np.uint64(column)
         if starts[i] < 0:
             out[i, column : column + dim] = 0
