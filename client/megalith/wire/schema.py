@@ -1,5 +1,6 @@
 """What a table and a variable look like: plain values that the SDK builds, the wire carries and a ps obeys."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,9 @@ __all__ = [
 ]
 
 
+NUM_SLOTS = 1 << 15  # feature slots that an id can name in its bits 48..62
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One slice of a row, with its own initializer and optimizer."""
@@ -82,14 +86,34 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """A table: a name and the slices of its rows, in order."""
+    """A table: a name, the slices of its rows, in order, and the rules for which rows it keeps."""
 
     name: str
     segments: tuple[Segment, ...]
+    # Days of data time without an update after which a row may be dropped, and exceptions by slot (fid bits 48..62).
+    expire_days: int = 36500
+    expire_days_by_slot: Mapping[int, int] = field(default_factory=dict)
+    # Bytes of index and rows that the table never exceeds; 0 is no limit. At the limit new ids are refused.
+    memory_budget_bytes: int = 0
+    # One expiry drops at most this share of the rows, the longest overdue first: a jump of the data's clock, or one
+    # wrong timestamp, then cannot empty the table.
+    max_expire_share: float = 1.0
+    # Rows to make room for at once; more saves growing, unused ones cost 21 bytes each.
+    initial_capacity: int = 1
+    # Random initializers depend on it and the id alone, so a row starts the same on any server.
+    seed: int = 0
+    # Rows of a push with NaN or infinity: refuse the whole push, or leave them out and count them.
+    skip_nonfinite: bool = False
 
     def __post_init__(self) -> None:
         require(bool(self.name), "table: the name is empty")
         require(bool(self.segments), f"table {self.name}: it has no segments")
+        for slot, days in {-1: self.expire_days, **self.expire_days_by_slot}.items():
+            require(-1 <= slot < NUM_SLOTS, f"table {self.name}: slot {slot} is outside 0..{NUM_SLOTS - 1}")
+            require(0 <= days <= 10**6, f"table {self.name}: expire_days {days} is outside 0..1000000")
+        require(self.memory_budget_bytes >= 0, f"table {self.name}: memory_budget_bytes is negative")
+        require(0 < self.max_expire_share <= 1, f"table {self.name}: max_expire_share is outside (0, 1]")
+        require(0 <= self.initial_capacity <= 2**32 - 2, f"table {self.name}: initial_capacity is outside 0..2^32-2")
 
     @property
     def dim(self) -> int:

@@ -26,9 +26,7 @@ class Reservation:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._map = mmap.mmap(
-            -1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        )
+        self._map = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
         whole = np.frombuffer(self._map, np.uint8)
         self._begin = -whole.ctypes.data % HUGE_PAGE
         self.bytes: NDArray[np.uint8] = whole[self._begin : self._begin + nbytes]
@@ -41,7 +39,9 @@ class Reservation:
                 return cls(nbytes)
             except OSError as error:
                 if nbytes <= least:
-                    raise LimitExceeded(f"the system refuses to reserve {nbytes} bytes of addresses: {error}") from error
+                    raise LimitExceeded(
+                        f"the system refuses to reserve {nbytes} bytes of addresses: {error}"
+                    ) from error
                 nbytes = max(least, nbytes // 2)
                 logger.warning("address space refused, trying less nbytes=%d", nbytes)
 
@@ -50,7 +50,7 @@ class Reservation:
         return self.bytes.view(dtype)
 
     def use_huge_pages(self, begin: int, end: int) -> None:
-        """Whole huge pages in [begin, end) from now on: random reads of a large table then miss the TLB half as often."""
+        """Huge pages in [begin, end) from now on: without them every random read of a large table misses the TLB."""
         self._advise("MADV_HUGEPAGE", begin, end)
 
     def collapse(self, begin: int, end: int) -> None:

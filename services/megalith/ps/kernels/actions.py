@@ -8,7 +8,7 @@ from numba.extending import overload
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import Rows
+from megalith.ps.kernels.layout import Int, Rows
 from megalith.ps.kernels.segments import apply_segments, fill_segments
 
 
@@ -16,19 +16,19 @@ class Update(NamedTuple):
     """One optimizer step per position; inputs are gradients."""
 
     segments: Any
-    step: int
+    step: Int
 
 
 class Assign(NamedTuple):
     """The first `width` floats become the inputs: the embedding, or the whole row when it is restored."""
 
-    width: int
+    width: Int
 
 
 class AssignAdd(NamedTuple):
     """The inputs are added to the first `width` floats."""
 
-    width: int
+    width: Int
 
 
 class Reinitialize(NamedTuple):
@@ -79,7 +79,7 @@ def reinitialize(
     fill_segments(action.fills, rows.values, starts, keys[positions])
 
 
-_KERNELS = {Update: update, Assign: assign, AssignAdd: assign_add, Reinitialize: reinitialize}
+_KERNELS: dict[type, Any] = {Update: update, Assign: assign, AssignAdd: assign_add, Reinitialize: reinitialize}
 
 
 def perform(action: Any, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32) -> None:

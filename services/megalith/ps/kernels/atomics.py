@@ -1,20 +1,23 @@
 """Loads, stores and swaps that other threads see in order, on int64 arrays (1-D, contiguous)."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from numba import types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.layout import Int
+
 _ALIGN = 8
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    return builder.gep(arrayobj.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+    return builder.gep(cast(Any, arrayobj).make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
 
 
-@intrinsic
-def load_acquire(typingctx: Any, array: Any, index: Any) -> Any:
+def _load_acquire(typingctx: Any, array: Any, index: Any) -> Any:
     """array[index]; what this thread reads afterwards is at least as new."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -23,8 +26,7 @@ def load_acquire(typingctx: Any, array: Any, index: Any) -> Any:
     return types.int64(array, index), codegen
 
 
-@intrinsic
-def store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+def _store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """array[index] = value; who sees it sees everything this thread wrote before."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -35,8 +37,7 @@ def store_release(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, index, value), codegen
 
 
-@intrinsic
-def compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, value: Any) -> Any:
+def _compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, value: Any) -> Any:
     """Set array[index] to value if it is expected; whether it was."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -49,8 +50,7 @@ def compare_exchange(typingctx: Any, array: Any, index: Any, expected: Any, valu
     return types.boolean(array, index, expected, value), codegen
 
 
-@intrinsic
-def fence(typingctx: Any) -> Any:
+def _fence(typingctx: Any) -> Any:
     """Keep the reads and writes before it before those after it, except an earlier write and a later read."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -60,5 +60,9 @@ def fence(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-sched_yield = types.ExternalFunction("sched_yield", types.intc())
+load_acquire = cast(Callable[[I64, Int], int], intrinsic(_load_acquire))
+store_release = cast(Callable[[I64, Int, Int], None], intrinsic(_store_release))
+compare_exchange = cast(Callable[[I64, Int, Int, Int], bool], intrinsic(_compare_exchange))
+fence = cast(Callable[[], None], intrinsic(_fence))
+sched_yield = cast(Callable[[], int], types.ExternalFunction("sched_yield", types.intc()))
 """libc's: let another thread run, for a waiter whose holder may have lost the CPU."""

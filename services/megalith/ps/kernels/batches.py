@@ -5,10 +5,11 @@ import numpy as np
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.codes import code_of
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.layout import Int
 
 
 @kernel
-def distinct(keys: I64, first: I64, group: I64) -> int:
+def distinct(keys: I64, first: I64, group: I64) -> Int:
     """Number the distinct keys in order of first appearance; how many there are.
 
     first[k] is the position where key number k appears first, group[i] the number of keys[i].
@@ -49,7 +50,7 @@ def is_finite(flat: F32) -> bool:
     bits, worst = flat.view(np.int32), np.int32(0)
     for i in range(np.uint64(bits.size)):
         worst = max(worst, bits[i] & np.int32(0x7F800000))
-    return worst < np.int32(0x7F800000)
+    return bool(worst < np.int32(0x7F800000))
 
 
 @kernel

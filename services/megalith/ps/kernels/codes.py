@@ -4,7 +4,7 @@ import numpy as np
 
 from megalith.ps.kernels._jit import inlined
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITION_BITS
+from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITION_BITS, Int
 
 # Odd constants of two rounds of multiply and shift (Pelle Evensen's moremur), and their inverses modulo 2^64. Another
 # mixer than the one that routes ids to servers: a server sees only ids whose routing hash is in its range.
@@ -19,7 +19,7 @@ _BITS, _32, _LINE_SHIFT = np.uint64(PARTITION_BITS), np.uint64(32), np.uint64(2)
 
 
 @inlined
-def code_of(key: np.int64) -> np.uint64:
+def code_of(key: Int) -> np.uint64:
     """A bijection of 64 bits whose top bits depend on every bit of the key."""
     x = np.uint64(key)
     x ^= x >> _SHIFT_1
@@ -30,7 +30,7 @@ def code_of(key: np.int64) -> np.uint64:
 
 
 @inlined
-def key_of(code: np.uint64) -> np.int64:
+def key_of(code: np.uint64) -> Int:
     """The key whose code it is."""
     x = code * _INVERSE_2
     x ^= (x >> _SHIFT_2) ^ (x >> _SHIFT_2_TWICE)
@@ -39,12 +39,12 @@ def key_of(code: np.uint64) -> np.int64:
 
 
 @inlined
-def partition_of(code: np.uint64) -> np.int64:
+def partition_of(code: np.uint64) -> Int:
     return np.int64(code >> _TOP)
 
 
 @inlined
-def home_of(parts: I64, record: np.int64, code: np.uint64) -> np.int64:
+def home_of(parts: I64, record: Int, code: np.uint64) -> Int:
     """The slot where the search for a code begins, the first of a cache line; it falls as the code rises."""
     share = (~code << _BITS) >> _32
     lines = np.uint64(parts[record + CAPACITY]) >> _LINE_SHIFT

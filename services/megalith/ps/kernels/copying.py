@@ -23,7 +23,7 @@ def _copy_floats(typingctx: Any, source: Any, begin: Any, target: Any, at: Any, 
         arrays = (cast(Any, arrayobj).make_array(signature.args[i])(context, builder, args[i]) for i in (0, 2))
         source, target = (builder.gep(array.data, [args[i]]) for array, i in zip(arrays, (1, 3), strict=True))
         left = context.cast(builder, args[4], signature.args[4], types.intp)
-        done = cgutils.alloca_once_value(builder, left.type(0))
+        done = cast(Any, cgutils).alloca_once_value(builder, left.type(0))
         for stride in _STRIDES:
             steps = builder.sdiv(left, left.type(stride))
             pointer = ir.VectorType(ir.FloatType(), stride).as_pointer() if stride > 1 else ir.FloatType().as_pointer()

@@ -9,7 +9,7 @@ from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.kernels.index import find, holds, row_of, time_of
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import BLOCK, PARTITIONS, RECORD, VERSION, Index
+from megalith.ps.kernels.layout import BLOCK, PARTITIONS, RECORD, VERSION, Index, Int
 from megalith.ps.kernels.prefetch import prefetch
 
 _LINE = 16  # floats in a cache line
@@ -30,7 +30,7 @@ def is_undisturbed(parts: I64, versions: I64) -> bool:
     for partition in range(PARTITIONS):
         version = parts[partition * RECORD + VERSION]
         changed |= (version ^ versions[partition]) | (version & 1)
-    return changed == 0
+    return bool(changed == 0)
 
 
 @inlined
@@ -41,14 +41,14 @@ def is_changed(parts: I64, versions: I64, code: np.uint64) -> bool:
 
 
 @inlined
-def find_row(index: Index, code: np.uint64) -> np.int64:
+def find_row(index: Index, code: np.uint64) -> Int:
     """The row of a key, -1 if absent."""
     slot = find(index.slots, home_of(index.parts, partition_of(code) * RECORD, code), code)
     return row_of(index.slots[2 * slot + 1]) if index.slots[2 * slot] == code else -1
 
 
 @inlined
-def prefetch_row(values: F32, start: np.int64, count: np.int64) -> None:
+def prefetch_row(values: F32, start: Int, count: Int) -> None:
     prefetch(values, start)
     line = _LINE
     while line < count:
@@ -57,7 +57,7 @@ def prefetch_row(values: F32, start: np.int64, count: np.int64) -> None:
 
 
 @kernel
-def gather(index: Index, values: F32, width: int, keys: I64, out: F32) -> int:
+def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
     """out[i] = the first out.shape[1] floats of the row of keys[i], zeros if absent; the number found.
 
     Three stages per block, so that the misses of each overlap: fetch the slots, find the rows and fetch them, copy. At
@@ -103,7 +103,7 @@ def gather(index: Index, values: F32, width: int, keys: I64, out: F32) -> int:
 
 
 @kernel
-def gather_late(index: Index, values: F32, width: int, keys: I64, late: I64, out: F32) -> int:
+def gather_late(index: Index, values: F32, width: Int, keys: I64, late: I64, out: F32) -> Int:
     """Read the positions `late` again, round after round, until each was read without a writer beside it."""
     parts, left, found, rounds, flat = index.parts, late.size, 0, 0, out.reshape(-1)
     while left > 0:
@@ -126,7 +126,7 @@ def gather_late(index: Index, values: F32, width: int, keys: I64, late: I64, out
             if is_latched:
                 leave(parts, record)
             if is_whole:
-                found += start >= 0
+                found += 1 if start >= 0 else 0
             else:
                 late[remaining] = late[i]
                 remaining += 1
@@ -138,7 +138,7 @@ def gather_late(index: Index, values: F32, width: int, keys: I64, late: I64, out
 
 
 @kernel
-def gather_entries(index: Index, values: F32, width: int, keys: I64, out: F32, times: I64) -> None:
+def gather_entries(index: Index, values: F32, width: Int, keys: I64, out: F32, times: I64) -> None:
     """Whole rows with their times, each read under its latch; -1 is the time of an absent key."""
     flat = out.reshape(-1)
     for i in range(keys.size):

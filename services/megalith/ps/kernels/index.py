@@ -17,7 +17,7 @@ import numpy as np
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.codes import home_of
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, ROOM, SPILL, U64, USED
+from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, ROOM, SPILL, U64, USED, Int
 
 _ROW_MASK = np.uint64(0xFFFFFFFF)
 _TIME_SHIFT = np.uint64(32)
@@ -26,23 +26,23 @@ _1, _2, _4, _6, _8 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6), np.
 
 
 @inlined
-def row_of(entry: np.uint64) -> np.int64:
+def row_of(entry: np.uint64) -> Int:
     """The row in a slot's second word; -1 for a free slot."""
     return np.int64(entry & _ROW_MASK) - 1
 
 
 @inlined
-def time_of(entry: np.uint64) -> np.int64:
+def time_of(entry: np.uint64) -> Int:
     return np.int64(entry >> _TIME_SHIFT)
 
 
 @inlined
-def entry_of(row: np.int64, time_s: np.int64) -> np.uint64:
+def entry_of(row: Int, time_s: Int) -> np.uint64:
     return (np.uint64(time_s) << _TIME_SHIFT) | np.uint64(row + 1)
 
 
 @inlined
-def find(slots: U64, home: np.int64, code: np.uint64) -> np.int64:
+def find(slots: U64, home: Int, code: np.uint64) -> Int:
     """The slot of a code, or the one where it belongs; `holds` tells which.
 
     A whole cache line is compared without a branch: at 0.67 full that is 1.1 lines a search. Slot by slot, the branch
@@ -62,12 +62,12 @@ def find(slots: U64, home: np.int64, code: np.uint64) -> np.int64:
 
 
 @inlined
-def holds(slots: U64, slot: np.int64, code: np.uint64) -> bool:
-    return slots[2 * slot] == code and slots[2 * slot + 1] != _ZERO
+def holds(slots: U64, slot: Int, code: np.uint64) -> bool:
+    return bool(slots[2 * slot] == code and slots[2 * slot + 1] != _ZERO)
 
 
 @kernel
-def insert(slots: U64, slot: np.int64, code: np.uint64, entry: np.uint64) -> None:
+def insert(slots: U64, slot: Int, code: np.uint64, entry: np.uint64) -> None:
     """Put an absent key at its slot; the rest of its cluster moves up by one."""
     while slots[2 * slot + 1] != _ZERO:
         code, slots[2 * slot] = slots[2 * slot], code
@@ -78,15 +78,15 @@ def insert(slots: U64, slot: np.int64, code: np.uint64, entry: np.uint64) -> Non
 
 
 @inlined
-def is_tight(slots: U64, parts: I64, record: np.int64, more: np.int64) -> bool:
+def is_tight(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """Whether the partition has to grow before `more` keys come: too full, or a cluster near the end of its range."""
     last = parts[record + FIRST] + parts[record + CAPACITY] + SPILL - 1
     is_full = parts[record + USED] + more > np.int64(parts[record + CAPACITY] * GROW_AT)
-    return is_full or slots[2 * (last - more) + 1] != _ZERO
+    return bool(is_full or slots[2 * (last - more) + 1] != _ZERO)
 
 
 @kernel
-def pack(slots: U64, first: np.int64, old_end: np.int64, new_end: np.int64) -> np.int64:
+def pack(slots: U64, first: Int, old_end: Int, new_end: Int) -> Int:
     """Move the entries of [first, old_end) to the end of [first, new_end), in order; the first slot of them."""
     write = new_end
     for slot in range(old_end - 1, first - 1, -1):
@@ -101,7 +101,7 @@ def pack(slots: U64, first: np.int64, old_end: np.int64, new_end: np.int64) -> n
 
 
 @kernel
-def lay_out(slots: U64, parts: I64, record: np.int64, packed: np.int64, end: np.int64) -> bool:
+def lay_out(slots: U64, parts: I64, record: Int, packed: Int, end: Int) -> bool:
     """Move packed entries to their homes, in order. False if they run over the end; the rest is then still packed."""
     free = parts[record + FIRST]
     for slot in range(packed, end):
@@ -118,7 +118,7 @@ def lay_out(slots: U64, parts: I64, record: np.int64, packed: np.int64, end: np.
 
 
 @kernel
-def stretch(slots: U64, parts: I64, record: np.int64, more: np.int64) -> bool:
+def stretch(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """Grow the partition in place until `more` keys fit; False if the addresses do not suffice.
 
     Keys chosen to collide can make one growth too small; it then goes on, and at the end of the addresses back.

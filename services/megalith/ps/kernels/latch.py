@@ -8,18 +8,16 @@ are reserved once and never unmapped while the table lives.
 No kernel blocks, allocates a Python object or needs the interpreter between `enter` and `leave`.
 """
 
-import numpy as np
-
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.atomics import compare_exchange, fence, load_acquire, sched_yield, store_release
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import VERSION
+from megalith.ps.kernels.layout import VERSION, Int
 
 _SPINS = 64  # tries before the CPU is offered to another thread: about 1 us, a block of ids takes 3
 
 
 @inlined
-def try_enter(parts: I64, record: np.int64) -> bool:
+def try_enter(parts: I64, record: Int) -> bool:
     """Become the partition's writer if there is none."""
     version = load_acquire(parts, record + VERSION)
     if version & 1 or not compare_exchange(parts, record + VERSION, version, version + 1):
@@ -29,7 +27,7 @@ def try_enter(parts: I64, record: np.int64) -> bool:
 
 
 @kernel
-def enter(parts: I64, record: np.int64) -> None:
+def enter(parts: I64, record: Int) -> None:
     """Become the partition's writer; wait for the one inside."""
     tries = 0
     while not try_enter(parts, record):
@@ -39,12 +37,12 @@ def enter(parts: I64, record: np.int64) -> None:
 
 
 @inlined
-def leave(parts: I64, record: np.int64) -> None:
+def leave(parts: I64, record: Int) -> None:
     store_release(parts, record + VERSION, parts[record + VERSION] + 1)
 
 
 @inlined
-def take_latch(words: I64, index: np.int64) -> None:
+def take_latch(words: I64, index: Int) -> None:
     """A plain spin lock in words[index]; held for some dozens of instructions."""
     tries = 0
     while not compare_exchange(words, index, 0, 1):
@@ -54,5 +52,5 @@ def take_latch(words: I64, index: np.int64) -> None:
 
 
 @inlined
-def drop_latch(words: I64, index: np.int64) -> None:
+def drop_latch(words: I64, index: Int) -> None:
     store_release(words, index, 0)

@@ -12,7 +12,7 @@ The index is cut into PARTITIONS by the top bits of the code. Each has a record 
 pair of cache lines, so that two threads at work in neighbouring partitions do not share a line.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from megalith.ps.kernels.dtypes import F32, I64
 
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
+Int = Any  # an int to the caller, an int64 to the compiler; naming either makes every cast of the other an error
 
 PARTITION_BITS = 5  # 32 writers may be at work in one table, and a growing partition holds up 3 % of the ids
 PARTITIONS = 1 << PARTITION_BITS

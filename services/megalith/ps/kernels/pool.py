@@ -5,11 +5,11 @@ import numpy as np
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.dtypes import I64
 from megalith.ps.kernels.latch import drop_latch, take_latch
-from megalith.ps.kernels.layout import POOL_FREE, POOL_LATCH, POOL_LIMIT, POOL_NEXT, Rows
+from megalith.ps.kernels.layout import POOL_FREE, POOL_LATCH, POOL_LIMIT, POOL_NEXT, Int, Rows
 
 
 @kernel
-def take_rows(rows: Rows, count: int, out: I64) -> int:
+def take_rows(rows: Rows, count: Int, out: I64) -> Int:
     """Claim up to `count` rows into out[0..]; how many there were. The limit holds for the rows in use."""
     pool = rows.pool
     take_latch(pool, POOL_LATCH)

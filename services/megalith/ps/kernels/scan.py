@@ -23,6 +23,7 @@ from megalith.ps.kernels.layout import (
     U64,
     USED,
     Index,
+    Int,
     Rows,
 )
 from megalith.ps.kernels.pool import give_rows
@@ -42,7 +43,7 @@ def rank_of(code: np.uint64) -> np.uint64:
 
 
 @inlined
-def overdue(expire_s: I64, key: np.int64, time_s: np.int64, now_s: np.int64) -> np.int64:
+def overdue(expire_s: I64, key: Int, time_s: Int, now_s: Int) -> Int:
     """Seconds since the row expired, negative while it is alive. The slot of an id is its bits 48..62."""
     return now_s - time_s - expire_s[np.int64((np.uint64(key) >> _SLOT_SHIFT) & _SLOT_MASK)]
 
@@ -54,18 +55,18 @@ def dump(
     rank: np.uint64,
     last: np.uint64,
     expire_s: I64,
-    now_s: int,
+    now_s: Int,
     ranks: U64,
     keys: I64,
     out: F32,
     times: I64,
-) -> int:
+) -> Int:
     """Copy the rows of ranks rank..last that are not expired, as many as fit in `keys`; how many.
 
     `expire_s` may be empty: then all rows count as alive. ranks[i] is the rank of keys[i].
     """
     slots, parts, width, flat = index.slots, index.parts, rows.template.size, out.reshape(-1)
-    count, is_done = 0, False
+    count, is_done = 0, bool(rank > last)
     while count < keys.size and not is_done:
         record, visited = np.int64(rank >> _TOP) * RECORD, 0
         enter(parts, record)
@@ -83,7 +84,7 @@ def dump(
                 ranks[count], keys[count], times[count] = rank, key, time_of(entry)
                 copy_floats(rows.values, row_of(entry) * width, flat, count * width, width)
                 count += 1
-            is_done = rank >= last
+            is_done = bool(rank >= last)
             rank += _ONE
         leave(parts, record)
         if slot >= end and not is_done:
@@ -93,7 +94,7 @@ def dump(
 
 
 @kernel
-def list_overdue(index: Index, expire_s: I64, now_s: int, out: I64) -> int:
+def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
     """The overdue seconds of expired rows, as many as fit in `out`; how many rows are expired."""
     slots, parts, count = index.slots, index.parts, 0
     for partition in range(PARTITIONS):
@@ -112,7 +113,7 @@ def list_overdue(index: Index, expire_s: I64, now_s: int, out: I64) -> int:
 
 
 @kernel
-def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: int, least_s: int, ties: int) -> int:
+def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int) -> Int:
     """Drop rows overdue by more than `least_s`, and `ties` of those overdue by exactly that; how many were dropped.
 
     One pass per partition under its latch closes the gaps as it goes: 5 ns a slot, 2 ms at 10 M rows.

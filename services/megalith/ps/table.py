@@ -1,0 +1,254 @@
+"""The embedding table: int64 ids to rows of floats that learn."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from megalith.ps import batch
+from megalith.ps.index import MOST_BYTES_PER_ENTRY, IndexMemory
+from megalith.ps.kernels import actions, gather, scan
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.memory import addressable_rows, rows_within
+from megalith.ps.row_layout import RowLayout
+from megalith.ps.rows import RowMemory
+from megalith.ps.table_stats import TableStats, WriteResult
+from megalith.ps.writer import EVERYTHING, AdmissionFilter, Writer
+from megalith.wire.errors import InvalidRequest, ShapeMismatch, TableConflict
+from megalith.wire.schema import TableConfig
+
+
+class TouchedKeys(Protocol):
+    """Remembers which ids changed."""
+
+    def add(self, keys: I64) -> int:
+        """Note keys; how many were forgotten for lack of room."""
+
+
+class Entries(NamedTuple):
+    """Whole rows. An absent key has time -1 and zeros."""
+
+    values: F32
+    state: F32
+    times: I64
+
+
+class Slice(NamedTuple):
+    """A part of a dump: `rows` holds embedding and state. `offset` is where the next call goes on."""
+
+    offset: int
+    keys: I64
+    rows: F32
+    times: I64
+
+
+class EmbeddingTable:
+    """A collisionless table. Any number of threads may call any method.
+
+    What is locked: each partition of the index (a thirty-second of the ids) has a latch, a version counter that guards
+    its slots and the rows they refer to. A write holds one latch at a time, for 64 ids. A lookup takes none: it reads,
+    and reads again what a writer may have touched meanwhile. So a row is always seen whole, by lookups and by dumps,
+    while a batch is not atomic: another thread may come between two of its ids. `clear` holds all latches. The pool of
+    free rows has a latch of its own, held for a few instructions. Counters and data time have a lock in the writer.
+
+    Calls with invalid arguments raise before anything changes. What a write leaves out (ids not admitted, ids without
+    room, gradients that are not finite if those are to be skipped) it counts: see `stats`.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        admission: AdmissionFilter | None = None,
+        touched: TouchedKeys | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.layout = RowLayout(config)
+        self._touched, self._clock = touched, clock
+        self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
+        self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
+        if config.memory_budget_bytes:
+            self._rows.limit(rows_within(config, self._index.nbytes, self._rows.row_bytes + MOST_BYTES_PER_ENTRY))
+        self._writer = Writer(config, self.layout, self._index, self._rows, admission)
+
+    # ------------------------------------------------------------------ reading
+
+    def lookup(self, keys: I64, out: F32 | None = None) -> F32:
+        """The embeddings of keys, zeros for absent ones; nothing is created. A given `out` is filled and returned."""
+        batch.check_keys(keys, self.config.name)
+        if out is None:
+            out = np.empty((keys.size, self.layout.dim), np.float32)
+        else:
+            batch.check_floats(out, keys.size, self.layout.dim, self.config.name, "output rows")
+        found = gather.gather(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, out)
+        with self._writer.lock:
+            self._writer.counts.looked_up += keys.size
+            self._writer.counts.found += found
+        return out
+
+    def lookup_entry(self, keys: I64) -> Entries:
+        """Embedding, optimizer state and time of each key, read together."""
+        batch.check_keys(keys, self.config.name)
+        rows, times = np.zeros((keys.size, self.layout.width), np.float32), np.empty(keys.size, np.int64)
+        gather.gather_entries(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, rows, times)
+        return Entries(rows[:, : self.layout.dim], rows[:, self.layout.dim :], times)
+
+    def contains(self, keys: I64) -> Bools:
+        batch.check_keys(keys, self.config.name)
+        out = np.empty(keys.size, np.bool_)
+        gather.contains(self._index.arrays, keys, out)
+        return out
+
+    def __len__(self) -> int:
+        return self._index.used
+
+    @property
+    def size(self) -> int:
+        """Rows in the table."""
+        return self._index.used
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of index and rows: what the memory budget counts."""
+        return self._index.nbytes + self._rows.nbytes
+
+    @property
+    def max_update_s(self) -> int:
+        """Data time: the newest request time of any write."""
+        return self._writer.max_update_s
+
+    def stats(self) -> TableStats:
+        with self._writer.lock:
+            counts = TableStats(**{name: getattr(self._writer.counts, name) for name in TableStats.__slots__})
+        counts.size, counts.nbytes = self.size, self.nbytes
+        return counts
+
+    # ------------------------------------------------------------------ writing
+
+    def assign(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+        """Set embeddings; the optimizer state of existing rows stays. The last of repeated keys wins."""
+        return self._assign(actions.Assign(self.layout.dim), keys, values, req_time_s)
+
+    def assign_add(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+        """Add to embeddings, in absent rows to their initial value."""
+        return self._assign(actions.AssignAdd(self.layout.dim), keys, values, req_time_s)
+
+    def _assign(self, action: Any, keys: I64, values: F32, req_time_s: int) -> WriteResult:
+        name = self.config.name
+        batch.check_keys(keys, name)
+        batch.check_floats(values, keys.size, self.layout.dim, name, "values")
+        batch.check_finite(values, name, "values")
+        times = self._writer.note_time(req_time_s)
+        result, _ = self._writer.write(action, keys, values, times, self._writer.admit(keys))
+        return result
+
+    def apply_gradients(
+        self,
+        keys: I64,
+        grads: F32,
+        learning_rates: Sequence[float] | F32 | None = None,
+        *,
+        req_time_s: int = 0,
+        step: int = 0,
+        dedup: bool = False,
+    ) -> WriteResult:
+        """One optimizer step for each position in order, or with `dedup` one for each distinct key with the sum.
+
+        Absent keys that are admitted get a row first. Rates default to those of the optimizers at `step`.
+        """
+        name = self.config.name
+        batch.check_keys(keys, name)
+        batch.check_floats(grads, keys.size, self.layout.gradient_width, name, "gradients")
+        if not 0 <= step < 2**48:
+            raise InvalidRequest(f"table {name}: step {step} is outside 0..2^48-1")
+        rates = self.layout.rates(learning_rates, step)
+        keys, grads, nonfinite = self._writer.finite_only(keys, grads)
+        counts: I64 | None = None
+        if dedup:
+            keys, grads, counts = batch.sum_by_key(keys, grads)
+            keys, grads, overflowed = self._writer.finite_only(keys, grads)
+            counts, nonfinite = counts if not overflowed else None, nonfinite + overflowed
+        times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
+        if self.layout.is_compiled:
+            action = actions.Update(self.layout.segments(rates), step)
+            result, applied = self._writer.write(action, keys, grads, times, admitted)
+        else:
+            result, applied = self._writer.update_held(keys, grads, rates, step, times, admitted)
+        overflow = self._touched.add(applied) if self._touched else 0
+        with self._writer.lock:
+            self._writer.counts.nonfinite += nonfinite
+            self._writer.counts.touched_overflow += overflow
+        return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
+
+    def reinitialize(self, keys: I64) -> I64:
+        """Make rows as new, creating absent ones without asking the filter; 1 for a row that existed, else 0.
+
+        The time of the rows is the wall clock's, which is no data time and does not move `max_update_s`.
+        """
+        batch.check_keys(keys, self.config.name)
+        existed = self.contains(keys)
+        times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
+        inputs = np.empty((keys.size, 0), np.float32)
+        _, applied = self._writer.write(actions.Reinitialize(self.layout.fills), keys, inputs, times, EVERYTHING)
+        overflow = self._touched.add(applied) if self._touched else 0
+        with self._writer.lock:
+            self._writer.counts.touched_overflow += overflow
+        return existed.astype(np.int64)
+
+    # ------------------------------------------------------------------ keeping and dropping
+
+    def clear(self) -> None:
+        """Drop all rows and give their memory back; `max_update_s` and the counters stay."""
+        scan.enter_all(self._index.arrays.parts)
+        try:
+            self._index.clear()
+            self._rows.clear()
+        finally:
+            scan.leave_all(self._index.arrays.parts)
+
+    def expire(self, now_s: int | None = None) -> int:
+        """Drop the rows that are expired at data time `now_s` (default: `max_update_s`); how many were dropped."""
+        return self._writer.expire(self.max_update_s if now_s is None else now_s)
+
+    def dump(
+        self, shard: int = 0, num_shards: int = 1, limit: int = 65536, offset: int = 0, *, with_expired: bool = False
+    ) -> Slice:
+        """The next rows of a shard, fewer than `limit` only at its end. Begin with offset 0, go on with the slice's.
+
+        Shards cut the ids evenly by hash. Every row that exists during the whole walk is met once, however the table
+        grows meanwhile. Rows expired at `max_update_s` are left out unless asked for.
+        """
+        if not (0 <= shard < num_shards and limit >= 1 and offset >= 0):
+            raise InvalidRequest(f"dump: shard {shard} of {num_shards}, limit {limit}, offset {offset} do not fit")
+        begin, end = (((shard + i) << 64) // num_shards for i in (0, 1))
+        keys, times, ranks = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint64)
+        rows, count = np.empty((limit, self.layout.width), np.float32), 0
+        if begin + offset < end:
+            expire_s = np.empty(0, np.int64) if with_expired else self._writer.expiry.seconds_by_slot
+            span = np.uint64(begin + offset), np.uint64(end - 1)
+            arrays = self._index.arrays, self._rows.arrays
+            count = scan.dump(*arrays, *span, expire_s, self.max_update_s, ranks, keys, rows, times)
+        following = int(ranks[count - 1]) + 1 - begin if count == limit else end - begin
+        return Slice(following, keys[:count], rows[:count], times[:count])
+
+    def load(self, keys: I64, rows: F32, times: I64, signature: str | None = None) -> WriteResult:
+        """Set whole rows, as `dump` gave them; neither filter nor touched keys take part.
+
+        `signature` is that of the table they come from (`layout.signature`): other optimizers are refused.
+        """
+        name = self.config.name
+        if signature is not None and signature != self.layout.signature:
+            raise TableConflict(f"table {name} has rows {self.layout.signature}, cannot load rows {signature}")
+        batch.check_keys(keys, name)
+        batch.check_floats(rows, keys.size, self.layout.width, name, "rows")
+        if batch.check_keys(times, name).size != keys.size:
+            raise ShapeMismatch(f"table {name}: {times.size} times for {keys.size} rows")
+        batch.check_distinct(keys, name)
+        if keys.size == 0:
+            return WriteResult()
+        for time_s in (int(times.min()), int(times.max())):
+            self._writer.note_time(time_s)
+        result, _ = self._writer.write(actions.Assign(self.layout.width), keys, rows, times, EVERYTHING)
+        return result
