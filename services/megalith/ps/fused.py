@@ -1,6 +1,6 @@
 """Several tables in one call: a server gets the ids of all of them in one message.
 
-    ids      | shard 0: table 0, table 1, ... | shard 1: table 0, ... |     concatenated; tables in the order of their names
+    ids      | shard 0: table 0, table 1, ... | shard 1: table 0, ... |     concatenated, tables in the order of names
     sizes    number of ids of each piece, at shard * K + table
     floats   the rows of the pieces in the same order, flat
 
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.ps import batch
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.table_stats import WriteResult
@@ -75,9 +76,11 @@ class TableGroup:
     ) -> list[WriteResult]:
         """One update for each piece; `learning_rates` are those of all tables' segments, one table after the other.
 
-        The pieces are updates of their own: when one raises, those before it stay applied. `dedup` sums within a piece.
+        Everything is checked before the first piece is applied. `dedup` sums within a piece.
         """
         counts, _, _ = self._offsets(ids, sizes, grads)
+        if not all(table.config.skip_nonfinite for table in self._tables):
+            batch.check_finite(grads.reshape(1, -1), "fused", "gradients")
         return [
             piece.table.apply_gradients(
                 piece.keys, piece.rows, piece.rates, req_time_s=req_time_s, step=step, dedup=dedup
@@ -110,7 +113,7 @@ class TableGroup:
         if counts.ndim != 1 or counts.size % len(self.names) or (counts < 0).any():
             raise ShapeMismatch(f"fused sizes {counts.tolist()} are not those of shards of {len(self.names)} tables")
         id_offsets = np.concatenate([[0], np.cumsum(counts)])
-        if ids.ndim != 1 or ids.size != id_offsets[-1]:
+        if batch.check_keys(ids, "fused").size != id_offsets[-1]:
             raise ShapeMismatch(f"fused sizes add up to {id_offsets[-1]} ids, but ids have shape {ids.shape}")
         dims = np.tile(self._dims, counts.size // len(self.names))
         emb_offsets = np.concatenate([[0], np.cumsum(counts * dims)])
