@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from megalith.ps import batch
-from megalith.ps.index import MOST_BYTES_PER_ENTRY, IndexMemory
+from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, gather, scan
 from megalith.ps.kernels.dtypes import F32, I64, Bools
-from megalith.ps.memory import addressable_rows, rows_within
+from megalith.ps.memory import addressable_rows, rows_within, slots_within
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.table_stats import TableStats, WriteResult
@@ -70,7 +70,8 @@ class EmbeddingTable:
         self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
         self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
         if config.memory_budget_bytes:
-            self._rows.limit(rows_within(config, self._index.nbytes, self._rows.row_bytes + MOST_BYTES_PER_ENTRY))
+            rows = rows_within(config, self._index.nbytes, self._rows.row_bytes)
+            self._rows.limit(rows, slots_within(config, rows, self._rows.row_bytes))
         self._writer = Writer(config, self.layout, self._index, self._rows, admission)
 
     # ------------------------------------------------------------------ reading
@@ -176,7 +177,7 @@ class EmbeddingTable:
             result, applied = self._writer.write(action, keys, grads, times, admitted)
         else:
             result, applied = self._writer.update_held(keys, grads, rates, step, times, admitted)
-        overflow = self._touched.add(applied) if self._touched else 0
+        overflow = 0 if self._touched is None else self._touched.add(applied)
         with self._writer.lock:
             self._writer.counts.nonfinite += nonfinite
             self._writer.counts.touched_overflow += overflow
@@ -192,7 +193,7 @@ class EmbeddingTable:
         times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
         inputs = np.empty((keys.size, 0), np.float32)
         _, applied = self._writer.write(actions.Reinitialize(self.layout.fills), keys, inputs, times, EVERYTHING)
-        overflow = self._touched.add(applied) if self._touched else 0
+        overflow = 0 if self._touched is None else self._touched.add(applied)
         with self._writer.lock:
             self._writer.counts.touched_overflow += overflow
         return existed.astype(np.int64)

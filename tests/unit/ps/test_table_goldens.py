@@ -246,9 +246,7 @@ def test_save_restore_embedding_hash_test_multithreaded() -> None:
     pieces = [table.dump(shard, 10, limit=100_000) for shard in range(10)]
     assert sorted(np.concatenate([piece.keys for piece in pieces]).tolist()) == keys.tolist()
     restored = sgd_table()
-    threads = [
-        threading.Thread(target=restored.load, args=(piece.keys, piece.rows, piece.times)) for piece in pieces
-    ]
+    threads = [threading.Thread(target=restored.load, args=(piece.keys, piece.rows, piece.times)) for piece in pieces]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -17,7 +17,7 @@ import numpy as np
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.codes import home_of
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, ROOM, SPILL, U64, USED, Int
+from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, PARTITIONS, RECORD, ROOM, SPILL, U64, USED, Int
 
 _ROW_MASK = np.uint64(0xFFFFFFFF)
 _TIME_SHIFT = np.uint64(32)
@@ -86,6 +86,15 @@ def is_tight(slots: U64, parts: I64, record: Int, more: Int) -> bool:
 
 
 @kernel
+def may_grow(parts: I64, record: Int, most_slots: Int) -> bool:
+    """Whether one more growth of the partition leaves all of them within `most_slots`."""
+    slots = np.int64(parts[record + CAPACITY] * (GROWTH - 1))
+    for partition in range(PARTITIONS):
+        slots += parts[partition * RECORD + CAPACITY] + SPILL
+    return bool(slots <= most_slots)
+
+
+@kernel
 def pack(slots: U64, first: Int, old_end: Int, new_end: Int) -> Int:
     """Move the entries of [first, old_end) to the end of [first, new_end), in order; the first slot of them."""
     write = new_end
@@ -121,7 +130,7 @@ def lay_out(slots: U64, parts: I64, record: Int, packed: Int, end: Int) -> bool:
 def stretch(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """Grow the partition in place until `more` keys fit; False if the addresses do not suffice.
 
-    Keys chosen to collide can make one growth too small; it then goes on, and at the end of the addresses back.
+    Keys chosen to collide can make one growth too little; it then goes on, and at the end of the addresses back.
     """
     first, before = parts[record + FIRST], parts[record + CAPACITY]
     need = np.int64((parts[record + USED] + more) / GROW_AT) + 1
@@ -131,7 +140,7 @@ def stretch(slots: U64, parts: I64, record: Int, more: Int) -> bool:
         end = first + new + SPILL - 1  # the last slot stays free
         packed = pack(slots, first, first + old + SPILL - 1, end)
         parts[record + CAPACITY] = new
-        if lay_out(slots, parts, record, packed, end):
+        if lay_out(slots, parts, record, packed, end) and not is_tight(slots, parts, record, more):
             return True
         old, new = new, np.int64(new * GROWTH)
     if old != before:

@@ -42,6 +42,7 @@ POOL_LATCH = 0  # 1 while a thread takes or gives rows
 POOL_NEXT = 1  # rows ever taken: the first one never used
 POOL_FREE = 2  # rows in the stack of freed ones
 POOL_LIMIT = 3  # rows that the budget and the reserved addresses allow
+POOL_SLOTS = 4  # slots of all partitions together that the budget allows
 POOL = 16  # int64 in the record
 
 BLOCK = 64  # ids whose cache misses overlap; 32 and 128 are within 3 % of it at 10 M rows

@@ -11,9 +11,9 @@ from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
 from megalith.ps.kernels.gather import prefetch_row
 from megalith.ps.kernels.grouping import group
-from megalith.ps.kernels.index import entry_of, find, holds, insert, is_tight, row_of, stretch
+from megalith.ps.kernels.index import entry_of, find, holds, insert, is_tight, may_grow, row_of, stretch
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import BLOCK, PARTITIONS, RECORD, U64, USED, Index, Int, Rows
+from megalith.ps.kernels.layout import BLOCK, PARTITIONS, POOL_SLOTS, RECORD, U64, USED, Index, Int, Rows
 from megalith.ps.kernels.pool import give_rows, take_rows
 from megalith.ps.kernels.prefetch import prefetch
 from megalith.ps.kernels.segments import fill_segments
@@ -110,11 +110,13 @@ def create(
         if starts[i] < 0:
             outcome[places[i]] = REFUSED if at(admitted, places[i]) else BARRED
             wanted += at(admitted, places[i])
-    while wanted > 0 and is_tight(index.slots, index.parts, record, wanted):
-        if not stretch(index.slots, index.parts, record, wanted):
-            return
     claimed = np.empty(wanted, np.int64)
     granted, used = take_rows(rows, wanted, claimed), 0
+    # Rows first: a full table must not grow its index for keys that it then refuses.
+    is_room = granted > 0
+    if is_room and is_tight(index.slots, index.parts, record, granted):
+        is_room = may_grow(index.parts, record, rows.pool[POOL_SLOTS])
+        is_room = is_room and stretch(index.slots, index.parts, record, granted)
     for i in range(codes.size):
         if starts[i] >= 0 or not at(admitted, places[i]):
             continue
@@ -122,7 +124,7 @@ def create(
         if holds(index.slots, slot, codes[i]):  # the same key a few positions before
             starts[i] = row_of(index.slots[2 * slot + 1]) * rows.template.size
             outcome[places[i]] = EXISTING
-        elif used < granted:
+        elif is_room and used < granted:
             insert(index.slots, slot, codes[i], entry_of(claimed[used], at(times, places[i])))
             starts[i] = claimed[used] * rows.template.size
             outcome[places[i]] = CREATED
