@@ -11,6 +11,7 @@ SLOT_BYTES = 16
 _SLOTS_PER_LINE = 4
 _SLOTS_PER_PAGE = HUGE_PAGE // SLOT_BYTES
 _LEAST_CAPACITY = 64
+_SMALL_BYTES = HUGE_PAGE // 2
 # Just after growing, a partition is GROW_AT / GROWTH full: the most index memory that an entry can cost.
 MOST_BYTES_PER_ENTRY = SLOT_BYTES * GROWTH / layout.GROW_AT
 
@@ -24,24 +25,25 @@ class IndexMemory:
 
     def __init__(self, max_entries: int, expected_entries: int) -> None:
         # A share of the hash space can exceed the mean; addresses cost nothing.
-        room = int(2 * max_entries / PARTITIONS * GROWTH / layout.GROW_AT) + 4096
+        room = int(2 * max_entries / PARTITIONS * GROWTH / layout.GROW_AT) + _SLOTS_PER_PAGE
         # An odd number of huge pages apart, so that partitions do not compete for the same sets of the TLB.
         pages = (room // _SLOTS_PER_PAGE + 1) | 1
         stride = pages * _SLOTS_PER_PAGE
-        self._memory = Reservation.largest(PARTITIONS * stride * SLOT_BYTES, PARTITIONS * HUGE_PAGE)
-        stride = self._memory.bytes.size // SLOT_BYTES // PARTITIONS // _SLOTS_PER_LINE * _SLOTS_PER_LINE
-        self._stride = stride
+        self._memory = Reservation.largest(PARTITIONS * stride * SLOT_BYTES, PARTITIONS * 2 * HUGE_PAGE)
+        stride = self._memory.bytes.size // PARTITIONS // HUGE_PAGE * _SLOTS_PER_PAGE
         self._expected = expected_entries
         parts = np.zeros(PARTITIONS * RECORD, np.int64)
-        parts[FIRST::RECORD] = np.arange(PARTITIONS) * stride
-        parts[ROOM::RECORD] = stride - SPILL
+        offset = (HUGE_PAGE - _SMALL_BYTES) // SLOT_BYTES  # so that huge pages begin after the small ones
+        parts[FIRST::RECORD] = np.arange(PARTITIONS) * stride + offset
+        parts[ROOM::RECORD] = stride - offset - SPILL
         self.arrays = Index(self._memory.array(np.uint64), parts)
         self.reset_capacities()
         for first in self._field(FIRST):
-            # The first huge page of each partition stays small pages: a small table takes kilobytes, not 64 MB.
-            begin = int(first) * SLOT_BYTES
-            self._memory.use_huge_pages(begin + HUGE_PAGE, begin + stride * SLOT_BYTES)
-        self._num_collapsed = 0
+            # Up to here a partition has small pages: a small table takes kilobytes, not 64 MB. Collapsing them later
+            # with madvise takes 5 ms a partition, as long as a whole batch of inserts.
+            self._memory.use_huge_pages(
+                int(first) * SLOT_BYTES + _SMALL_BYTES, int(first - offset + stride) * SLOT_BYTES
+            )
 
     def _field(self, name: int) -> I64:
         return self.arrays.parts[name::RECORD]
@@ -59,7 +61,7 @@ class IndexMemory:
         """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
         share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
         spread = share * GROWTH ** (np.arange(PARTITIONS) / PARTITIONS)
-        capacity = np.minimum(spread, self._stride - SPILL).astype(np.int64)
+        capacity = np.minimum(spread, self._field(ROOM)).astype(np.int64)
         self._field(CAPACITY)[:] = capacity // _SLOTS_PER_LINE * _SLOTS_PER_LINE
         self._field(USED)[:] = 0
 
@@ -67,14 +69,3 @@ class IndexMemory:
         """Forget everything and give the memory back; the caller is the writer of all partitions."""
         self._memory.release()
         self.reset_capacities()
-        self._num_collapsed = 0
-
-    def collapse_grown(self) -> None:
-        """Give partitions that outgrew their first huge page one in place of its small pages; cheap if none did."""
-        has_grown = self._field(CAPACITY) > _SLOTS_PER_PAGE
-        if int(has_grown.sum()) > self._num_collapsed:
-            self._num_collapsed = int(has_grown.sum())
-            for first in self._field(FIRST)[has_grown]:
-                begin = int(first) * SLOT_BYTES
-                self._memory.use_huge_pages(begin, begin + HUGE_PAGE)
-                self._memory.collapse(begin, begin + HUGE_PAGE)

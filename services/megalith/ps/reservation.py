@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from megalith.wire.errors import LimitExceeded
 
 HUGE_PAGE = 2 << 20
-# Not in the mmap module of Python 3.11; values of Linux.
+# Not in the mmap module of Python 3.11; the value of Linux.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
-_MADV_COLLAPSE = 25
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +50,15 @@ class Reservation:
 
     def use_huge_pages(self, begin: int, end: int) -> None:
         """Huge pages in [begin, end) from now on: without them every random read of a large table misses the TLB."""
-        self._advise("MADV_HUGEPAGE", begin, end)
-
-    def collapse(self, begin: int, end: int) -> None:
-        """Turn small pages that are in use already into huge ones, where the kernel can (Linux 6.1)."""
-        self._madvise(_MADV_COLLAPSE, begin, end)
+        option = getattr(mmap, "MADV_HUGEPAGE", None)
+        first = -(-begin // HUGE_PAGE) * HUGE_PAGE
+        length = end // HUGE_PAGE * HUGE_PAGE - first
+        if option is None or length <= 0:
+            return
+        try:
+            self._map.madvise(option, self._begin + first, length)
+        except OSError:
+            logger.debug("huge pages refused length=%d", length)
 
     def release(self) -> None:
         """Give all pages back; the memory reads as zeros again."""
@@ -63,18 +66,3 @@ class Reservation:
             self._map.madvise(mmap.MADV_DONTNEED)
         else:  # elsewhere DONTNEED may keep the contents
             self.bytes[:] = 0
-
-    def _advise(self, name: str, begin: int, end: int) -> None:
-        option = getattr(mmap, name, None)
-        if option is not None:
-            self._madvise(option, begin, end)
-
-    def _madvise(self, option: int, begin: int, end: int) -> None:
-        first = -(-begin // HUGE_PAGE) * HUGE_PAGE
-        length = end // HUGE_PAGE * HUGE_PAGE - first
-        if length <= 0:
-            return
-        try:
-            self._map.madvise(option, self._begin + first, length)
-        except OSError:
-            logger.debug("madvise refused option=%d length=%d", option, length)

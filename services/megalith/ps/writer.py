@@ -134,6 +134,5 @@ class Writer:
             self.counts.created += created
             self.counts.refused += refused
             self.counts.barred += barred
-        self._index.collapse_grown()
         written = keys[outcome <= write.CREATED] if refused or barred else keys
         return WriteResult(created, refused, barred), written
