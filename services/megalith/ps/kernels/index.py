@@ -66,7 +66,7 @@ def holds(slots: U64, slot: Int, code: np.uint64) -> bool:
     return bool(slots[2 * slot] == code and slots[2 * slot + 1] != _ZERO)
 
 
-@kernel
+@inlined
 def insert(slots: U64, slot: Int, code: np.uint64, entry: np.uint64) -> None:
     """Put an absent key at its slot; the rest of its cluster moves up by one."""
     while slots[2 * slot + 1] != _ZERO:
@@ -99,13 +99,14 @@ def pack(slots: U64, first: Int, old_end: Int, new_end: Int) -> Int:
     """Move the entries of [first, old_end) to the end of [first, new_end), in order; the first slot of them."""
     write = new_end
     for slot in range(old_end - 1, first - 1, -1):
+        # Without a branch: a free slot writes its zeros where the next entry goes. The branch would be mispredicted for
+        # every third slot.
         code, entry = slots[2 * slot], slots[2 * slot + 1]
-        if entry != _ZERO:
-            write -= 1
-            slots[2 * slot] = _ZERO
-            slots[2 * slot + 1] = _ZERO
-            slots[2 * write] = code
-            slots[2 * write + 1] = entry
+        slots[2 * slot] = _ZERO
+        slots[2 * slot + 1] = _ZERO
+        slots[2 * write - 2] = code
+        slots[2 * write - 1] = entry
+        write -= np.int64(entry != _ZERO)
     return write
 
 
