@@ -67,7 +67,7 @@ def optimizer_pass(config: o.Optimizer, rows: int, dim: int, touched: TouchedKey
 
     def run() -> int:
         for step, batch in enumerate(picked):
-            optimizer.apply(values, batch * width, 0, dim, grads, 0, dim, np.float32(0.01), optimizer.params, step)
+            optimizer.apply(values, batch * width, 0, dim, grads, 0, dim, np.float32(0.01), step)
             if touched is not None:
                 touched.add(keys[batch])
         return BATCH * len(picked)

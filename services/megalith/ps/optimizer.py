@@ -1,8 +1,7 @@
-"""From an optimizer's settings to what a table needs of it: a kernel, its parameters and the state of a row."""
+"""From an optimizer's settings to what a table needs of it: kernels, their parameters and the state of a row."""
 
-import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from megalith.ps.kernels.optimizers import (
     ftrl,
     group_adagrad,
     group_ftrl,
+    hash_net,
     momentum,
     moving_average,
     rmsprop,
@@ -28,6 +28,8 @@ from megalith.ps.kernels.optimizers import (
     sgd,
 )
 from megalith.ps.kernels.optimizers._rows import STEP_MASK, STEP_SHIFT, STEP_SLOTS
+from megalith.ps.retriever import hash_net_params
+from megalith.wire.compressors import Compressor, Fp16, Fp32, OneBit
 from megalith.wire.errors import InvalidSetting, ShapeMismatch
 from megalith.wire.optimizers import (
     Adadelta,
@@ -54,6 +56,7 @@ from megalith.wire.optimizers import (
 Apply = Callable[[F32, I64, int, int, F32, int, int, np.float32, F32, int], None]
 STEP_LIMIT = 1 << (2 * STEP_SHIFT)
 NEVER = -1
+_RAW = Fp32()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +74,23 @@ class StateField:
 
 
 @dataclass(frozen=True, slots=True)
-class RowOptimizer:
-    """One segment's optimizer, ready to run. `apply` gets `params` handed back at each call.
-
-    `takes_pulled` says that gradients come with the weights they were computed on, in as many columns again: the
-    segment's are at g + (number of columns) / 2.
-    """
+class Stage:
+    """One kernel of an update with its parameters; `name` is that of its module in kernels/optimizers."""
 
     name: str
     apply: Apply
     params: F32
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptimizer:
+    """One segment's optimizer, ready to run: stages that are applied in order, and the state that a row keeps.
+
+    `takes_pulled` says that gradients come with the weights they were computed on, in as many columns again.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
     fields: tuple[StateField, ...]
     takes_pulled: bool = False
 
@@ -97,6 +107,26 @@ class RowOptimizer:
             part = slice(field.offset, field.offset + field.width)
             state[part] = pack_steps(np.array([field.initial], np.int64)) if field.is_step else field.initial
         return state
+
+    def apply(
+        self,
+        values: F32,
+        starts: I64,
+        w: int,
+        s: int,
+        grads: F32,
+        g: int,
+        dim: int,
+        lr: np.float32,
+        step: int,
+    ) -> None:
+        """Run the stages, see kernels/optimizers/__init__.py. Those before the optimizer itself overwrite `grads`."""
+        if self.takes_pulled and (grads.shape[1] % 2 or g + dim > grads.shape[1] // 2):
+            raise ShapeMismatch(
+                f"{self.name}: {grads.shape[1]} columns cannot hold gradients and pulled weights side by side"
+            )
+        for stage in self.stages:
+            stage.apply(values, starts, w, s, grads, g, dim, lr, stage.params, step)
 
     def dump(self, state: F32) -> dict[str, NDArray[Any]]:
         """The state of rows [n, state_width] by field: [n, width] float32, or [n] int64 for a step."""
@@ -133,15 +163,29 @@ def unpack_steps(slots: F32) -> NDArray[np.int64]:
     return np.asarray((halves[:, 0] << STEP_SHIFT) + halves[:, 1])
 
 
-def row_optimizer(optimizer: Optimizer, dim: int) -> RowOptimizer:
-    """The optimizer of a segment of `dim` floats."""
+def row_optimizer(optimizer: Optimizer, dim: int, compressor: Compressor = _RAW) -> RowOptimizer:
+    """The optimizer of a segment of `dim` floats whose lookups show what `compressor` will store."""
     if dim < 1:
         raise InvalidSetting(f"{optimizer.name}: a segment of {dim} floats has nothing to optimize")
+    row = _wrapped(optimizer, dim)
+    if row.takes_pulled and not isinstance(compressor, Fp32 | Fp16):
+        raise InvalidSetting(f"{row.name}: pulled weights of {compressor.name} segments are not the stored ones")
+    if isinstance(compressor, OneBit):
+        derivative = Stage("hash_net", hash_net.apply, hash_net_params(compressor))
+        return replace(row, stages=(derivative, *row.stages))
+    return row
+
+
+def _wrapped(optimizer: Optimizer, dim: int) -> RowOptimizer:
     match optimizer:
         case Dc(base, strength):
-            return _compensated(row_optimizer(base, dim), strength)
+            row = _wrapped(base, dim)
+            before = Stage("dc", dc.apply, np.array([strength], np.float32))
+            return replace(row, name=f"dc({row.name})", stages=(before, *row.stages), takes_pulled=True)
         case StochasticRoundingFloat16(base):
-            return _rounded(row_optimizer(base, dim))
+            row = _wrapped(base, dim)
+            after = Stage("rounding", rounding.apply, np.zeros(1, np.float32))
+            return replace(row, name=f"{optimizer.name}({row.name})", stages=(*row.stages, after))
         case _:
             return _plain(optimizer, dim)
 
@@ -202,54 +246,5 @@ def _build(
     for name, width, initial in state:
         fields.append(StateField(name, offset, width, initial, is_step=name.endswith("_step")))
         offset += width
-    return RowOptimizer(optimizer.name, apply, np.array(params, np.float32), tuple(fields))
-
-
-def _compensated(base: RowOptimizer, strength: float) -> RowOptimizer:
-    """`base` behind delay compensation; the correction happens for the whole call before its first step."""
-
-    def apply(
-        values: F32,
-        starts: I64,
-        w: int,
-        s: int,
-        grads: F32,
-        g: int,
-        dim: int,
-        lr: np.float32,
-        params: F32,
-        step: int,
-    ) -> None:
-        pulled = g + grads.shape[1] // 2
-        if pulled < g + dim or grads.shape[1] % 2:
-            raise ShapeMismatch(
-                f"dc: gradients of {grads.shape[1]} columns cannot hold gradients and pulled weights side by side"
-            )
-        corrected = np.empty((len(starts), dim), np.float32)
-        dc.compensate(values, starts, w, grads, g, pulled, dim, np.float32(strength), corrected)
-        base.apply(values, starts, w, s, corrected, 0, dim, lr, params, step)
-
-    return RowOptimizer(f"dc({base.name})", apply, base.params, base.fields, takes_pulled=True)
-
-
-def _rounded(base: RowOptimizer) -> RowOptimizer:
-    """`base`, with the touched weights rounded after the call's last step."""
-    calls = itertools.count()  # one interpreter instruction, so threads never get the same number
-
-    def apply(
-        values: F32,
-        starts: I64,
-        w: int,
-        s: int,
-        grads: F32,
-        g: int,
-        dim: int,
-        lr: np.float32,
-        params: F32,
-        step: int,
-    ) -> None:
-        base.apply(values, starts, w, s, grads, g, dim, lr, params, step)
-        rounding.round_to_half(values, starts, w, dim, step, next(calls))
-
-    name = f"stochastic_rounding_float16({base.name})"
-    return RowOptimizer(name, apply, base.params, base.fields, base.takes_pulled)
+    stage = Stage(optimizer.name, apply, np.array(params, np.float32))
+    return RowOptimizer(optimizer.name, (stage,), tuple(fields))

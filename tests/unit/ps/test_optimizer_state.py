@@ -30,7 +30,8 @@ def test_the_state_has_its_width_and_names(config, width, names):
     optimizer = row_optimizer(config, D)
     assert optimizer.state_width == len(optimizer.initial_state) == width
     assert [field.name for field in optimizer.fields] == names
-    assert optimizer.initial_state.dtype == optimizer.params.dtype == np.float32
+    assert optimizer.initial_state.dtype == np.float32
+    assert all(stage.params.dtype == np.float32 for stage in optimizer.stages)
     state = np.random.default_rng(0).integers(0, 1000, (3, width)).astype(np.float32)
     np.testing.assert_array_equal(optimizer.load(optimizer.dump(state), 3), state)
 
