@@ -27,7 +27,7 @@ from megalith.wire.optimizers import (
     Sgd,
     StochasticRoundingFloat16,
 )
-from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule
+from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule, default_schedule, learning_rates
 from megalith.wire.validation import require
 
 __all__ = [
@@ -70,11 +70,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One slice of a row, with its own initializer and optimizer."""
+    """One slice of a row: how it starts, moves, how fast, and how serving stores it."""
 
     dim: int
     initializer: Initializer = field(default_factory=Zeros)
     optimizer: Optimizer = field(default_factory=Adagrad)
+    compressor: Compressor = field(default_factory=Fp32)
+    schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
 
     def __post_init__(self) -> None:
         require(1 <= self.dim <= 65536, f"segment: dim {self.dim} is outside 1..65536")
@@ -95,6 +97,10 @@ class TableConfig:
     def dim(self) -> int:
         """Floats of a row that a pull returns."""
         return sum(segment.dim for segment in self.segments)
+
+    def learning_rates(self, step: int) -> NDArray[np.float32]:
+        """One rate per segment at `step`: what an update takes."""
+        return learning_rates([s.schedule or default_schedule(s.optimizer) for s in self.segments], step)
 
 
 @dataclass(frozen=True, slots=True)
