@@ -93,14 +93,14 @@ class TableConfig:
         require(bool(self.name), "table: the name is empty")
         require(bool(self.segments), f"table {self.name}: it has no segments")
 
+    def learning_rates(self, step: int) -> NDArray[np.float32]:
+        """One rate per segment at `step`: what an update takes."""
+        return learning_rates([s.schedule or default_schedule(s.optimizer) for s in self.segments], step)
+
     @property
     def dim(self) -> int:
         """Floats of a row that a pull returns."""
         return sum(segment.dim for segment in self.segments)
-
-    def learning_rates(self, step: int) -> NDArray[np.float32]:
-        """One rate per segment at `step`: what an update takes."""
-        return learning_rates([s.schedule or default_schedule(s.optimizer) for s in self.segments], step)
 
 
 @dataclass(frozen=True, slots=True)
