@@ -27,7 +27,16 @@ from megalith.ps.kernels.optimizers import (
     rounding,
     sgd,
 )
-from megalith.ps.kernels.optimizers._rows import STEP_MASK, STEP_SHIFT, STEP_SLOTS
+from megalith.ps.kernels.optimizers._rows import STEP_SLOTS
+from megalith.ps.optimizer_state import (
+    NEVER,
+    StateField,
+    check_step,
+    dump_state,
+    initial_state,
+    lay_out,
+    load_state,
+)
 from megalith.ps.retriever import hash_net_params
 from megalith.wire.compressors import Compressor, Fp16, Fp32, OneBit
 from megalith.wire.errors import InvalidSetting, ShapeMismatch
@@ -54,23 +63,7 @@ from megalith.wire.optimizers import (
 
 # (values, starts, w, s, grads, g, dim, lr, params, step), see kernels/optimizers/__init__.py
 Apply = Callable[[F32, I64, int, int, F32, int, int, np.float32, F32, int], None]
-STEP_LIMIT = 1 << (2 * STEP_SHIFT)
-NEVER = -1
 _RAW = Fp32()
-
-
-@dataclass(frozen=True, slots=True)
-class StateField:
-    """One named part of a row's state, as dumps and checkpoints show it.
-
-    `offset` and `width` count float32 slots. A step is one int64 to the outside and STEP_SLOTS slots inside.
-    """
-
-    name: str
-    offset: int
-    width: int
-    initial: float
-    is_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +95,7 @@ class RowOptimizer:
     @property
     def initial_state(self) -> F32:
         """What those slots hold in a new row."""
-        state = np.empty(self.state_width, np.float32)
-        for field in self.fields:
-            part = slice(field.offset, field.offset + field.width)
-            state[part] = pack_steps(np.array([field.initial], np.int64)) if field.is_step else field.initial
-        return state
+        return initial_state(self.fields)
 
     def apply(
         self,
@@ -125,42 +114,17 @@ class RowOptimizer:
             raise ShapeMismatch(
                 f"{self.name}: {grads.shape[1]} columns cannot hold gradients and pulled weights side by side"
             )
+        check_step(step)
         for stage in self.stages:
             stage.apply(values, starts, w, s, grads, g, dim, lr, stage.params, step)
 
     def dump(self, state: F32) -> dict[str, NDArray[Any]]:
         """The state of rows [n, state_width] by field: [n, width] float32, or [n] int64 for a step."""
-        if state.ndim != 2 or state.shape[1] != self.state_width:
-            raise ShapeMismatch(f"{self.name}: state of shape {state.shape}, but rows have {self.state_width} floats")
-        parts = {field: state[:, field.offset : field.offset + field.width] for field in self.fields}
-        return {field.name: unpack_steps(part) if field.is_step else part.copy() for field, part in parts.items()}
+        return dump_state(self.name, self.fields, state)
 
     def load(self, dump: Mapping[str, NDArray[Any]], rows: int) -> F32:
         """The inverse of `dump`; fields of another optimizer or width are refused, not guessed at."""
-        expected = {field.name for field in self.fields}
-        if set(dump) != expected:
-            raise ShapeMismatch(f"{self.name}: state has fields {sorted(dump)}, but needs {sorted(expected)}")
-        state = np.empty((rows, self.state_width), np.float32)
-        for field in self.fields:
-            shape = (rows,) if field.is_step else (rows, field.width)
-            if dump[field.name].shape != shape:
-                raise ShapeMismatch(f"{self.name}: {field.name} has shape {dump[field.name].shape}, but needs {shape}")
-            part = pack_steps(dump[field.name]) if field.is_step else dump[field.name]
-            state[:, field.offset : field.offset + field.width] = part
-        return state
-
-
-def pack_steps(steps: NDArray[np.int64]) -> F32:
-    """[n] steps as [n, 2] float32, exactly: both halves are whole numbers below 2^24."""
-    if steps.size and not (steps.min() >= NEVER and steps.max() < STEP_LIMIT):
-        raise InvalidSetting(f"steps {steps.min()}..{steps.max()} are outside {NEVER}..{STEP_LIMIT - 1}")
-    return np.stack([steps >> STEP_SHIFT, steps & STEP_MASK], axis=-1).astype(np.float32)
-
-
-def unpack_steps(slots: F32) -> NDArray[np.int64]:
-    """The inverse of `pack_steps`."""
-    halves = slots.astype(np.int64)
-    return np.asarray((halves[:, 0] << STEP_SHIFT) + halves[:, 1])
+        return load_state(self.name, self.fields, dump, rows)
 
 
 def row_optimizer(optimizer: Optimizer, dim: int, compressor: Compressor = _RAW) -> RowOptimizer:
@@ -240,11 +204,5 @@ def _plain(optimizer: PlainOptimizer, dim: int) -> RowOptimizer:
 def _build(
     optimizer: PlainOptimizer, apply: Apply, params: list[float], state: list[tuple[str, int, float]]
 ) -> RowOptimizer:
-    """Lay the state fields out one after the other."""
-    fields: list[StateField] = []
-    offset = 0
-    for name, width, initial in state:
-        fields.append(StateField(name, offset, width, initial, is_step=name.endswith("_step")))
-        offset += width
     stage = Stage(optimizer.name, apply, np.array(params, np.float32))
-    return RowOptimizer(optimizer.name, (stage,), tuple(fields))
+    return RowOptimizer(optimizer.name, (stage,), lay_out(state))
