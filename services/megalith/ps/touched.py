@@ -61,7 +61,7 @@ class TouchedKeySet:
 
     @property
     def size(self) -> int:
-        """Keys held. (Not `len`: an empty set would be false, and a table would take it for none.)"""
+        """Keys held. It is not `len`: an empty set would be false, and a table would take it for none."""
         with self._lock:
             return int(self._counts[touched.SIZE])
 

@@ -8,11 +8,18 @@ from hypothesis import given, settings
 
 from megalith.ps.optimizer import row_optimizer
 from megalith.wire.optimizers import Adagrad, Sgd
+from megalith.wire.schedules import PolynomialDecay
 from unit.ps.optimizer_rows import Rows, assert_vectorised, calls, close, compare_with_twin
 
 
 def test_golden_sgd_optimizer_basic():
     close(Rows(Sgd(), 1).apply([1], lr=0.1), [-0.1])
+
+
+def test_golden_hash_table_ops_test_gradients_with_learning_rate_decay():
+    rows = Rows(Sgd(), 1, count=2)
+    rate = PolynomialDecay(0.01, 10, 0.11).at(1)
+    close(rows.apply([[-1], [-1], [-1]], lr=rate, rows=[0, 0, 1]), [0.04, 0.02])
 
 
 def test_golden_adagrad_optimizer_basic():
