@@ -67,7 +67,8 @@ def optimizer_pass(config: o.Optimizer, rows: int, dim: int, touched: TouchedKey
 
     def run() -> int:
         for step, batch in enumerate(picked):
-            optimizer.apply(values, batch * width, 0, dim, grads, 0, dim, np.float32(0.01), optimizer.params, step)
+            own = grads.copy() if optimizer.takes_pulled else grads  # compensation overwrites them
+            optimizer.apply(values, batch * width, 0, dim, own, 0, dim, np.float32(0.01), step)
             if touched is not None:
                 touched.add(keys[batch])
         return BATCH * len(picked)
@@ -102,12 +103,13 @@ def initializer_pass(rows: int, dim: int) -> Pass:
 def decode_pass(codec: RowCodec, rows: int) -> Pass:
     rng = np.random.default_rng(0)
     stored = codec.encode(rng.standard_normal((rows, codec.dim)).astype(np.float32)).reshape(-1)
-    starts = rng.permutation(rows)[:BATCH] * codec.row_bytes
-    out = np.empty((BATCH, codec.dim), np.float32)
+    batches = np.array_split(rng.permutation(rows) * codec.row_bytes, rows // BATCH)
+    out = np.empty((2 * BATCH, codec.dim), np.float32)
 
     def run() -> int:
-        codec.decode_from(stored, starts, out)
-        return BATCH
+        for starts in batches:
+            codec.decode_from(stored, starts, out[: len(starts)])
+        return rows
 
     return run
 

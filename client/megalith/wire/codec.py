@@ -11,6 +11,7 @@ from megalith.wire.errors import InvalidSetting, MalformedArray
 from megalith.wire.routing import Routing
 from megalith.wire.schema import (
     Adagrad,
+    Fp32,
     Initializer,
     Optimizer,
     RandomUniform,
@@ -97,15 +98,19 @@ def _optimizer_from_proto(message: parameter_server_pb2.Optimizer) -> Optimizer:
 
 
 def table_to_proto(value: TableConfig) -> parameter_server_pb2.TableConfig:
-    segments = [
-        parameter_server_pb2.Segment(
-            dim=segment.dim,
-            initializer=_initializer_to_proto(segment.initializer),
-            optimizer=_optimizer_to_proto(segment.optimizer),
-        )
-        for segment in value.segments
-    ]
+    segments = [_segment_to_proto(segment) for segment in value.segments]
     return parameter_server_pb2.TableConfig(name=value.name, segments=segments)
+
+
+def _segment_to_proto(value: Segment) -> parameter_server_pb2.Segment:
+    """Without the schedule: workers evaluate it and send rates."""
+    if value.compressor != Fp32():
+        raise InvalidSetting(f"compressor {value.compressor.name} does not travel in this version")
+    return parameter_server_pb2.Segment(
+        dim=value.dim,
+        initializer=_initializer_to_proto(value.initializer),
+        optimizer=_optimizer_to_proto(value.optimizer),
+    )
 
 
 def table_from_proto(message: parameter_server_pb2.TableConfig) -> TableConfig:

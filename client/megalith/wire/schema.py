@@ -28,7 +28,7 @@ from megalith.wire.optimizers import (
     Sgd,
     StochasticRoundingFloat16,
 )
-from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule
+from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule, default_schedule, learning_rates
 from megalith.wire.validation import require
 
 __all__ = [
@@ -74,11 +74,13 @@ NUM_SLOTS = 1 << 15  # feature slots that an id can name in its bits 48..62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One slice of a row, with its own initializer and optimizer."""
+    """One slice of a row: how it starts, moves, how fast, and how serving stores it."""
 
     dim: int
     initializer: Initializer = field(default_factory=Zeros)
     optimizer: Optimizer = field(default_factory=Adagrad)
+    compressor: Compressor = field(default_factory=Fp32)
+    schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
 
     def __post_init__(self) -> None:
         require(1 <= self.dim <= 65536, f"segment: dim {self.dim} is outside 1..65536")
@@ -114,6 +116,10 @@ class TableConfig:
         require(self.memory_budget_bytes >= 0, f"table {self.name}: memory_budget_bytes is negative")
         require(0 < self.max_expire_share <= 1, f"table {self.name}: max_expire_share is outside (0, 1]")
         require(0 <= self.initial_capacity <= 2**32 - 2, f"table {self.name}: initial_capacity is outside 0..2^32-2")
+
+    def learning_rates(self, step: int) -> NDArray[np.float32]:
+        """One rate per segment at `step`: what an update takes."""
+        return learning_rates([s.schedule or default_schedule(s.optimizer) for s in self.segments], step)
 
     @property
     def dim(self) -> int:

@@ -33,8 +33,10 @@ def check_finite(config: Named, *fields: str) -> None:
         value = getattr(config, field)
         if isinstance(value, bool) or not isinstance(value, int | float):
             _refuse(config, field, "is not a number")
-        if not (math.isfinite(value) and abs(value) <= FLOAT32_MAX):
-            _refuse(config, field, "is not a finite float32")
+        if not math.isfinite(value):
+            _refuse(config, field, "is not finite")
+        if abs(value) > FLOAT32_MAX:
+            _refuse(config, field, "does not fit float32")
 
 
 def check_at_least(config: Named, bound: float, *fields: str) -> None:

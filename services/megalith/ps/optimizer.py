@@ -1,8 +1,7 @@
-"""From an optimizer's settings to what a table needs of it: a kernel, its parameters and the state of a row."""
+"""From an optimizer's settings to what a table needs of it: kernels, their parameters and the state of a row."""
 
-import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from megalith.ps.kernels.optimizers import (
     ftrl,
     group_adagrad,
     group_ftrl,
+    hash_net,
     momentum,
     moving_average,
     rmsprop,
@@ -27,7 +27,18 @@ from megalith.ps.kernels.optimizers import (
     rounding,
     sgd,
 )
-from megalith.ps.kernels.optimizers._rows import STEP_MASK, STEP_SHIFT, STEP_SLOTS
+from megalith.ps.kernels.optimizers._rows import STEP_SLOTS
+from megalith.ps.optimizer_state import (
+    NEVER,
+    StateField,
+    check_step,
+    dump_state,
+    initial_state,
+    lay_out,
+    load_state,
+)
+from megalith.ps.retriever import hash_net_params
+from megalith.wire.compressors import Compressor, Fp16, Fp32, OneBit
 from megalith.wire.errors import InvalidSetting, ShapeMismatch
 from megalith.wire.optimizers import (
     Adadelta,
@@ -52,35 +63,27 @@ from megalith.wire.optimizers import (
 
 # (values, starts, w, s, grads, g, dim, lr, params, step), see kernels/optimizers/__init__.py
 Apply = Callable[[F32, I64, int, int, F32, int, int, np.float32, F32, int], None]
-STEP_LIMIT = 1 << (2 * STEP_SHIFT)
-NEVER = -1
+_RAW = Fp32()
 
 
 @dataclass(frozen=True, slots=True)
-class StateField:
-    """One named part of a row's state, as dumps and checkpoints show it.
-
-    `offset` and `width` count float32 slots. A step is one int64 to the outside and STEP_SLOTS slots inside.
-    """
-
-    name: str
-    offset: int
-    width: int
-    initial: float
-    is_step: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RowOptimizer:
-    """One segment's optimizer, ready to run. `apply` gets `params` handed back at each call.
-
-    `takes_pulled` says that gradients come with the weights they were computed on, in as many columns again: the
-    segment's are at g + (number of columns) / 2.
-    """
+class Stage:
+    """One kernel of an update with its parameters; `name` is that of its module in kernels/optimizers."""
 
     name: str
     apply: Apply
     params: F32
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptimizer:
+    """One segment's optimizer, ready to run: stages that are applied in order, and the state that a row keeps.
+
+    `takes_pulled` says that gradients come with the weights they were computed on, in as many columns again.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
     fields: tuple[StateField, ...]
     takes_pulled: bool = False
 
@@ -92,56 +95,61 @@ class RowOptimizer:
     @property
     def initial_state(self) -> F32:
         """What those slots hold in a new row."""
-        state = np.empty(self.state_width, np.float32)
-        for field in self.fields:
-            part = slice(field.offset, field.offset + field.width)
-            state[part] = pack_steps(np.array([field.initial], np.int64)) if field.is_step else field.initial
-        return state
+        return initial_state(self.fields)
+
+    def apply(
+        self,
+        values: F32,
+        starts: I64,
+        w: int,
+        s: int,
+        grads: F32,
+        g: int,
+        dim: int,
+        lr: np.float32,
+        step: int,
+    ) -> None:
+        """Run the stages, see kernels/optimizers/__init__.py. Those before the optimizer itself overwrite `grads`."""
+        if self.takes_pulled and (grads.shape[1] % 2 or g + dim > grads.shape[1] // 2):
+            raise ShapeMismatch(
+                f"{self.name}: {grads.shape[1]} columns cannot hold gradients and pulled weights side by side"
+            )
+        check_step(step)
+        for stage in self.stages:
+            stage.apply(values, starts, w, s, grads, g, dim, lr, stage.params, step)
 
     def dump(self, state: F32) -> dict[str, NDArray[Any]]:
         """The state of rows [n, state_width] by field: [n, width] float32, or [n] int64 for a step."""
-        if state.ndim != 2 or state.shape[1] != self.state_width:
-            raise ShapeMismatch(f"{self.name}: state of shape {state.shape}, but rows have {self.state_width} floats")
-        parts = {field: state[:, field.offset : field.offset + field.width] for field in self.fields}
-        return {field.name: unpack_steps(part) if field.is_step else part.copy() for field, part in parts.items()}
+        return dump_state(self.name, self.fields, state)
 
     def load(self, dump: Mapping[str, NDArray[Any]], rows: int) -> F32:
         """The inverse of `dump`; fields of another optimizer or width are refused, not guessed at."""
-        expected = {field.name for field in self.fields}
-        if set(dump) != expected:
-            raise ShapeMismatch(f"{self.name}: state has fields {sorted(dump)}, but needs {sorted(expected)}")
-        state = np.empty((rows, self.state_width), np.float32)
-        for field in self.fields:
-            shape = (rows,) if field.is_step else (rows, field.width)
-            if dump[field.name].shape != shape:
-                raise ShapeMismatch(f"{self.name}: {field.name} has shape {dump[field.name].shape}, but needs {shape}")
-            part = pack_steps(dump[field.name]) if field.is_step else dump[field.name]
-            state[:, field.offset : field.offset + field.width] = part
-        return state
+        return load_state(self.name, self.fields, dump, rows)
 
 
-def pack_steps(steps: NDArray[np.int64]) -> F32:
-    """[n] steps as [n, 2] float32, exactly: both halves are whole numbers below 2^24."""
-    if steps.size and not (steps.min() >= NEVER and steps.max() < STEP_LIMIT):
-        raise InvalidSetting(f"steps {steps.min()}..{steps.max()} are outside {NEVER}..{STEP_LIMIT - 1}")
-    return np.stack([steps >> STEP_SHIFT, steps & STEP_MASK], axis=-1).astype(np.float32)
-
-
-def unpack_steps(slots: F32) -> NDArray[np.int64]:
-    """The inverse of `pack_steps`."""
-    halves = slots.astype(np.int64)
-    return np.asarray((halves[:, 0] << STEP_SHIFT) + halves[:, 1])
-
-
-def row_optimizer(optimizer: Optimizer, dim: int) -> RowOptimizer:
-    """The optimizer of a segment of `dim` floats."""
+def row_optimizer(optimizer: Optimizer, dim: int, compressor: Compressor = _RAW) -> RowOptimizer:
+    """The optimizer of a segment of `dim` floats whose lookups show what `compressor` will store."""
     if dim < 1:
         raise InvalidSetting(f"{optimizer.name}: a segment of {dim} floats has nothing to optimize")
+    row = _wrapped(optimizer, dim)
+    if row.takes_pulled and not isinstance(compressor, Fp32 | Fp16):
+        raise InvalidSetting(f"{row.name}: pulled weights of {compressor.name} segments are not the stored ones")
+    if isinstance(compressor, OneBit):
+        derivative = Stage("hash_net", hash_net.apply, hash_net_params(compressor))
+        return replace(row, stages=(derivative, *row.stages))
+    return row
+
+
+def _wrapped(optimizer: Optimizer, dim: int) -> RowOptimizer:
     match optimizer:
         case Dc(base, strength):
-            return _compensated(row_optimizer(base, dim), strength)
+            row = _wrapped(base, dim)
+            before = Stage("dc", dc.apply, np.array([strength], np.float32))
+            return replace(row, name=f"dc({row.name})", stages=(before, *row.stages), takes_pulled=True)
         case StochasticRoundingFloat16(base):
-            return _rounded(row_optimizer(base, dim))
+            row = _wrapped(base, dim)
+            after = Stage("rounding", rounding.apply, np.zeros(1, np.float32))
+            return replace(row, name=f"{optimizer.name}({row.name})", stages=(*row.stages, after))
         case _:
             return _plain(optimizer, dim)
 
@@ -196,60 +204,5 @@ def _plain(optimizer: PlainOptimizer, dim: int) -> RowOptimizer:
 def _build(
     optimizer: PlainOptimizer, apply: Apply, params: list[float], state: list[tuple[str, int, float]]
 ) -> RowOptimizer:
-    """Lay the state fields out one after the other."""
-    fields: list[StateField] = []
-    offset = 0
-    for name, width, initial in state:
-        fields.append(StateField(name, offset, width, initial, is_step=name.endswith("_step")))
-        offset += width
-    return RowOptimizer(optimizer.name, apply, np.array(params, np.float32), tuple(fields))
-
-
-def _compensated(base: RowOptimizer, strength: float) -> RowOptimizer:
-    """`base` behind delay compensation; the correction happens for the whole call before its first step."""
-
-    def apply(
-        values: F32,
-        starts: I64,
-        w: int,
-        s: int,
-        grads: F32,
-        g: int,
-        dim: int,
-        lr: np.float32,
-        params: F32,
-        step: int,
-    ) -> None:
-        pulled = g + grads.shape[1] // 2
-        if pulled < g + dim or grads.shape[1] % 2:
-            raise ShapeMismatch(
-                f"dc: gradients of {grads.shape[1]} columns cannot hold gradients and pulled weights side by side"
-            )
-        corrected = np.empty((len(starts), dim), np.float32)
-        dc.compensate(values, starts, w, grads, g, pulled, dim, np.float32(strength), corrected)
-        base.apply(values, starts, w, s, corrected, 0, dim, lr, params, step)
-
-    return RowOptimizer(f"dc({base.name})", apply, base.params, base.fields, takes_pulled=True)
-
-
-def _rounded(base: RowOptimizer) -> RowOptimizer:
-    """`base`, with the touched weights rounded after the call's last step."""
-    calls = itertools.count()  # one interpreter instruction, so threads never get the same number
-
-    def apply(
-        values: F32,
-        starts: I64,
-        w: int,
-        s: int,
-        grads: F32,
-        g: int,
-        dim: int,
-        lr: np.float32,
-        params: F32,
-        step: int,
-    ) -> None:
-        base.apply(values, starts, w, s, grads, g, dim, lr, params, step)
-        rounding.round_to_half(values, starts, w, dim, step, next(calls))
-
-    name = f"stochastic_rounding_float16({base.name})"
-    return RowOptimizer(name, apply, base.params, base.fields, base.takes_pulled)
+    stage = Stage(optimizer.name, apply, np.array(params, np.float32))
+    return RowOptimizer(optimizer.name, (stage,), lay_out(state))

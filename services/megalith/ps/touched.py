@@ -59,7 +59,9 @@ class TouchedKeySet:
         with self._lock:
             return self._dropped
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """Keys held. It is not `len`: an empty set would be false, and a table would take it for none."""
         with self._lock:
             return int(self._counts[touched.SIZE])
 

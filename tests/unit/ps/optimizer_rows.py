@@ -1,8 +1,15 @@
 """Rows of one segment, small enough to look at: what a table does around an optimizer, without the table."""
 
+import numba
 import numpy as np
+from hypothesis import strategies as st
 
 from megalith.ps.optimizer import row_optimizer
+from megalith.wire.optimizers import BatchSoftmax
+from unit.ps import reference_optimizers
+
+COUNT = 4
+SIGNATURE = "void(f4[::1], i8[::1], i8, i8, f4[:, ::1], i8, i8, f4, f4[::1], i8)"
 
 
 class Rows:
@@ -49,11 +56,41 @@ class Rows:
             old = np.full_like(wide, np.nan)
             old[:, 2 : 2 + self.dim] = pulled
             wide = np.concatenate([wide, old], axis=1)
-        self.optimizer.apply(
-            self.values, starts, self.w, self.s, wide, 2, self.dim, np.float32(lr), self.optimizer.params, step
-        )
+        self.optimizer.apply(self.values, starts, self.w, self.s, wide, 2, self.dim, np.float32(lr), step)
         return self.weights
 
 
 def close(actual, expected, atol=1e-6):
     np.testing.assert_allclose(np.ravel(actual), np.ravel(expected), rtol=0, atol=atol)
+
+
+@st.composite
+def calls(draw):
+    """A width, the row numbers (repeated and -1 included) of two successive calls, and a seed for their gradients."""
+    rows = st.lists(st.integers(-1, COUNT - 1), max_size=12)
+    return draw(st.integers(1, 19)), [draw(rows), draw(rows)], draw(st.integers(0, 2**32 - 1))
+
+
+def compare_with_twin(config, call):
+    dim, batches, seed = call
+    dim = 1 if isinstance(config, BatchSoftmax) else dim
+    rng = np.random.default_rng(seed)
+    rows = Rows(config, dim, count=COUNT, weights=rng.uniform(-0.5, 0.5, (COUNT, dim)))
+    weights, states, padding = rows.weights.copy(), rows.dump(), rows.padding().copy()
+    for step, batch in enumerate(batches, start=3):
+        grads = rng.uniform(-1, 1, (len(batch), dim)).astype(np.float32)
+        weights, states = reference_optimizers.run(config, weights, states, batch, grads, 0.05, step)
+        rows.apply(grads.reshape(-1, dim), lr=0.05, step=step, rows=batch)
+    np.testing.assert_allclose(rows.weights, weights, rtol=2e-5, atol=2e-6)
+    for name, values in rows.dump().items():
+        np.testing.assert_allclose(values, states[name], rtol=2e-5, atol=2e-5, err_msg=name)
+    np.testing.assert_array_equal(rows.padding(), padding)
+
+
+def assert_vectorised(config, instructions):
+    """Nothing else shows when a constant turns an expression into float64 or a length makes the loop unroll."""
+    (stage,) = row_optimizer(config, 16).stages
+    compiled = numba.njit(SIGNATURE, nogil=True, error_model="numpy", fastmath={"contract"})(stage.apply.py_func)
+    assembly = compiled.inspect_asm(compiled.signatures[0])
+    assert [instruction for instruction in instructions if instruction not in assembly] == []
+    assert config.name.startswith("rmsprop") or "vcvtss2sd" not in assembly

@@ -138,7 +138,7 @@ def test_arrays_that_do_not_fit_are_refused():
         (lambda: RowCodec([]), "without segments"),
         (lambda: segment_codec(Fp16(), 0), "fp16: a segment of 0 floats"),
         (lambda: FixedR8(0), "r 0 must be above 0"),
-        (lambda: FixedR8(float("nan")), "r nan is not a finite float32"),
+        (lambda: FixedR8(float("nan")), "r nan is not finite"),
         (lambda: OneBit(step_size=0), "step_size 0 must be 1 or more"),
         (lambda: OneBit(step_size=1.5), r"step_size 1\.5 is not an integer"),
         (lambda: OneBit(amplitude=-1), "amplitude -1 must be above 0"),

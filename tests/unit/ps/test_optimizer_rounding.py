@@ -107,5 +107,5 @@ def test_dc_without_the_pulled_weights_is_refused_and_changes_nothing():
     for columns in (2, 3):
         grads = np.ones((1, columns), np.float32)
         with pytest.raises(ShapeMismatch, match=f"{columns} columns"):
-            optimizer.apply(values, np.zeros(1, np.int64), 0, 2, grads, 0, 2, np.float32(0.1), optimizer.params, 0)
+            optimizer.apply(values, np.zeros(1, np.int64), 0, 2, grads, 0, 2, np.float32(0.1), 0)
     assert not values.any()

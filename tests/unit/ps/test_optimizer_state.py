@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from megalith.ps.optimizer import STEP_LIMIT, pack_steps, row_optimizer, unpack_steps
+from megalith.ps.optimizer import row_optimizer
+from megalith.ps.optimizer_state import STEP_LIMIT, pack_steps, unpack_steps
 from megalith.wire import optimizers as o
-from megalith.wire.errors import InvalidSetting, ShapeMismatch
+from megalith.wire.errors import InvalidRequest, InvalidSetting, ShapeMismatch
+from unit.ps.optimizer_rows import Rows
 
 D = 5
 LAYOUT = [
@@ -30,7 +32,8 @@ def test_the_state_has_its_width_and_names(config, width, names):
     optimizer = row_optimizer(config, D)
     assert optimizer.state_width == len(optimizer.initial_state) == width
     assert [field.name for field in optimizer.fields] == names
-    assert optimizer.initial_state.dtype == optimizer.params.dtype == np.float32
+    assert optimizer.initial_state.dtype == np.float32
+    assert all(stage.params.dtype == np.float32 for stage in optimizer.stages)
     state = np.random.default_rng(0).integers(0, 1000, (3, width)).astype(np.float32)
     np.testing.assert_array_equal(optimizer.load(optimizer.dump(state), 3), state)
 
@@ -62,7 +65,7 @@ def test_steps_survive_as_finite_float32():
     assert np.isfinite(packed).all()
     np.testing.assert_array_equal(unpack_steps(packed), steps)
     for bad in (-2, STEP_LIMIT):
-        with pytest.raises(InvalidSetting, match=str(bad)):
+        with pytest.raises(InvalidRequest, match=str(bad)):
             pack_steps(np.array([bad], np.int64))
 
 
@@ -88,3 +91,12 @@ def test_state_of_another_optimizer_or_width_is_refused():
 def test_widths_that_cannot_be(config, dim, message):
     with pytest.raises(InvalidSetting, match=message):
         row_optimizer(config, dim)
+
+
+@pytest.mark.parametrize("step", [-1, STEP_LIMIT])
+def test_a_step_that_rows_cannot_keep_is_refused_and_changes_nothing(step):
+    rows = Rows(o.BatchSoftmax(), 1)
+    before = rows.values.copy()
+    with pytest.raises(InvalidRequest, match=f"step {step} is outside"):
+        rows.apply([1], step=step)
+    np.testing.assert_array_equal(rows.values, before)

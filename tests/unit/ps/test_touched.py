@@ -32,9 +32,9 @@ def run_threads(count, work):
 def test_golden_touched_key_set_ops_test_basic():
     keys = TouchedKeySet(1000)
     assert keys.add(np.arange(1000)) == 0
-    assert len(keys) == 1000
+    assert keys.size == 1000
     np.testing.assert_array_equal(keys.steal(), np.arange(1000))
-    assert len(keys) == 0
+    assert keys.size == 0
     assert keys.steal().size == 0
 
 
@@ -77,7 +77,7 @@ def test_golden_hopscotch_hash_set_overflow_test():
 
     run_threads(10, insert)
     assert sum(dropped) == keys.dropped == 20 * (DEFAULT_CAPACITY + 1)
-    assert len(keys) == 10 * per_thread - sum(dropped)
+    assert keys.size == 10 * per_thread - sum(dropped)
 
 
 def test_a_repeated_key_overflows_a_full_set_too():
@@ -107,7 +107,7 @@ def test_the_kernel_does_what_its_twin_does(capacity, batches):
     keys, twin = TouchedKeySet(capacity), DictKeySet(capacity)
     for batch in batches:
         assert keys.add(np.array(batch, np.int64)) == twin.add(batch)
-        assert len(keys) == len(twin.keys)
+        assert keys.size == len(twin.keys)
     assert keys.steal().tolist() == twin.steal()
 
 

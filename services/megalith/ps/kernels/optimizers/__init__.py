@@ -10,6 +10,11 @@ All have the same entry point:
     step     global step, below 2^48
 
 Positions are processed in order, so a row that occurs twice takes two steps. Nothing is checked: the caller has.
+
+An update is a short pipeline of such entry points, run one after the other on the same arguments: `hash_net` and `dc`
+come before an optimizer and replace the gradient in `grads`, which must therefore be the caller's own copy; `rounding`
+comes after it and replaces the weights.
+
 The loops over a segment take their length from an argument and index the flat arrays with unsigned offsets; with a
 constant length or signed ones LLVM emits scalar square roots (10 instead of 17 M rows/s for 16-wide adagrad).
 """

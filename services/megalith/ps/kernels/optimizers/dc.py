@@ -1,4 +1,4 @@
-"""Delay compensation: gradients corrected for how far their weights have moved, before any optimizer sees them."""
+"""Delay compensation: gradients corrected for how far their weights have moved. Comes before an optimizer."""
 
 import numpy as np
 
@@ -8,22 +8,24 @@ from megalith.ps.kernels.optimizers._rows import look_ahead
 
 
 @kernel
-def compensate(
+def apply(
     values: F32,
     starts: I64,
     w: int,
+    s: int,
     grads: F32,
     g: int,
-    pulled: int,
     dim: int,
-    strength: np.float32,
-    out: F32,
+    lr: np.float32,
+    params: F32,
+    step: int,
 ) -> None:
-    """Write g + strength * g*g * (w - pulled) to out[i, :dim], where column `pulled` of `grads` holds old weights.
+    """Params: strength. Replace g by g + strength * g*g * (w - pulled).
 
-    Positions with start -1 are left as they are in `out`.
+    `grads` has the pulled weights in its second half: those of this segment are at g + half of the columns.
     """
-    count, column, old = np.uint64(dim), np.uint64(g), np.uint64(pulled)
+    strength = params[0]
+    count, column, pulled = np.uint64(dim), np.uint64(g), np.uint64(g + grads.shape[1] // 2)
     for i in range(starts.size):
         look_ahead(values, starts, i, w, dim, 0, 0)
         start = starts[i]
@@ -32,4 +34,5 @@ def compensate(
         x = np.uint64(start + w)
         for j in range(count):
             gradient = grads[i, column + j]
-            out[i, j] = gradient + strength * gradient * gradient * (values[x + j] - grads[i, old + j])
+            moved = values[x + j] - grads[i, pulled + j]
+            grads[i, column + j] = gradient + strength * gradient * gradient * moved

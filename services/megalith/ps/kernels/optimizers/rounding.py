@@ -1,11 +1,11 @@
-"""Stochastic rounding of weights to binary16, stored as float32."""
+"""Stochastic rounding of weights to binary16, stored as float32. Comes after an optimizer."""
 
 import numpy as np
 
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.kernels.mixing import GOLDEN, mix
-from megalith.ps.kernels.optimizers._rows import look_ahead
+from megalith.ps.kernels.optimizers._rows import STEP_MASK, look_ahead
 
 HALF_MAX = np.float32(65504)
 # The distance between neighbouring halves, by the exponent byte of a float32: 10 bits of mantissa, and evenly spaced
@@ -32,14 +32,29 @@ def rounded(weight: np.float32, bits: np.uint32, p: np.float32) -> np.float32:
 
 
 @kernel
-def round_to_half(values: F32, starts: I64, w: int, dim: int, step: int, call: int) -> None:
-    """Round the weights of the rows. What decides is a hash of a weight's place, the step and the number of the call.
+def apply(
+    values: F32,
+    starts: I64,
+    w: int,
+    s: int,
+    grads: F32,
+    g: int,
+    dim: int,
+    lr: np.float32,
+    params: F32,
+    step: int,
+) -> None:
+    """Params: the number of this call, which is counted up. Round the weights; gradients and state are not read.
 
-    The call takes part because a caller may repeat a step: a threshold that stayed the same for a place would send
-    the same fraction the same way each time, and small updates would be lost after all.
+    What decides is a hash of a weight's place, the step and the number of the call. The call takes part because a
+    caller may repeat a step: a threshold that stayed the same for a place would send the same fraction the same way
+    each time, and small updates would be lost after all. Threads that take the same number at once do no harm, since
+    they round at different places.
     """
+    call = np.uint64(params[0])
+    params[0] = np.float32((call + np.uint64(1)) & np.uint64(STEP_MASK))
+    salt = mix(call + GOLDEN * np.uint64(step))
     every_bit = values.view(np.uint32)
-    salt = mix(np.uint64(call) + GOLDEN * np.uint64(step))
     for i in range(starts.size):
         look_ahead(values, starts, i, w, dim, 0, 0)
         start = starts[i]
