@@ -9,8 +9,8 @@ from megalith.ps.initializer import RowInitializer, row_initializer
 from megalith.ps.kernels.dtypes import F32
 from megalith.ps.kernels.segments import segment_type
 from megalith.ps.optimizer import RowOptimizer, row_optimizer
+from megalith.ps.retriever import retriever_for
 from megalith.wire.errors import NonFiniteValue, ShapeMismatch
-from megalith.wire.schedules import default_schedule, learning_rates
 from megalith.wire.schema import TableConfig
 
 
@@ -21,9 +21,12 @@ class RowLayout:
         dims = [segment.dim for segment in config.segments]
         self.dims = tuple(dims)
         self.dim = sum(dims)
-        self.optimizers: tuple[RowOptimizer, ...] = tuple(row_optimizer(s.optimizer, s.dim) for s in config.segments)
+        self.optimizers: tuple[RowOptimizer, ...] = tuple(
+            row_optimizer(s.optimizer, s.dim, s.compressor) for s in config.segments
+        )
+        self.retrievers = tuple(retriever_for(segment.compressor) for segment in config.segments)
         self._initializers = tuple(row_initializer(s.initializer, s.dim) for s in config.segments)
-        self._schedules = tuple(default_schedule(segment.optimizer) for segment in config.segments)
+        self._config = config
         states = [optimizer.state_width for optimizer in self.optimizers]
         self.weight_offsets = tuple(int(x) for x in np.cumsum([0, *dims[:-1]]))
         self.state_offsets = tuple(int(x) for x in self.dim + np.cumsum([0, *states[:-1]]))
@@ -41,11 +44,6 @@ class RowLayout:
         return ",".join(f"{dim}:{optimizer.name}" for dim, optimizer in zip(self.dims, self.optimizers, strict=True))
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether every optimizer is a kernel, so that an update can run without the interpreter."""
-        return all(hasattr(optimizer.apply, "py_func") for optimizer in self.optimizers)
-
-    @property
     def gradient_width(self) -> int:
         """Columns of a push: the gradients, then, for optimizers that ask for them, the weights they belong to."""
         return self.dim * (2 if any(optimizer.takes_pulled for optimizer in self.optimizers) else 1)
@@ -53,7 +51,7 @@ class RowLayout:
     def rates(self, rates: Sequence[float] | F32 | None, step: int) -> F32:
         """One learning rate for each segment: the caller's, or the optimizers' own at this step."""
         if rates is None:
-            return learning_rates(self._schedules, step)
+            return self._config.learning_rates(step)
         given = np.asarray(rates, np.float32)
         if given.shape != (len(self.dims),):
             raise ShapeMismatch(f"learning rates of shape {given.shape}, but the table has {len(self.dims)} segments")
@@ -61,13 +59,13 @@ class RowLayout:
             raise NonFiniteValue(f"learning rates {given.tolist()} are not all finite")
         return given
 
-    def segments(self, rates: F32) -> tuple[Any, ...]:
-        """The optimizers as kernels take them."""
+    def stages(self, rates: F32) -> tuple[Any, ...]:
+        """What an update runs on a row, as kernels take it: the stages of all optimizers, one after the other."""
+        parts = zip(self.optimizers, self.weight_offsets, self.state_offsets, self.dims, rates, strict=True)
         return tuple(
-            segment_type(_kernel_name(optimizer))(w, s, w, dim, rate, optimizer.params)
-            for optimizer, w, s, dim, rate in zip(
-                self.optimizers, self.weight_offsets, self.state_offsets, self.dims, rates, strict=True
-            )
+            segment_type(stage.name)(w, s, w, dim, rate, stage.params)
+            for optimizer, w, s, dim, rate in parts
+            for stage in optimizer.stages
         )
 
     def _make_template(self) -> F32:
@@ -76,11 +74,6 @@ class RowLayout:
             for initializer, dim in zip(self._initializers, self.dims, strict=True)
         ]
         return np.concatenate([*embedding, *(optimizer.initial_state for optimizer in self.optimizers)])
-
-
-def _kernel_name(optimizer: RowOptimizer) -> str:
-    kernel: Any = optimizer.apply
-    return str(kernel.py_func.__module__).rpartition(".")[2]
 
 
 def _fill(initializer: RowInitializer, w: int, dim: int, seed: int) -> Any:

@@ -84,6 +84,10 @@ class EmbeddingTable:
         else:
             batch.check_floats(out, keys.size, self.layout.dim, self.config.name, "output rows")
         found = gather.gather(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, out)
+        for retriever, column, dim in zip(
+            self.layout.retrievers, self.layout.weight_offsets, self.layout.dims, strict=True
+        ):
+            retriever.forward(out, column, dim)
         with self._writer.lock:
             self._writer.counts.looked_up += keys.size
             self._writer.counts.found += found
@@ -172,11 +176,10 @@ class EmbeddingTable:
             keys, grads, overflowed = self._writer.finite_only(keys, grads)
             counts, nonfinite = counts if not overflowed else None, nonfinite + overflowed
         times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
-        if self.layout.is_compiled:
-            action = actions.Update(self.layout.segments(rates), step)
-            result, applied = self._writer.write(action, keys, grads, times, admitted)
-        else:
-            result, applied = self._writer.update_held(keys, grads, rates, step, times, admitted)
+        action = actions.Update(self.layout.stages(rates), step)
+        result, applied = self._writer.write(action, keys, grads, times, admitted)
+        for retriever in self.layout.retrievers:
+            retriever.advance(step)
         overflow = 0 if self._touched is None else self._touched.add(applied)
         with self._writer.lock:
             self._writer.counts.nonfinite += nonfinite

@@ -8,7 +8,7 @@ import numpy as np
 from megalith.ps import batch
 from megalith.ps.expiry import Expiry
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import gather, holding, write
+from megalith.ps.kernels import gather, write
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
@@ -92,21 +92,6 @@ class Writer:
             late = times[refused] if times.size > 1 else times
             write.write(*arrays, action, keys[refused], inputs[refused], late, EVERYTHING, again)
             outcome[refused] = again
-        return self._settle(outcome, keys)
-
-    def update_held(
-        self, keys: I64, grads: F32, rates: F32, step: int, times: I64, admitted: Bools
-    ) -> tuple[WriteResult, I64]:
-        """An update with optimizers that are not kernels: the partitions of the batch stay latched for all of it."""
-        outcome, starts = np.empty(keys.size, np.uint8), np.empty(keys.size, np.int64)
-        rows, layout = self._rows.arrays, self._layout
-        holding.hold(self._index.arrays, rows, layout.fills, keys, times, admitted, outcome, starts)
-        try:
-            offsets = layout.weight_offsets, layout.state_offsets, layout.dims
-            for optimizer, w, s, dim, rate in zip(layout.optimizers, *offsets, rates, strict=True):
-                optimizer.apply(rows.values, starts, w, s, grads, w, dim, rate, optimizer.params, step)
-        finally:
-            holding.let_go(self._index.arrays, keys)
         return self._settle(outcome, keys)
 
     def expire(self, now_s: int) -> int:

@@ -9,13 +9,13 @@ from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.kernels.layout import Int, Rows
-from megalith.ps.kernels.segments import apply_segments, fill_segments
+from megalith.ps.kernels.segments import fill_segments, run_stages
 
 
 class Update(NamedTuple):
     """One optimizer step per position; inputs are gradients."""
 
-    segments: Any
+    stages: Any
     step: Int
 
 
@@ -41,12 +41,13 @@ class Reinitialize(NamedTuple):
 def update(action: Update, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32) -> None:
     """Gradients are brought into the order of the rows first: an optimizer reads both side by side.
 
-    The copy stays in the first-level cache and costs 2 ns an id; it buys optimizers that know nothing of the order.
+    The copy stays in the first-level cache and costs 2 ns an id; it buys optimizers that know nothing of the order
+    and may overwrite what they got.
     """
     flat, block, width = inputs.reshape(-1), scratch.reshape(-1), inputs.shape[1]
     for i in range(starts.size):
         copy_floats(flat, positions[i] * width, block, i * width, width)
-    apply_segments(action.segments, rows.values, starts, scratch[: starts.size], action.step)
+    run_stages(action.stages, rows.values, starts, scratch[: starts.size], action.step)
 
 
 @kernel
