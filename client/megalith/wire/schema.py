@@ -100,7 +100,7 @@ class TableConfig:
     # One expiry drops at most this share of the rows, the longest overdue first: a jump of the data's clock, or one
     # wrong timestamp, then cannot empty the table.
     max_expire_share: float = 1.0
-    # Rows to make room for at once; more saves growing, unused ones cost 21 bytes each.
+    # Rows to make room for at once; more saves growing, unused ones cost 20 bytes each.
     initial_capacity: int = 1
     # Random initializers depend on it and the id alone, so a row starts the same on any server.
     seed: int = 0

@@ -8,9 +8,8 @@ from megalith.ps.kernels.layout import CAPACITY, FIRST, GROWTH, PARTITIONS, RECO
 from megalith.ps.reservation import HUGE_PAGE, Reservation
 
 SLOT_BYTES = 16
-_SLOTS_PER_LINE = 4
 _SLOTS_PER_PAGE = HUGE_PAGE // SLOT_BYTES
-_LEAST_CAPACITY = 64
+_LEAST_CAPACITY = 256  # small, but enough to start all partitions at different sizes
 _SMALL_BYTES = HUGE_PAGE // 2
 # Just after growing, a partition is GROW_AT / GROWTH full: the most index memory that an entry can cost.
 MOST_BYTES_PER_ENTRY = SLOT_BYTES * GROWTH / layout.GROW_AT
@@ -61,8 +60,7 @@ class IndexMemory:
         """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
         share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
         spread = share * GROWTH ** (np.arange(PARTITIONS) / PARTITIONS)
-        capacity = np.minimum(spread, self._field(ROOM)).astype(np.int64)
-        self._field(CAPACITY)[:] = capacity // _SLOTS_PER_LINE * _SLOTS_PER_LINE
+        self._field(CAPACITY)[:] = np.minimum(spread, self._field(ROOM)).astype(np.int64)
         self._field(USED)[:] = 0
 
     def clear(self) -> None:

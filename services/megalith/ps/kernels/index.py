@@ -135,8 +135,9 @@ def stretch(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """
     first, before = parts[record + FIRST], parts[record + CAPACITY]
     need = np.int64((parts[record + USED] + more) / GROW_AT) + 1
-    old = before
-    new = max(np.int64(old * GROWTH), need)
+    old, new = before, np.int64(before * GROWTH)
+    while new < need:  # by whole steps, so that partitions keep growing at different times
+        new = np.int64(new * GROWTH)
     while new <= parts[record + ROOM]:
         end = first + new + SPILL - 1  # the last slot stays free
         packed = pack(slots, first, first + old + SPILL - 1, end)
