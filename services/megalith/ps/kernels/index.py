@@ -127,6 +127,12 @@ def lay_out(slots: U64, parts: I64, record: Int, packed: Int, end: Int) -> bool:
     return True
 
 
+@inlined
+def grown(capacity: Int) -> Int:
+    """The next capacity, in whole cache lines."""
+    return np.int64(capacity * GROWTH) // 4 * 4
+
+
 @kernel
 def stretch(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """Grow the partition in place until `more` keys fit; False if the addresses do not suffice.
@@ -135,16 +141,16 @@ def stretch(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """
     first, before = parts[record + FIRST], parts[record + CAPACITY]
     need = np.int64((parts[record + USED] + more) / GROW_AT) + 1
-    old, new = before, np.int64(before * GROWTH)
+    old, new = before, grown(before)
     while new < need:  # by whole steps, so that partitions keep growing at different times
-        new = np.int64(new * GROWTH)
+        new = grown(new)
     while new <= parts[record + ROOM]:
         end = first + new + SPILL - 1  # the last slot stays free
         packed = pack(slots, first, first + old + SPILL - 1, end)
         parts[record + CAPACITY] = new
         if lay_out(slots, parts, record, packed, end) and not is_tight(slots, parts, record, more):
             return True
-        old, new = new, np.int64(new * GROWTH)
+        old, new = new, grown(new)
     if old != before:
         parts[record + CAPACITY] = before
         end = first + old + SPILL - 1
