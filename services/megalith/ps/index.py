@@ -38,8 +38,8 @@ class IndexMemory:
         self.arrays = Index(self._memory.array(np.uint64), parts)
         self.reset_capacities()
         for first in self._field(FIRST):
-            # Up to here a partition has small pages: a small table takes kilobytes, not 64 MB. Collapsing them later
-            # with madvise takes 5 ms a partition, as long as a whole batch of inserts.
+            # Up to here a partition has small pages: a small table takes kilobytes, not 64 MB. They are
+            # not collapsed later.
             self._memory.use_huge_pages(
                 int(first) * SLOT_BYTES + _SMALL_BYTES, int(first - offset + stride) * SLOT_BYTES
             )

@@ -44,8 +44,7 @@ def sum_groups(inputs: F32, group: I64, sums: F32, counts: I64) -> None:
 def is_finite(flat: F32) -> bool:
     """Whether no number is NaN or infinite.
 
-    All-ones exponents are found with integer operations, 16 numbers at once: 0.2 ms for 65,536 rows of 16, a fifth of
-    numpy's isfinite().all().
+    All-ones exponents are found with integer operations, many numbers at once: 0.2 ms for 65,536 rows of 16.
     """
     bits, worst = flat.view(np.int32), np.int32(0)
     for i in range(np.uint64(bits.size)):

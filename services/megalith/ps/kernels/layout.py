@@ -34,7 +34,7 @@ USED = 3  # slots taken
 ROOM = 4  # the largest CAPACITY that the reserved addresses allow; constant
 
 SPILL = 256  # slots past the last home (one page); a cluster that runs over them makes the partition grow early
-GROW_AT = 0.8  # share of CAPACITY; a search then reads 1.1 cache lines on average
+GROW_AT = 0.8  # share of CAPACITY
 GROWTH = 1.3  # a partition stretches in place by this: 0.7 full on average, 23 bytes an entry. With 1.5 it is 25, and
 # while a table fills, an entry moves 2.8 times instead of 4, at 6 ns each
 
