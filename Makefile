@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check bench images up down clean
+.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check bench bench-table images up down clean
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ protos-check: install ## Fail if the generated code is not what protos/ gives
 
 bench: $(VENV)/.installed-test ## Run the benchmarks; prints JSON lines
 	@$(BIN)/python tests/benchmarks/run.py
+
+bench-table: $(VENV)/.installed-test ## Speed and memory of an embedding table; prints JSON lines
+	@$(BIN)/python tests/benchmarks/table.py
 
 images: ## Build the container image
 	@docker compose -f deploy/docker-compose.yml build

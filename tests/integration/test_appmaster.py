@@ -17,7 +17,7 @@ def servers(tmp_path):
     with Servers(tmp_path, num_ps=2, num_workers=1, stay_up=False) as servers:
         servers.start_all(batch_size=64, num_examples=0)
         servers.job = servers.connect().controller
-        wait_until(lambda: servers.job.training_status() > 2, 30)
+        wait_until(lambda: servers.job.training_status() > 2, 100)  # kernels may have to be compiled
         yield servers
 
 

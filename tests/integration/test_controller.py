@@ -26,7 +26,7 @@ def training(tmp_path):
     with Servers(tmp_path, num_ps=2, num_workers=2) as servers:
         servers.start_all(**TASK)
         servers.job = servers.connect().controller
-        wait_until(lambda: servers.job.training_status() > 5, 30)
+        wait_until(lambda: servers.job.training_status() > 5, 100)  # kernels may have to be compiled
         yield servers
 
 

@@ -81,7 +81,7 @@ class Servers:
         for index in range(self.num_workers):
             self.start_worker(index, **task)
 
-    def connect(self, timeout_s=20.0, **options):
+    def connect(self, timeout_s=60.0, **options):
         cluster = connect(model_dir=str(self.model_dir), timeout_s=timeout_s, **options)
         self._stack.callback(cluster.close)
         return cluster

@@ -131,6 +131,7 @@ class Cluster:
         assign: Mapping[str, ArrayLike] | None = None,
         learning_rates: Mapping[str, tuple[float, ...]] | None = None,
         req_time_s: int = 0,
+        step: int = 0,
     ) -> dict[str, NDArray[Any]]:
         """Apply gradients to rows and variables, one call to each server concerned; gradients of equal ids are summed.
 
@@ -147,6 +148,8 @@ class Cluster:
             One rate per segment by table, in place of the table's own.
         req_time_s
             Unix time of the data, which becomes the rows' update time.
+        step
+            Global step, for learning-rate schedules and optimizers that count steps.
         """
         routing = self._servers.routing()
         requests: dict[int, pb.PushRequest] = {}
@@ -166,7 +169,7 @@ class Cluster:
             for index, request in requests.items():
                 self._sequences[index] = self._sequences.get(index, 0) + 1
                 request.client_id, request.sequence = self._client_id, self._sequences[index]
-                request.req_time_s = req_time_s
+                request.req_time_s, request.step = req_time_s, step
             replies = self._servers.call(lambda stub: stub.Push, requests, self._timeout_s)
         return {
             name: codec.array_from_proto(value, f"variable {name}")

@@ -23,63 +23,56 @@ _sym_db = _symbol_database.Default()
 
 
 from megalith.protos import common_pb2 as megalith_dot_protos_dot_common__pb2
+from megalith.protos import table_pb2 as megalith_dot_protos_dot_table__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&megalith/protos/parameter_server.proto\x12\x0bmegalith.v1\x1a\x1cmegalith/protos/common.proto\"C\n\x0bTableConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x08segments\x18\x02 \x03(\x0b\x32\x14.megalith.v1.Segment\"p\n\x07Segment\x12\x0b\n\x03\x64im\x18\x01 \x01(\x05\x12-\n\x0binitializer\x18\x02 \x01(\x0b\x32\x18.megalith.v1.Initializer\x12)\n\toptimizer\x18\x03 \x01(\x0b\x32\x16.megalith.v1.Optimizer\"p\n\x0bInitializer\x12#\n\x05zeros\x18\x01 \x01(\x0b\x32\x12.megalith.v1.ZerosH\x00\x12\x34\n\x0erandom_uniform\x18\x02 \x01(\x0b\x32\x1a.megalith.v1.RandomUniformH\x00\x42\x06\n\x04kind\"\x07\n\x05Zeros\"/\n\rRandomUniform\x12\x0e\n\x06minval\x18\x01 \x01(\x02\x12\x0e\n\x06maxval\x18\x02 \x01(\x02\"]\n\tOptimizer\x12\'\n\x07\x61\x64\x61grad\x18\x01 \x01(\x0b\x32\x14.megalith.v1.AdagradH\x00\x12\x1f\n\x03sgd\x18\x02 \x01(\x0b\x32\x10.megalith.v1.SgdH\x00\x42\x06\n\x04kind\"\x1c\n\x03Sgd\x12\x15\n\rlearning_rate\x18\x01 \x01(\x02\"`\n\x07\x41\x64\x61grad\x12\x15\n\rlearning_rate\x18\x01 \x01(\x02\x12!\n\x19initial_accumulator_value\x18\x02 \x01(\x02\x12\x1b\n\x13weight_decay_factor\x18\x03 \x01(\x02\"n\n\x0eVariableConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x07initial\x18\x02 \x01(\x0b\x32\x12.megalith.v1.Array\x12)\n\toptimizer\x18\x03 \x01(\x0b\x32\x16.megalith.v1.Optimizer\"N\n\x13\x43reateTablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12(\n\x06tables\x18\x02 \x03(\x0b\x32\x18.megalith.v1.TableConfig\"\x16\n\x14\x43reateTablesResponse\"W\n\x16\x43reateVariablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12.\n\tvariables\x18\x02 \x03(\x0b\x32\x1b.megalith.v1.VariableConfig\"\x19\n\x17\x43reateVariablesResponse\"W\n\x0bPullRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12&\n\x06tables\x18\x02 \x03(\x0b\x32\x16.megalith.v1.TableKeys\x12\x11\n\tvariables\x18\x03 \x03(\t\"(\n\tTableKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\"C\n\x0cPullResponse\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\x12%\n\tvariables\x18\x02 \x03(\x0b\x32\x12.megalith.v1.Array\"\xb2\x01\n\x0bPushRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12+\n\x06tables\x18\x04 \x03(\x0b\x32\x1b.megalith.v1.TableGradients\x12.\n\tvariables\x18\x05 \x03(\x0b\x32\x1b.megalith.v1.VariableUpdate\x12\x12\n\nreq_time_s\x18\x06 \x01(\x03\"X\n\x0eTableGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\tgradients\x18\x03 \x01(\x0c\x12\x16\n\x0elearning_rates\x18\x04 \x03(\x02\"\xc1\x01\n\x0eVariableUpdate\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x04kind\x18\x02 \x01(\x0e\x32 .megalith.v1.VariableUpdate.Kind\x12!\n\x05value\x18\x03 \x01(\x0b\x32\x12.megalith.v1.Array\"N\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_GRADIENT\x10\x01\x12\x0c\n\x08KIND_ADD\x10\x02\x12\x0f\n\x0bKIND_ASSIGN\x10\x03\"1\n\x0cPushResponse\x12!\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\x0b\x32\x12.megalith.v1.Array\"\x14\n\x12GetPsStatusRequest\"p\n\x13GetPsStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12(\n\x06tables\x18\x03 \x03(\x0b\x32\x18.megalith.v1.TableStatus\x12\x11\n\tvariables\x18\x04 \x03(\t\"T\n\x0bTableStatus\x12(\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x18.megalith.v1.TableConfig\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x32\x90\x03\n\x0fParameterServer\x12S\n\x0c\x43reateTables\x12 .megalith.v1.CreateTablesRequest\x1a!.megalith.v1.CreateTablesResponse\x12\\\n\x0f\x43reateVariables\x12#.megalith.v1.CreateVariablesRequest\x1a$.megalith.v1.CreateVariablesResponse\x12;\n\x04Pull\x12\x18.megalith.v1.PullRequest\x1a\x19.megalith.v1.PullResponse\x12;\n\x04Push\x12\x18.megalith.v1.PushRequest\x1a\x19.megalith.v1.PushResponse\x12P\n\x0bGetPsStatus\x12\x1f.megalith.v1.GetPsStatusRequest\x1a .megalith.v1.GetPsStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&megalith/protos/parameter_server.proto\x12\x0bmegalith.v1\x1a\x1cmegalith/protos/common.proto\x1a\x1bmegalith/protos/table.proto\"n\n\x0eVariableConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x07initial\x18\x02 \x01(\x0b\x32\x12.megalith.v1.Array\x12)\n\toptimizer\x18\x03 \x01(\x0b\x32\x16.megalith.v1.Optimizer\"N\n\x13\x43reateTablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12(\n\x06tables\x18\x02 \x03(\x0b\x32\x18.megalith.v1.TableConfig\"\x16\n\x14\x43reateTablesResponse\"W\n\x16\x43reateVariablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12.\n\tvariables\x18\x02 \x03(\x0b\x32\x1b.megalith.v1.VariableConfig\"\x19\n\x17\x43reateVariablesResponse\"W\n\x0bPullRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12&\n\x06tables\x18\x02 \x03(\x0b\x32\x16.megalith.v1.TableKeys\x12\x11\n\tvariables\x18\x03 \x03(\t\"(\n\tTableKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\"C\n\x0cPullResponse\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\x12%\n\tvariables\x18\x02 \x03(\x0b\x32\x12.megalith.v1.Array\"\xc0\x01\n\x0bPushRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12+\n\x06tables\x18\x04 \x03(\x0b\x32\x1b.megalith.v1.TableGradients\x12.\n\tvariables\x18\x05 \x03(\x0b\x32\x1b.megalith.v1.VariableUpdate\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12\x12\n\nreq_time_s\x18\x06 \x01(\x03\"X\n\x0eTableGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\tgradients\x18\x03 \x01(\x0c\x12\x16\n\x0elearning_rates\x18\x04 \x03(\x02\"\xc1\x01\n\x0eVariableUpdate\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x04kind\x18\x02 \x01(\x0e\x32 .megalith.v1.VariableUpdate.Kind\x12!\n\x05value\x18\x03 \x01(\x0b\x32\x12.megalith.v1.Array\"N\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_GRADIENT\x10\x01\x12\x0c\n\x08KIND_ADD\x10\x02\x12\x0f\n\x0bKIND_ASSIGN\x10\x03\"1\n\x0cPushResponse\x12!\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\x0b\x32\x12.megalith.v1.Array\"\x0f\n\rExpireRequest\"{\n\x0e\x45xpireResponse\x12\x39\n\x07\x64ropped\x18\x01 \x03(\x0b\x32(.megalith.v1.ExpireResponse.DroppedEntry\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x14\n\x12GetPsStatusRequest\"p\n\x13GetPsStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12(\n\x06tables\x18\x03 \x03(\x0b\x32\x18.megalith.v1.TableStatus\x12\x11\n\tvariables\x18\x04 \x03(\t\"\xaa\x01\n\x0bTableStatus\x12(\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x18.megalith.v1.TableConfig\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0f\n\x07\x63reated\x18\x04 \x01(\x03\x12\x0f\n\x07refused\x18\x05 \x01(\x03\x12\x0e\n\x06\x62\x61rred\x18\x06 \x01(\x03\x12\x11\n\tnonfinite\x18\x07 \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x08 \x01(\x03\x32\xd3\x03\n\x0fParameterServer\x12S\n\x0c\x43reateTables\x12 .megalith.v1.CreateTablesRequest\x1a!.megalith.v1.CreateTablesResponse\x12\\\n\x0f\x43reateVariables\x12#.megalith.v1.CreateVariablesRequest\x1a$.megalith.v1.CreateVariablesResponse\x12;\n\x04Pull\x12\x18.megalith.v1.PullRequest\x1a\x19.megalith.v1.PullResponse\x12;\n\x04Push\x12\x18.megalith.v1.PushRequest\x1a\x19.megalith.v1.PushResponse\x12\x41\n\x06\x45xpire\x12\x1a.megalith.v1.ExpireRequest\x1a\x1b.megalith.v1.ExpireResponse\x12P\n\x0bGetPsStatus\x12\x1f.megalith.v1.GetPsStatusRequest\x1a .megalith.v1.GetPsStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'megalith.protos.parameter_server_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TABLECONFIG']._serialized_start=85
-  _globals['_TABLECONFIG']._serialized_end=152
-  _globals['_SEGMENT']._serialized_start=154
-  _globals['_SEGMENT']._serialized_end=266
-  _globals['_INITIALIZER']._serialized_start=268
-  _globals['_INITIALIZER']._serialized_end=380
-  _globals['_ZEROS']._serialized_start=382
-  _globals['_ZEROS']._serialized_end=389
-  _globals['_RANDOMUNIFORM']._serialized_start=391
-  _globals['_RANDOMUNIFORM']._serialized_end=438
-  _globals['_OPTIMIZER']._serialized_start=440
-  _globals['_OPTIMIZER']._serialized_end=533
-  _globals['_SGD']._serialized_start=535
-  _globals['_SGD']._serialized_end=563
-  _globals['_ADAGRAD']._serialized_start=565
-  _globals['_ADAGRAD']._serialized_end=661
-  _globals['_VARIABLECONFIG']._serialized_start=663
-  _globals['_VARIABLECONFIG']._serialized_end=773
-  _globals['_CREATETABLESREQUEST']._serialized_start=775
-  _globals['_CREATETABLESREQUEST']._serialized_end=853
-  _globals['_CREATETABLESRESPONSE']._serialized_start=855
-  _globals['_CREATETABLESRESPONSE']._serialized_end=877
-  _globals['_CREATEVARIABLESREQUEST']._serialized_start=879
-  _globals['_CREATEVARIABLESREQUEST']._serialized_end=966
-  _globals['_CREATEVARIABLESRESPONSE']._serialized_start=968
-  _globals['_CREATEVARIABLESRESPONSE']._serialized_end=993
-  _globals['_PULLREQUEST']._serialized_start=995
-  _globals['_PULLREQUEST']._serialized_end=1082
-  _globals['_TABLEKEYS']._serialized_start=1084
-  _globals['_TABLEKEYS']._serialized_end=1124
-  _globals['_PULLRESPONSE']._serialized_start=1126
-  _globals['_PULLRESPONSE']._serialized_end=1193
-  _globals['_PUSHREQUEST']._serialized_start=1196
-  _globals['_PUSHREQUEST']._serialized_end=1374
-  _globals['_TABLEGRADIENTS']._serialized_start=1376
-  _globals['_TABLEGRADIENTS']._serialized_end=1464
-  _globals['_VARIABLEUPDATE']._serialized_start=1467
-  _globals['_VARIABLEUPDATE']._serialized_end=1660
-  _globals['_VARIABLEUPDATE_KIND']._serialized_start=1582
-  _globals['_VARIABLEUPDATE_KIND']._serialized_end=1660
-  _globals['_PUSHRESPONSE']._serialized_start=1662
-  _globals['_PUSHRESPONSE']._serialized_end=1711
-  _globals['_GETPSSTATUSREQUEST']._serialized_start=1713
-  _globals['_GETPSSTATUSREQUEST']._serialized_end=1733
-  _globals['_GETPSSTATUSRESPONSE']._serialized_start=1735
-  _globals['_GETPSSTATUSRESPONSE']._serialized_end=1847
-  _globals['_TABLESTATUS']._serialized_start=1849
-  _globals['_TABLESTATUS']._serialized_end=1933
-  _globals['_PARAMETERSERVER']._serialized_start=1936
-  _globals['_PARAMETERSERVER']._serialized_end=2336
+  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._loaded_options = None
+  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_options = b'8\001'
+  _globals['_VARIABLECONFIG']._serialized_start=114
+  _globals['_VARIABLECONFIG']._serialized_end=224
+  _globals['_CREATETABLESREQUEST']._serialized_start=226
+  _globals['_CREATETABLESREQUEST']._serialized_end=304
+  _globals['_CREATETABLESRESPONSE']._serialized_start=306
+  _globals['_CREATETABLESRESPONSE']._serialized_end=328
+  _globals['_CREATEVARIABLESREQUEST']._serialized_start=330
+  _globals['_CREATEVARIABLESREQUEST']._serialized_end=417
+  _globals['_CREATEVARIABLESRESPONSE']._serialized_start=419
+  _globals['_CREATEVARIABLESRESPONSE']._serialized_end=444
+  _globals['_PULLREQUEST']._serialized_start=446
+  _globals['_PULLREQUEST']._serialized_end=533
+  _globals['_TABLEKEYS']._serialized_start=535
+  _globals['_TABLEKEYS']._serialized_end=575
+  _globals['_PULLRESPONSE']._serialized_start=577
+  _globals['_PULLRESPONSE']._serialized_end=644
+  _globals['_PUSHREQUEST']._serialized_start=647
+  _globals['_PUSHREQUEST']._serialized_end=839
+  _globals['_TABLEGRADIENTS']._serialized_start=841
+  _globals['_TABLEGRADIENTS']._serialized_end=929
+  _globals['_VARIABLEUPDATE']._serialized_start=932
+  _globals['_VARIABLEUPDATE']._serialized_end=1125
+  _globals['_VARIABLEUPDATE_KIND']._serialized_start=1047
+  _globals['_VARIABLEUPDATE_KIND']._serialized_end=1125
+  _globals['_PUSHRESPONSE']._serialized_start=1127
+  _globals['_PUSHRESPONSE']._serialized_end=1176
+  _globals['_EXPIREREQUEST']._serialized_start=1178
+  _globals['_EXPIREREQUEST']._serialized_end=1193
+  _globals['_EXPIRERESPONSE']._serialized_start=1195
+  _globals['_EXPIRERESPONSE']._serialized_end=1318
+  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_start=1272
+  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_end=1318
+  _globals['_GETPSSTATUSREQUEST']._serialized_start=1320
+  _globals['_GETPSSTATUSREQUEST']._serialized_end=1340
+  _globals['_GETPSSTATUSRESPONSE']._serialized_start=1342
+  _globals['_GETPSSTATUSRESPONSE']._serialized_end=1454
+  _globals['_TABLESTATUS']._serialized_start=1457
+  _globals['_TABLESTATUS']._serialized_end=1627
+  _globals['_PARAMETERSERVER']._serialized_start=1630
+  _globals['_PARAMETERSERVER']._serialized_end=2097
 # @@protoc_insertion_point(module_scope)

@@ -13,6 +13,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from megalith.protos import common_pb2 as _common_pb2
+from megalith.protos import table_pb2 as _table_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -23,205 +24,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-@_typing.final
-class TableConfig(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    SEGMENTS_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """Unique in the cluster."""
-    @_builtins.property
-    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """Slices of a row, in order; at least one."""
-
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        segments: _abc.Iterable[Global___Segment] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "segments", b"segments"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TableConfig: _TypeAlias = TableConfig  # noqa: Y015
-
-@_typing.final
-class Segment(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    DIM_FIELD_NUMBER: _builtins.int
-    INITIALIZER_FIELD_NUMBER: _builtins.int
-    OPTIMIZER_FIELD_NUMBER: _builtins.int
-    dim: _builtins.int
-    """Floats in the slice, at least 1."""
-    @_builtins.property
-    def initializer(self) -> Global___Initializer:
-        """How a new row starts."""
-
-    @_builtins.property
-    def optimizer(self) -> Global___Optimizer:
-        """How gradients change it."""
-
-    def __init__(
-        self,
-        *,
-        dim: _builtins.int = ...,
-        initializer: Global___Initializer | None = ...,
-        optimizer: Global___Optimizer | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["initializer", b"initializer", "optimizer", b"optimizer"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dim", b"dim", "initializer", b"initializer", "optimizer", b"optimizer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Segment: _TypeAlias = Segment  # noqa: Y015
-
-@_typing.final
-class Initializer(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ZEROS_FIELD_NUMBER: _builtins.int
-    RANDOM_UNIFORM_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def zeros(self) -> Global___Zeros: ...
-    @_builtins.property
-    def random_uniform(self) -> Global___RandomUniform: ...
-    def __init__(
-        self,
-        *,
-        zeros: Global___Zeros | None = ...,
-        random_uniform: Global___RandomUniform | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "random_uniform", b"random_uniform", "zeros", b"zeros"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "random_uniform", b"random_uniform", "zeros", b"zeros"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["zeros", "random_uniform"]  # noqa: Y015
-    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
-
-Global___Initializer: _TypeAlias = Initializer  # noqa: Y015
-
-@_typing.final
-class Zeros(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Zeros: _TypeAlias = Zeros  # noqa: Y015
-
-@_typing.final
-class RandomUniform(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MINVAL_FIELD_NUMBER: _builtins.int
-    MAXVAL_FIELD_NUMBER: _builtins.int
-    minval: _builtins.float
-    """Inclusive."""
-    maxval: _builtins.float
-    """Exclusive."""
-    def __init__(
-        self,
-        *,
-        minval: _builtins.float = ...,
-        maxval: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["maxval", b"maxval", "minval", b"minval"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RandomUniform: _TypeAlias = RandomUniform  # noqa: Y015
-
-@_typing.final
-class Optimizer(_message.Message):
-    """Tags follow the reference's optimizer records."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ADAGRAD_FIELD_NUMBER: _builtins.int
-    SGD_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def adagrad(self) -> Global___Adagrad: ...
-    @_builtins.property
-    def sgd(self) -> Global___Sgd: ...
-    def __init__(
-        self,
-        *,
-        adagrad: Global___Adagrad | None = ...,
-        sgd: Global___Sgd | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["adagrad", b"adagrad", "kind", b"kind", "sgd", b"sgd"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adagrad", b"adagrad", "kind", b"kind", "sgd", b"sgd"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["adagrad", "sgd"]  # noqa: Y015
-    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
-
-Global___Optimizer: _TypeAlias = Optimizer  # noqa: Y015
-
-@_typing.final
-class Sgd(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LEARNING_RATE_FIELD_NUMBER: _builtins.int
-    learning_rate: _builtins.float
-    """Used when a push names no rate."""
-    def __init__(
-        self,
-        *,
-        learning_rate: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["learning_rate", b"learning_rate"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Sgd: _TypeAlias = Sgd  # noqa: Y015
-
-@_typing.final
-class Adagrad(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LEARNING_RATE_FIELD_NUMBER: _builtins.int
-    INITIAL_ACCUMULATOR_VALUE_FIELD_NUMBER: _builtins.int
-    WEIGHT_DECAY_FACTOR_FIELD_NUMBER: _builtins.int
-    learning_rate: _builtins.float
-    """Used when a push names no rate."""
-    initial_accumulator_value: _builtins.float
-    """Where the sum of squared gradients starts."""
-    weight_decay_factor: _builtins.float
-    """L2: the gradient becomes g + factor * w."""
-    def __init__(
-        self,
-        *,
-        learning_rate: _builtins.float = ...,
-        initial_accumulator_value: _builtins.float = ...,
-        weight_decay_factor: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_accumulator_value", b"initial_accumulator_value", "learning_rate", b"learning_rate", "weight_decay_factor", b"weight_decay_factor"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Adagrad: _TypeAlias = Adagrad  # noqa: Y015
 
 @_typing.final
 class VariableConfig(_message.Message):
@@ -237,7 +39,7 @@ class VariableConfig(_message.Message):
         """Value, dtype and shape if it does not exist yet."""
 
     @_builtins.property
-    def optimizer(self) -> Global___Optimizer:
+    def optimizer(self) -> _table_pb2.Optimizer:
         """For gradient updates; unset = only add and assign are allowed."""
 
     def __init__(
@@ -245,7 +47,7 @@ class VariableConfig(_message.Message):
         *,
         name: _builtins.str = ...,
         initial: _common_pb2.Array | None = ...,
-        optimizer: Global___Optimizer | None = ...,
+        optimizer: _table_pb2.Optimizer | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["initial", b"initial", "optimizer", b"optimizer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -263,12 +65,12 @@ class CreateTablesRequest(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
-    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableConfig]: ...
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[_table_pb2.TableConfig]: ...
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
-        tables: _abc.Iterable[Global___TableConfig] | None = ...,
+        tables: _abc.Iterable[_table_pb2.TableConfig] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -424,6 +226,7 @@ class PushRequest(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     REQ_TIME_S_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
@@ -431,6 +234,8 @@ class PushRequest(_message.Message):
     """Unique per client process."""
     sequence: _builtins.int
     """From 1, by one for each push of this client to this ps; kept on a retry."""
+    step: _builtins.int
+    """Global step of the worker, for schedules and optimizers that count steps."""
     req_time_s: _builtins.int
     """Unix seconds of the data: becomes the rows' update time. 0 = none."""
     @_builtins.property
@@ -449,11 +254,12 @@ class PushRequest(_message.Message):
         sequence: _builtins.int = ...,
         tables: _abc.Iterable[Global___TableGradients] | None = ...,
         variables: _abc.Iterable[Global___VariableUpdate] | None = ...,
+        step: _builtins.int = ...,
         req_time_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "req_time_s", b"req_time_s", "sequence", b"sequence", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "req_time_s", b"req_time_s", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,7 +278,7 @@ class TableGradients(_message.Message):
     keys: _builtins.bytes
     """int64 little-endian ids, distinct."""
     gradients: _builtins.bytes
-    """float32 [ids, dim], finite."""
+    """float32 [ids, dim], finite; [ids, 2 * dim] with the pulled rows behind, for dc."""
     @_builtins.property
     def learning_rates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """One per segment; empty = those of the table's configuration."""
@@ -571,6 +377,63 @@ class PushResponse(_message.Message):
 Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
 
 @_typing.final
+class ExpireRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireRequest: _TypeAlias = ExpireRequest  # noqa: Y015
+
+@_typing.final
+class ExpireResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DroppedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DROPPED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Rows dropped, by table."""
+
+    def __init__(
+        self,
+        *,
+        dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireResponse: _TypeAlias = ExpireResponse  # noqa: Y015
+
+@_typing.final
 class GetPsStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -628,24 +491,44 @@ class TableStatus(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    BARRED_FIELD_NUMBER: _builtins.int
+    NONFINITE_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Rows held here."""
     bytes: _builtins.int
     """Memory of rows and index."""
+    created: _builtins.int
+    """Rows ever made."""
+    refused: _builtins.int
+    """Writes of new ids dropped because the memory budget was reached."""
+    barred: _builtins.int
+    """Writes of new ids dropped by the admission filter."""
+    nonfinite: _builtins.int
+    """Gradient rows left out because of NaN or infinity."""
+    expired: _builtins.int
+    """Rows dropped by age."""
     @_builtins.property
-    def config(self) -> Global___TableConfig:
+    def config(self) -> _table_pb2.TableConfig:
         """As created."""
 
     def __init__(
         self,
         *,
-        config: Global___TableConfig | None = ...,
+        config: _table_pb2.TableConfig | None = ...,
         rows: _builtins.int = ...,
         bytes: _builtins.int = ...,
+        created: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        barred: _builtins.int = ...,
+        nonfinite: _builtins.int = ...,
+        expired: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "config", b"config", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,6 +54,11 @@ class ParameterServerStub:
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.PushRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PushResponse.FromString,
                 _registered_method=True)
+        self.Expire = channel.unary_unary(
+                '/megalith.v1.ParameterServer/Expire',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireResponse.FromString,
+                _registered_method=True)
         self.GetPsStatus = channel.unary_unary(
                 '/megalith.v1.ParameterServer/GetPsStatus',
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.GetPsStatusRequest.SerializeToString,
@@ -94,6 +99,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Expire(self, request, context):
+        """Drops the rows of all tables that are expired at their newest data time. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPsStatus(self, request, context):
         """What this server holds. Idempotent.
         """
@@ -123,6 +135,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PushRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_parameter__server__pb2.PushResponse.SerializeToString,
+            ),
+            'Expire': grpc.unary_unary_rpc_method_handler(
+                    servicer.Expire,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireResponse.SerializeToString,
             ),
             'GetPsStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPsStatus,
@@ -238,6 +255,33 @@ class ParameterServer:
             '/megalith.v1.ParameterServer/Push',
             megalith_dot_protos_dot_parameter__server__pb2.PushRequest.SerializeToString,
             megalith_dot_protos_dot_parameter__server__pb2.PushResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Expire(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/Expire',
+            megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.ExpireResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class ParameterServerStub:
     """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
     (client_id, sequence): a request that was applied is answered again and not applied again.
     """
+    Expire: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]
+    """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
     GetPsStatus: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.GetPsStatusRequest, _parameter_server_pb2.GetPsStatusResponse]
     """What this server holds. Idempotent."""
 
@@ -65,6 +67,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
     (client_id, sequence): a request that was applied is answered again and not applied again.
     """
+    Expire: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]  # type: ignore[assignment]
+    """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
     GetPsStatus: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.GetPsStatusRequest, _parameter_server_pb2.GetPsStatusResponse]  # type: ignore[assignment]
     """What this server holds. Idempotent."""
 
@@ -104,6 +108,14 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
         (client_id, sequence): a request that was applied is answered again and not applied again.
         """
+
+    @_abc_1.abstractmethod
+    def Expire(
+        self,
+        request: _parameter_server_pb2.ExpireRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameter_server_pb2.ExpireResponse, _abc.Awaitable[_parameter_server_pb2.ExpireResponse]]:
+        """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
 
     @_abc_1.abstractmethod
     def GetPsStatus(

@@ -1,25 +1,28 @@
 """Schema, routing and arrays to and from protobuf messages."""
 
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.protos import common_pb2, parameter_server_pb2
+from megalith.protos import common_pb2, parameter_server_pb2, table_pb2
 from megalith.wire import arrays, routing
 from megalith.wire.errors import InvalidSetting, MalformedArray
 from megalith.wire.routing import Routing
 from megalith.wire.schema import (
-    Adagrad,
+    AdmissionConfig,
+    Compressor,
+    FilterKind,
     Initializer,
     Optimizer,
-    RandomUniform,
+    Schedule,
     Segment,
-    Sgd,
     TableConfig,
     VariableConfig,
-    Zeros,
 )
+from megalith.wire.validation import build_named
 
 _DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
     common_pb2.DTYPE_FLOAT32: arrays.VALUE,
@@ -51,74 +54,103 @@ def routing_from_proto(message: common_pb2.RoutingMap) -> Routing:
     return Routing(message.epoch, tuple(message.addresses), routing.decode_owners(message.owners))
 
 
-def _initializer_to_proto(value: Initializer) -> parameter_server_pb2.Initializer:
-    match value:
-        case Zeros():
-            return parameter_server_pb2.Initializer(zeros=parameter_server_pb2.Zeros())
-        case RandomUniform(minval, maxval):
-            uniform = parameter_server_pb2.RandomUniform(minval=minval, maxval=maxval)
-            return parameter_server_pb2.Initializer(random_uniform=uniform)
+def _settings_to_proto(value: Any, message: Any) -> None:
+    """Every field of a schema class into the field of the same name; None stays unset."""
+    for item in dataclasses.fields(value):
+        content = getattr(value, item.name)
+        if content is None:
+            continue
+        if isinstance(content, Mapping):
+            getattr(message, item.name).update(content)
+        elif isinstance(content, tuple):
+            for part in content:
+                _settings_to_proto(part, getattr(message, item.name).add())
+        elif isinstance(content, AdmissionConfig):
+            _settings_to_proto(content, getattr(message, item.name))
+        elif dataclasses.is_dataclass(content):
+            _choice_to_proto(content, getattr(message, item.name))
+        else:
+            setattr(message, item.name, content)
 
 
-def _initializer_from_proto(message: parameter_server_pb2.Initializer) -> Initializer:
-    match message.WhichOneof("kind"):
-        case "random_uniform":
-            return RandomUniform(message.random_uniform.minval, message.random_uniform.maxval)
-        case "zeros":
-            return Zeros()
-        case _:
-            raise InvalidSetting("segment: the initializer is not set, or of a kind this version does not know")
+def _choice_to_proto(value: Any, message: Any) -> None:
+    """One of several schema classes into the case of the same name."""
+    chosen = getattr(message, value.name)
+    chosen.SetInParent()
+    _settings_to_proto(value, chosen)
 
 
-def _optimizer_to_proto(value: Optimizer) -> parameter_server_pb2.Optimizer:
-    match value:
-        case Sgd(learning_rate):
-            return parameter_server_pb2.Optimizer(sgd=parameter_server_pb2.Sgd(learning_rate=learning_rate))
-        case Adagrad(learning_rate, initial, decay):
-            adagrad = parameter_server_pb2.Adagrad(
-                learning_rate=learning_rate, initial_accumulator_value=initial, weight_decay_factor=decay
-            )
-            return parameter_server_pb2.Optimizer(adagrad=adagrad)
+def _settings_from_proto(message: Any) -> dict[str, Any]:
+    """Plain fields that are set, by name; what is not set takes the schema's default."""
+    return {
+        field.name: getattr(message, field.name)
+        for field in message.DESCRIPTOR.fields
+        if field.message_type is None and field.has_presence and message.HasField(field.name)
+    }
 
 
-def _optimizer_from_proto(message: parameter_server_pb2.Optimizer) -> Optimizer:
-    match message.WhichOneof("kind"):
-        case "sgd":
-            return Sgd(message.sgd.learning_rate)
-        case "adagrad":
-            adagrad = message.adagrad
-            return Adagrad(adagrad.learning_rate, adagrad.initial_accumulator_value, adagrad.weight_decay_factor)
-        case _:
-            raise InvalidSetting("the optimizer is not set, or of a kind this version does not know")
+def _choice_from_proto(message: Any, union: Any, what: str) -> Any:
+    """The schema class that the message chose."""
+    name = message.WhichOneof("kind")
+    classes = {kind.name: kind for kind in get_args(union)}
+    if name not in classes:
+        raise InvalidSetting(f"{what} is not set, or of a kind this version does not know")
+    chosen = getattr(message, name)
+    settings = _settings_from_proto(chosen)
+    if "base" in chosen.DESCRIPTOR.fields_by_name:
+        settings["base"] = _choice_from_proto(chosen.base, union, f"the base of {name}")
+    return build_named(what, classes.values(), name, settings)
 
 
-def table_to_proto(value: TableConfig) -> parameter_server_pb2.TableConfig:
-    segments = [
-        parameter_server_pb2.Segment(
-            dim=segment.dim,
-            initializer=_initializer_to_proto(segment.initializer),
-            optimizer=_optimizer_to_proto(segment.optimizer),
-        )
-        for segment in value.segments
-    ]
-    return parameter_server_pb2.TableConfig(name=value.name, segments=segments)
+def table_to_proto(value: TableConfig) -> table_pb2.TableConfig:
+    message = table_pb2.TableConfig()
+    _settings_to_proto(value, message)
+    return message
 
 
-def table_from_proto(message: parameter_server_pb2.TableConfig) -> TableConfig:
-    segments = tuple(
-        Segment(segment.dim, _initializer_from_proto(segment.initializer), _optimizer_from_proto(segment.optimizer))
-        for segment in message.segments
+def table_from_proto(message: table_pb2.TableConfig) -> TableConfig:
+    settings = _settings_from_proto(message)
+    if message.HasField("admission"):
+        settings["admission"] = _admission_from_proto(message.admission)
+    return TableConfig(
+        name=message.name,
+        segments=tuple(_segment_from_proto(segment) for segment in message.segments),
+        expire_days_by_slot=dict(message.expire_days_by_slot),
+        **settings,
     )
-    return TableConfig(message.name, segments)
+
+
+def _segment_from_proto(message: table_pb2.Segment) -> Segment:
+    optional: dict[str, Any] = {}
+    if message.HasField("compressor"):
+        optional["compressor"] = _choice_from_proto(message.compressor, Compressor, "compressor")
+    if message.HasField("schedule"):
+        optional["schedule"] = _choice_from_proto(message.schedule, Schedule, "schedule")
+    return Segment(
+        message.dim,
+        _choice_from_proto(message.initializer, Initializer, "initializer"),
+        _choice_from_proto(message.optimizer, Optimizer, "optimizer"),
+        **optional,
+    )
+
+
+def _admission_from_proto(message: table_pb2.Admission) -> AdmissionConfig:
+    if message.kind not in list(FilterKind):
+        raise InvalidSetting(f"admission: unknown kind {message.kind!r}; known are {', '.join(FilterKind)}")
+    return AdmissionConfig(
+        kind=FilterKind(message.kind),
+        threshold_by_slot=dict(message.threshold_by_slot),
+        **_settings_from_proto(message),
+    )
 
 
 def variable_to_proto(value: VariableConfig) -> parameter_server_pb2.VariableConfig:
     message = parameter_server_pb2.VariableConfig(name=value.name, initial=array_to_proto(value.initial))
     if value.optimizer is not None:
-        message.optimizer.CopyFrom(_optimizer_to_proto(value.optimizer))
+        _choice_to_proto(value.optimizer, message.optimizer)
     return message
 
 
 def variable_from_proto(message: parameter_server_pb2.VariableConfig) -> VariableConfig:
-    optimizer = _optimizer_from_proto(message.optimizer) if message.HasField("optimizer") else None
+    optimizer = _choice_from_proto(message.optimizer, Optimizer, "optimizer") if message.HasField("optimizer") else None
     return VariableConfig(message.name, array_from_proto(message.initial, f"variable {message.name}"), optimizer)

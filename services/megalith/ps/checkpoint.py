@@ -1,29 +1,31 @@
 """A ps's part of a checkpoint: one Arrow file per table and one for its variables.
 
-Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s, rows in bucket order; its
-configuration is JSON in the schema's metadata under "megalith". A ps restores the rows of the buckets that it owns,
-whatever the number of servers that wrote them.
+Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s; its configuration is JSON
+in the schema's metadata under "megalith". Rows expired at the newest data time are left out. A ps restores the rows of
+the buckets that it owns, whatever the number of servers that wrote them.
 """
 
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.ps.store import Store
-from megalith.ps.table import EmbeddingTable, RowBatch, sliced
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.store import Store, make_table
+from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import Variable
 from megalith.runtime import manifest
 from megalith.runtime.files import sync
 from megalith.runtime.manifest import ShardFile
 from megalith.wire import routing, schema
 from megalith.wire.errors import CheckpointDamaged
-from megalith.wire.schema import Segment, TableConfig, VariableConfig
+from megalith.wire.schema import AdmissionConfig, FilterKind, TableConfig, VariableConfig
 
 _ROWS_PER_SLICE = 65_536  # rows copied under the table's lock at once: about 10 ms at 128 bytes a row
 _META = b"megalith"
@@ -53,10 +55,10 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
         with pa.memory_map(str(directory / file.name)) as source:
             reader = _open(source, file)
             if file.kind == "table":
-                config = _config_from_json(json.loads(reader.schema.metadata[_META]))
-                table = tables.setdefault(config.name, EmbeddingTable(config))
+                config: TableConfig = _from_json(json.loads(reader.schema.metadata[_META]))
+                table = tables.setdefault(config.name, make_table(config))
                 for number in range(reader.num_record_batches):
-                    table.load(_owned_rows(reader.get_batch(number), owners, index))
+                    table.load(*_owned_rows(reader.get_batch(number), owners, index), table.layout.signature)
             else:
                 variables += _read_variables(reader, owners, index)
     for table in tables.values():
@@ -67,10 +69,8 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
 
 
 def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile:
-    keys = table.keys()
-    keys = keys[np.argsort(routing.buckets_of(keys), kind="stable")]
-    dim, rows = table.config.dim, 0
-    state_width = table.dump(keys[:0]).values.shape[1] - dim
+    dim, rows, offset = table.layout.dim, 0, 0
+    state_width = table.layout.width - dim
     fields = [
         pa.field("bucket", pa.uint16()),
         pa.field("id", pa.int64()),
@@ -78,29 +78,29 @@ def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile
         pa.field("state", pa.list_(pa.float32(), state_width)),
         pa.field("updated_s", pa.uint32()),
     ]
-    arrow_schema = pa.schema(fields, metadata={_META: json.dumps(_config_to_json(table.config))})
+    arrow_schema = pa.schema(fields, metadata={_META: json.dumps(_to_json(table.config))})
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, arrow_schema) as writer:
-        for part in sliced(keys, _ROWS_PER_SLICE):
-            batch = table.dump(part)
-            rows += batch.keys.size
+        while (part := table.dump(limit=_ROWS_PER_SLICE, offset=offset)).keys.size:
+            offset, rows = part.offset, rows + part.keys.size
             columns = [
-                pa.array(routing.buckets_of(batch.keys).astype(np.uint16)),
-                pa.array(batch.keys),
-                _fixed_lists(batch.values[:, :dim]),
-                _fixed_lists(batch.values[:, dim:]),
-                pa.array(batch.updated_s),
+                pa.array(routing.buckets_of(part.keys).astype(np.uint16)),
+                pa.array(part.keys),
+                _fixed_lists(part.rows[:, :dim]),
+                _fixed_lists(part.rows[:, dim:]),
+                pa.array(part.times.astype(np.uint32)),
             ]
             writer.write_batch(pa.record_batch(columns, schema=arrow_schema))
     sync(path)
     return ShardFile(name, "table", table.config.name, rows, path.stat().st_size, manifest.sha256_of(path))
 
 
-def _owned_rows(batch: pa.RecordBatch, owners: NDArray[np.uint16], index: int) -> RowBatch:
+def _owned_rows(batch: pa.RecordBatch, owners: NDArray[np.uint16], index: int) -> tuple[I64, F32, I64]:
+    """(ids, whole rows, times) of the buckets that `index` owns."""
     keys = batch.column("id").to_numpy()
     mine = owners[routing.buckets_of(keys)] == index
-    parts = [_matrix(batch.column(name))[mine] for name in ("embedding", "state")]
-    return RowBatch(keys[mine], np.concatenate(parts, axis=1), batch.column("updated_s").to_numpy()[mine])
+    rows = np.concatenate([_matrix(batch.column(name))[mine] for name in ("embedding", "state")], axis=1)
+    return keys[mine], rows, batch.column("updated_s").to_numpy()[mine].astype(np.int64)
 
 
 def _write_variables(variables: list[Variable], directory: Path, name: str) -> ShardFile:
@@ -111,7 +111,7 @@ def _write_variables(variables: list[Variable], directory: Path, name: str) -> S
         "shape": pa.array([list(value.shape) for _, value, _ in values], pa.list_(pa.int64())),
         "value": pa.array([value.tobytes() for _, value, _ in values], pa.binary()),
         "state": pa.array([state.tobytes() for _, _, state in values], pa.binary()),
-        "optimizer": pa.array([json.dumps(_kind_to_json(config.optimizer)) for config, _, _ in values], pa.string()),
+        "optimizer": pa.array([json.dumps(_to_json(config.optimizer)) for config, _, _ in values], pa.string()),
     }
     batch = pa.record_batch(columns)
     path = directory / name
@@ -127,7 +127,7 @@ def _read_variables(reader: Any, owners: NDArray[np.uint16], index: int) -> list
         if owners[routing.buckets_of(np.array([routing.key_of_name(row["name"])], np.int64))[0]] != index:
             continue
         value = np.frombuffer(row["value"], row["dtype"]).reshape(row["shape"])
-        optimizer = _kind_from_json(json.loads(row["optimizer"]), schema.Optimizer)
+        optimizer = _from_json(json.loads(row["optimizer"]))
         variable = Variable(VariableConfig(row["name"], value, optimizer))
         state = np.frombuffer(row["state"], np.float32)
         variable.load(value, state.reshape(row["shape"]) if state.size == value.size else state)
@@ -158,40 +158,26 @@ def _readable(table: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", table[:60])
 
 
-def _config_to_json(config: TableConfig) -> dict[str, Any]:
-    segments = [
-        {
-            "dim": segment.dim,
-            "initializer": _kind_to_json(segment.initializer),
-            "optimizer": _kind_to_json(segment.optimizer),
-        }
-        for segment in config.segments
-    ]
-    return {"name": config.name, "segments": segments}
+def _to_json(value: Any) -> Any:
+    """Schema classes as objects that name their class under "kind"."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
-def _config_from_json(content: dict[str, Any]) -> TableConfig:
-    segments = tuple(
-        Segment(
-            segment["dim"],
-            _kind_from_json(segment["initializer"], schema.Initializer),
-            _kind_from_json(segment["optimizer"], schema.Optimizer),
-        )
-        for segment in content["segments"]
-    )
-    return TableConfig(content["name"], segments)
-
-
-def _kind_to_json(value: Any) -> dict[str, Any] | None:
-    return None if value is None else {"kind": type(value).__name__, **dataclasses.asdict(value)}
-
-
-def _kind_from_json(content: dict[str, Any] | None, union: Any) -> Any:
-    if content is None:
-        return None
-    kinds = {kind.__name__: kind for kind in get_args(union)}
-    fields = dict(content)
-    name = fields.pop("kind")
-    if name not in kinds:
-        raise CheckpointDamaged(f"unknown kind {name!r}; this version knows {sorted(kinds)}")
-    return kinds[name](**fields)
+def _from_json(content: Any) -> Any:
+    if isinstance(content, list):
+        return tuple(_from_json(item) for item in content)
+    if not isinstance(content, dict):
+        return content
+    if "kind" not in content:
+        return {int(slot): value for slot, value in content.items()}  # JSON has no integer keys
+    if content["kind"] in list(FilterKind):  # an admission's own field of that name
+        return AdmissionConfig(**{name: _from_json(value) for name, value in content.items()})
+    kind = getattr(schema, content["kind"], None) if content["kind"] in schema.__all__ else None
+    if kind is None:
+        raise CheckpointDamaged(f"unknown kind {content['kind']!r}: written by a newer version")
+    return kind(**{name: _from_json(value) for name, value in content.items() if name != "kind"})

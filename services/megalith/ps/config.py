@@ -14,9 +14,15 @@ class PsConfig:
 
     index: int = setting("Index of this parameter server, from 0.", 0)
     num_ps: int = setting("Parameter servers it expects in the cluster; 0 = takes what the controller says.", 0)
+    expire_every_s: float = setting(
+        "Seconds between two looks for expired rows; 0 = only when a table is full. A save always skips them.",
+        3600.0,
+    )
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
 
     def __post_init__(self) -> None:
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
+        if not self.expire_every_s >= 0:
+            raise InvalidSetting(f"--expire-every-s={self.expire_every_s}: below 0")

@@ -1,6 +1,8 @@
 """Composition root of a parameter server."""
 
 import logging
+import threading
+from functools import partial
 
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.config import PsConfig
@@ -15,10 +17,20 @@ from megalith.runtime.server import RpcServer
 logger = logging.getLogger(__name__)
 
 
+_COUNTS = {
+    "created": "Rows ever made.",
+    "refused": "Writes of new ids dropped because a memory budget was reached.",
+    "barred": "Writes of new ids dropped by an admission filter.",
+    "nonfinite": "Gradient rows left out because of NaN or infinity.",
+    "expired": "Rows dropped by age.",
+}
+
+
 class PsServer:
     """One parameter server. SERVING once it is registered, restored and its kernels are compiled."""
 
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
+        self._config = config
         self._store = Store(config.index)
         servicer = ParameterServicer(config.index, self._store)
         self._rpc = RpcServer(
@@ -40,6 +52,9 @@ class PsServer:
             exit_request=exit_request,
         )
 
+        self._stopping = threading.Event()
+        self._expiry = threading.Thread(target=self._expire, name="expiry", daemon=True)
+
     @property
     def address(self) -> str:
         return self._rpc.address
@@ -47,16 +62,28 @@ class PsServer:
     def start(self) -> None:
         self._rpc.start()
         self._member.start()
+        if self._config.expire_every_s:
+            self._expiry.start()
         logger.info("ps listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
 
     def stop(self, grace_s: float) -> None:
+        self._stopping.set()
         self._rpc.stop(grace_s)
         self._member.stop()
+
+    def _expire(self) -> None:
+        """Now and then, drop what is expired."""
+        while not self._stopping.wait(self._config.expire_every_s):
+            dropped = {table: rows for table, rows in self._store.expire().items() if rows}
+            if dropped:
+                logger.info("expired %s", " ".join(f"{table}={rows}" for table, rows in dropped.items()))
 
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         metrics.gauge("megalith_rows", "Embedding rows held.", lambda: self._store.rows)
         metrics.gauge("megalith_bytes", "Memory of rows, index and variables.", lambda: self._store.nbytes)
+        for name, help in _COUNTS.items():
+            metrics.gauge(f"megalith_rows_{name}", help, partial(self._store.count, name))
         metrics.gauge("megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch)
         return metrics
 

@@ -5,6 +5,7 @@ import grpc
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.store import Store, TableGradients, VariableUpdate
+from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind
 from megalith.wire import arrays, codec
 from megalith.wire.errors import InvalidRequest, MalformedArray
@@ -48,19 +49,34 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             [_decode_gradients(part) for part in request.tables],
             [_decode_update(update) for update in request.variables],
             request.req_time_s,
+            request.step,
         )
         return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
+
+    def Expire(self, request: pb.ExpireRequest, context: grpc.ServicerContext) -> pb.ExpireResponse:
+        return pb.ExpireResponse(dropped=self._store.expire())
 
     def GetPsStatus(self, request: pb.GetPsStatusRequest, context: grpc.ServicerContext) -> pb.GetPsStatusResponse:
         return pb.GetPsStatusResponse(
             index=self._index,
             epoch=self._store.epoch,
-            tables=[
-                pb.TableStatus(config=codec.table_to_proto(table.config), rows=len(table), bytes=table.nbytes)
-                for table in self._store.tables()
-            ],
+            tables=[_encode_status(table) for table in self._store.tables()],
             variables=[variable.config.name for variable in self._store.variables()],
         )
+
+
+def _encode_status(table: EmbeddingTable) -> pb.TableStatus:
+    stats = table.stats()
+    return pb.TableStatus(
+        config=codec.table_to_proto(table.config),
+        rows=stats.size,
+        bytes=stats.nbytes,
+        created=stats.created,
+        refused=stats.refused,
+        barred=stats.barred,
+        nonfinite=stats.nonfinite,
+        expired=stats.expired,
+    )
 
 
 def _decode_gradients(message: pb.TableGradients) -> TableGradients:

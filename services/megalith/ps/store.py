@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.ps import batch
+from megalith.ps.admission import admission_filter
 from megalith.ps.replay import AppliedPushes
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
@@ -106,7 +108,7 @@ class Store:
         _require_distinct("table", [config.name for config in configs])
         with self._lock:
             self._check_epoch(epoch)
-            fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
+            fresh = [make_table(config) for config in configs if config.name not in self._tables]
             known = [(self._tables[config.name], config) for config in configs if config.name in self._tables]
             for table, config in known:
                 table.check_layout(config)
@@ -161,16 +163,22 @@ class Store:
         gradients: Sequence[TableGradients],
         updates: Sequence[VariableUpdate],
         req_time_s: int = 0,
+        step: int = 0,
     ) -> list[NDArray[Any]]:
         """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD updates."""
         if not client_id or sequence < 1:
             raise InvalidRequest(f"a push needs a client id and a sequence from 1, got {client_id!r} and {sequence}")
         if not 0 <= req_time_s < 2**32:
             raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
-        return self._applied.once(client_id, sequence, lambda: self._apply(epoch, gradients, updates, req_time_s))
+        return self._applied.once(client_id, sequence, lambda: self._apply(epoch, gradients, updates, req_time_s, step))
 
     def _apply(
-        self, epoch: int, gradients: Sequence[TableGradients], updates: Sequence[VariableUpdate], req_time_s: int
+        self,
+        epoch: int,
+        gradients: Sequence[TableGradients],
+        updates: Sequence[VariableUpdate],
+        req_time_s: int,
+        step: int,
     ) -> list[NDArray[Any]]:
         _require_distinct("table", [part.table for part in gradients])
         _require_distinct("variable", [part.name for part in updates])
@@ -180,12 +188,15 @@ class Store:
             variables = [self._variable(part.name) for part in updates]
         for part, table in zip(gradients, tables, strict=True):
             self._check_owned(routing, part.table, part.keys)
-            table.check_gradients(part.keys, part.gradients, part.learning_rates)
+            table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step)
+            batch.check_distinct(part.keys, part.table)
         for update, variable in zip(updates, variables, strict=True):
             variable.check(update.kind, update.value)
         # Everything is known to be applicable; from here on nothing is refused.
         for part, table in zip(gradients, tables, strict=True):
-            table.apply_gradients(part.keys, part.gradients, part.learning_rates, req_time_s)
+            table.apply_gradients(
+                part.keys, part.gradients, part.learning_rates or None, req_time_s=req_time_s, step=step
+            )
         values = [
             (update.kind, variable.apply(update.kind, update.value))
             for update, variable in zip(updates, variables, strict=True)
@@ -193,6 +204,10 @@ class Store:
         with self._lock:
             self.pushes += 1
         return [value for kind, value in values if kind is UpdateKind.ADD]
+
+    def expire(self) -> dict[str, int]:
+        """Drop what is expired in every table; rows dropped, by table."""
+        return {table.config.name: table.expire() for table in self.tables()}
 
     # --- what is there ---
 
@@ -209,6 +224,10 @@ class Store:
     @property
     def rows(self) -> int:
         return sum(len(table) for table in self.tables())
+
+    def count(self, name: str) -> int:
+        """A counter of TableStats, over all tables."""
+        return sum(int(getattr(table.stats(), name)) for table in self.tables())
 
     @property
     def nbytes(self) -> int:
@@ -229,6 +248,11 @@ class Store:
     def _raise_if_not_initialized(self, what: str) -> None:
         if not self._is_initialized:
             raise NotReady(f"ps {self._index} has no {what} yet: the chief is still creating them; retry in a moment")
+
+
+def make_table(config: TableConfig) -> EmbeddingTable:
+    """An empty table with the admission filter that its settings ask for."""
+    return EmbeddingTable(config, admission=admission_filter(config.admission) if config.admission else None)
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

@@ -1,216 +1,283 @@
-"""One table of embedding rows, by id."""
+"""The embedding table: int64 ids to rows of floats that learn."""
 
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from megalith.ps.kernels import index, rows, updates
-from megalith.wire.errors import (
-    DuplicateKeys,
-    NonFiniteValue,
-    ShapeMismatch,
-    TableConflict,
-    UnsupportedLayout,
-)
-from megalith.wire.schema import Adagrad, RandomUniform, Sgd, TableConfig
-
-_FIRST_CAPACITY = 1024
-_MAX_LOAD = 0.5  # of the index; a probe then looks at 1.5 slots on average
+from megalith.ps import batch
+from megalith.ps.index import IndexMemory
+from megalith.ps.kernels import actions, gather, scan
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.memory import addressable_rows, rows_within, slots_within
+from megalith.ps.row_layout import RowLayout
+from megalith.ps.rows import RowMemory
+from megalith.ps.table_stats import TableStats, WriteResult
+from megalith.ps.writer import EVERYTHING, AdmissionFilter, Writer
+from megalith.wire.errors import InvalidRequest, ShapeMismatch, TableConflict
+from megalith.wire.schema import TableConfig
 
 
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """Whole rows, as a checkpoint holds them: row i belongs to keys[i]."""
+class TouchedKeys(Protocol):
+    """Remembers which ids changed."""
 
-    keys: NDArray[np.int64]
-    values: NDArray[np.float32]  # [n, width]: embedding, then optimizer state
-    updated_s: NDArray[np.uint32]  # data time of the last update
+    def add(self, keys: I64) -> int:
+        """Note keys; how many were forgotten for lack of room."""
+
+
+class Entries(NamedTuple):
+    """Whole rows. An absent key has time -1 and zeros."""
+
+    values: F32
+    state: F32
+    times: I64
+
+
+class Slice(NamedTuple):
+    """A part of a dump: `rows` holds embedding and state. `offset` is where the next call goes on."""
+
+    offset: int
+    keys: I64
+    rows: F32
+    times: I64
 
 
 class EmbeddingTable:
-    """Rows by id, trained in place.
+    """A collisionless table. Any number of threads may call any method.
 
-    One lock guards everything: the index, the rows and the configuration. It is held for one batch at a time, so a
-    save that copies slice by slice lets updates in between, and every copied row is whole.
+    What is locked: each partition of the index (a thirty-second of the ids) has a latch, a version counter that guards
+    its slots and the rows they refer to. A write holds one latch at a time, for 64 ids. A lookup takes none: it reads,
+    and reads again what a writer may have touched meanwhile. So a row is always seen whole, by lookups and by dumps,
+    while a batch is not atomic: another thread may come between two of its ids. `clear` holds all latches. The pool of
+    free rows has a latch of its own, held for a few instructions. Counters and data time have a lock in the writer.
+
+    Calls with invalid arguments raise before anything changes. What a write leaves out (ids not admitted, ids without
+    room, gradients that are not finite if those are to be skipped) it counts: see `stats`.
     """
 
-    def __init__(self, config: TableConfig) -> None:
-        if len(config.segments) != 1:
-            raise UnsupportedLayout(
-                f"table {config.name}: {len(config.segments)} segments; this version holds one per table"
-            )
-        self._lock = threading.Lock()
-        self._config = config
-        self._dim = config.dim
-        self._width = self._dim + _state_width(config)
-        self._size = 0
-        self._slots = np.full(2 * _FIRST_CAPACITY, index.EMPTY, np.int64)
-        self._keys = np.empty(_FIRST_CAPACITY, np.int64)
-        self._values = np.empty((_FIRST_CAPACITY, self._width), np.float32)
-        self._updated_s = np.zeros(_FIRST_CAPACITY, np.uint32)
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        admission: AdmissionFilter | None = None,
+        touched: TouchedKeys | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.layout = RowLayout(config)
+        self._touched, self._clock = touched, clock
+        self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
+        self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
+        if config.memory_budget_bytes:
+            rows = rows_within(config, self._index.nbytes, self._rows.row_bytes)
+            self._rows.limit(rows, slots_within(config, rows, self._rows.row_bytes))
+        self._writer = Writer(config, self.layout, self._index, self._rows, admission)
 
-    @property
-    def config(self) -> TableConfig:
-        return self._config
+    # ------------------------------------------------------------------ reading
+
+    def lookup(self, keys: I64, out: F32 | None = None) -> F32:
+        """The embeddings of keys, zeros for absent ones; nothing is created. A given `out` is filled and returned."""
+        batch.check_keys(keys, self.config.name)
+        if out is None:
+            out = np.empty((keys.size, self.layout.dim), np.float32)
+        else:
+            batch.check_floats(out, keys.size, self.layout.dim, self.config.name, "output rows")
+        found = gather.gather(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, out)
+        for retriever, column, dim in zip(
+            self.layout.retrievers, self.layout.weight_offsets, self.layout.dims, strict=True
+        ):
+            retriever.forward(out, column, dim)
+        with self._writer.lock:
+            self._writer.counts.looked_up += keys.size
+            self._writer.counts.found += found
+        return out
+
+    def lookup_entry(self, keys: I64) -> Entries:
+        """Embedding, optimizer state and time of each key, read together."""
+        batch.check_keys(keys, self.config.name)
+        rows, times = np.zeros((keys.size, self.layout.width), np.float32), np.empty(keys.size, np.int64)
+        gather.gather_entries(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, rows, times)
+        return Entries(rows[:, : self.layout.dim], rows[:, self.layout.dim :], times)
+
+    def contains(self, keys: I64) -> Bools:
+        batch.check_keys(keys, self.config.name)
+        out = np.empty(keys.size, np.bool_)
+        gather.contains(self._index.arrays, keys, out)
+        return out
 
     def __len__(self) -> int:
-        return self._size
+        return self._index.used
+
+    @property
+    def size(self) -> int:
+        """Rows in the table."""
+        return self._index.used
 
     @property
     def nbytes(self) -> int:
-        """Memory of rows and index."""
-        with self._lock:
-            return self._slots.nbytes + self._keys.nbytes + self._values.nbytes + self._updated_s.nbytes
+        """Bytes of index and rows: what the memory budget counts."""
+        return self._index.nbytes + self._rows.nbytes
 
-    def reconfigure(self, config: TableConfig) -> None:
-        """Take new settings, such as a learning rate; rows of another layout are a TableConflict."""
-        self.check_layout(config)
-        with self._lock:
-            self._config = config
+    @property
+    def max_update_s(self) -> int:
+        """Data time: the newest request time of any write."""
+        return self._writer.max_update_s
 
-    def check_layout(self, config: TableConfig) -> None:
-        if config.layout != self._config.layout:
-            raise TableConflict(
-                f"table {config.name} exists with rows {self._config.layout}, asked for {config.layout}; "
-                "use another name, or start from an empty model directory"
-            )
+    def stats(self) -> TableStats:
+        with self._writer.lock:
+            counts = TableStats(**{name: getattr(self._writer.counts, name) for name in TableStats.__slots__})
+        counts.size, counts.nbytes = self.size, self.nbytes
+        return counts
 
-    def lookup(self, keys: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embeddings in the order of `keys`; an id that is not in the table reads zeros and is not added."""
-        located = np.empty(keys.size, np.int64)
-        out = np.empty((keys.size, self._dim), np.float32)
-        with self._lock:
-            index.find(self._slots, keys, located)
-            rows.gather(self._values, located, out)
-        return out
+    # ------------------------------------------------------------------ writing
 
-    def check_gradients(
-        self, keys: NDArray[np.int64], grads: NDArray[np.float32], learning_rates: tuple[float, ...]
-    ) -> None:
-        """Raise what apply_gradients would refuse, changing nothing."""
-        name = self._config.name
-        if grads.shape != (keys.size, self._dim):
-            raise ShapeMismatch(
-                f"table {name}: gradients {list(grads.shape)} for {keys.size} ids of dim {self._dim}; "
-                f"expected {[keys.size, self._dim]}"
-            )
-        if len(learning_rates) not in (0, len(self._config.segments)):
-            raise ShapeMismatch(
-                f"table {name}: {len(learning_rates)} learning rates for {len(self._config.segments)} segments"
-            )
-        if not np.isfinite(learning_rates).all():
-            raise NonFiniteValue(f"table {name}: the learning rates {list(learning_rates)} hold NaN or infinity")
-        if not np.isfinite(grads).all():
-            bad = int(keys[np.flatnonzero(~np.isfinite(grads).all(axis=1))[0]])
-            raise NonFiniteValue(f"table {name}: the gradient of id {bad} holds NaN or infinity; nothing was applied")
-        if np.unique(keys).size != keys.size:
-            raise DuplicateKeys(f"table {name}: ids of a push must be distinct; sum the gradients of equal ids first")
+    def assign(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+        """Set embeddings; the optimizer state of existing rows stays. The last of repeated keys wins."""
+        return self._assign(actions.Assign(self.layout.dim), keys, values, req_time_s)
+
+    def assign_add(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+        """Add to embeddings, in absent rows to their initial value."""
+        return self._assign(actions.AssignAdd(self.layout.dim), keys, values, req_time_s)
+
+    def _assign(self, action: Any, keys: I64, values: F32, req_time_s: int) -> WriteResult:
+        name = self.config.name
+        batch.check_keys(keys, name)
+        batch.check_floats(values, keys.size, self.layout.dim, name, "values")
+        batch.check_finite(values, name, "values")
+        times = self._writer.note_time(req_time_s)
+        result, _ = self._writer.write(action, keys, values, times, self._writer.admit(keys))
+        return result
 
     def apply_gradients(
         self,
-        keys: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        learning_rates: tuple[float, ...] = (),
+        keys: I64,
+        grads: F32,
+        learning_rates: Sequence[float] | F32 | None = None,
+        *,
         req_time_s: int = 0,
-    ) -> None:
-        """One optimizer step per id; an unknown id is added first. All of it, or an error and nothing."""
-        self.check_gradients(keys, grads, learning_rates)
-        located = np.empty(keys.size, np.int64)
-        with self._lock:
-            self._locate_or_add(keys, located)
-            self._step(located, grads, learning_rates)
-            self._updated_s[located] = req_time_s
+        step: int = 0,
+        dedup: bool = False,
+    ) -> WriteResult:
+        """One optimizer step for each position in order, or with `dedup` one for each distinct key with the sum.
 
-    def load(self, batch: RowBatch) -> None:
-        """Put whole rows in place, replacing those of the same ids."""
-        if batch.values.shape != (batch.keys.size, self._width):
-            raise ShapeMismatch(
-                f"table {self._config.name}: rows {list(batch.values.shape)}, expected {[batch.keys.size, self._width]}"
+        Absent keys that are admitted get a row first. Rates default to those of the optimizers at `step`.
+        """
+        rates = self.check_gradients(keys, grads, learning_rates, step)
+        keys, grads, nonfinite = self._writer.finite_only(keys, grads)
+        counts: I64 | None = None
+        if dedup:
+            keys, grads, counts = batch.sum_by_key(keys, grads)
+            keys, grads, overflowed = self._writer.finite_only(keys, grads)
+            counts, nonfinite = counts if not overflowed else None, nonfinite + overflowed
+        times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
+        action = actions.Update(self.layout.stages(rates), step)
+        result, applied = self._writer.write(action, keys, grads, times, admitted)
+        for retriever in self.layout.retrievers:
+            retriever.advance(step)
+        overflow = 0 if self._touched is None else self._touched.add(applied)
+        with self._writer.lock:
+            self._writer.counts.nonfinite += nonfinite
+            self._writer.counts.touched_overflow += overflow
+        return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
+
+    def check_gradients(
+        self, keys: I64, grads: F32, learning_rates: Sequence[float] | F32 | None = None, step: int = 0
+    ) -> F32:
+        """Raise what `apply_gradients` would, changing nothing; the learning rates that it would use."""
+        name = self.config.name
+        batch.check_keys(keys, name)
+        batch.check_floats(grads, keys.size, self.layout.gradient_width, name, "gradients")
+        if not 0 <= step < 2**48:
+            raise InvalidRequest(f"table {name}: step {step} is outside 0..2^48-1")
+        if not self.config.skip_nonfinite:
+            batch.check_finite(grads, name, "gradients")
+        return self.layout.rates(learning_rates, step)
+
+    def reinitialize(self, keys: I64) -> I64:
+        """Make rows as new, creating absent ones without asking the filter; 1 for a row that existed, else 0.
+
+        The time of the rows is the wall clock's, which is no data time and does not move `max_update_s`.
+        """
+        batch.check_keys(keys, self.config.name)
+        existed = self.contains(keys)
+        times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
+        inputs = np.empty((keys.size, 0), np.float32)
+        _, applied = self._writer.write(actions.Reinitialize(self.layout.fills), keys, inputs, times, EVERYTHING)
+        overflow = 0 if self._touched is None else self._touched.add(applied)
+        with self._writer.lock:
+            self._writer.counts.touched_overflow += overflow
+        return existed.astype(np.int64)
+
+    def reconfigure(self, config: TableConfig) -> None:
+        """Take new settings, such as rates or expiry, and keep the rows; the memory budget stays as it was made.
+
+        Rows of another layout are a TableConflict.
+        """
+        self.check_layout(config)
+        self.config, self.layout = config, RowLayout(config)
+        self._writer.reconfigure(config, self.layout)
+
+    def check_layout(self, config: TableConfig) -> None:
+        wanted = RowLayout(config).signature
+        if wanted != self.layout.signature:
+            raise TableConflict(
+                f"table {config.name} exists with rows {self.layout.signature}, asked for {wanted}; "
+                "use another name, or start from an empty model directory"
             )
-        located = np.empty(batch.keys.size, np.int64)
-        with self._lock:
-            self._locate_or_add(batch.keys, located)
-            self._values[located] = batch.values
-            self._updated_s[located] = batch.updated_s
 
-    def dump(self, keys: NDArray[np.int64]) -> RowBatch:
-        """Whole rows of those `keys` that are in the table."""
-        located = np.empty(keys.size, np.int64)
-        with self._lock:
-            index.find(self._slots, keys, located)
-            present = located != index.EMPTY
-            held = located[present]
-            return RowBatch(keys[present], self._values[held], self._updated_s[held])
+    # ------------------------------------------------------------------ keeping and dropping
 
-    def keys(self) -> NDArray[np.int64]:
-        """A copy of all ids."""
-        with self._lock:
-            return self._keys[: self._size].copy()
+    def clear(self) -> None:
+        """Drop all rows and give their memory back; `max_update_s` and the counters stay."""
+        scan.enter_all(self._index.arrays.parts)
+        try:
+            self._index.clear()
+            self._rows.clear()
+        finally:
+            scan.leave_all(self._index.arrays.parts)
 
-    def _locate_or_add(self, keys: NDArray[np.int64], located: NDArray[np.int64]) -> None:
-        self._reserve(self._size + keys.size)
-        before = self._size
-        self._size = index.insert(self._slots, keys, before, located)
-        if self._size == before:
-            return
-        is_new = located >= before
-        self._keys[located[is_new]] = keys[is_new]
-        self._start_rows(before)
+    def expire(self, now_s: int | None = None) -> int:
+        """Drop the rows that are expired at data time `now_s` (default: `max_update_s`); how many were dropped."""
+        return self._writer.expire(self.max_update_s if now_s is None else now_s)
 
-    def _start_rows(self, first: int) -> None:
-        segment = self._config.segments[0]
-        fresh = slice(first, self._size)
-        self._updated_s[fresh] = 0
-        match segment.initializer:
-            case RandomUniform(minval, maxval):
-                keys = self._keys[fresh]
-                rows.start_uniform(self._values, keys, first, self._dim, np.float32(minval), np.float32(maxval))
-            case _:
-                self._values[fresh, : self._dim] = 0
-        if isinstance(segment.optimizer, Adagrad):
-            self._values[fresh, self._dim :] = segment.optimizer.initial_accumulator_value
+    def dump(
+        self, shard: int = 0, num_shards: int = 1, limit: int = 65536, offset: int = 0, *, with_expired: bool = False
+    ) -> Slice:
+        """The next rows of a shard, fewer than `limit` only at its end. Begin with offset 0, go on with the slice's.
 
-    def _step(self, located: NDArray[np.int64], grads: NDArray[np.float32], learning_rates: tuple[float, ...]) -> None:
-        optimizer = self._config.segments[0].optimizer
-        lr = np.float32(learning_rates[0] if learning_rates else optimizer.learning_rate)
-        match optimizer:
-            case Sgd():
-                updates.sgd(self._values, located, grads, lr)
-            case Adagrad(weight_decay_factor=decay):
-                updates.adagrad(self._values, located, grads, lr, np.float32(decay))
+        Shards cut the ids evenly by hash. Every row that exists during the whole walk is met once, however the table
+        grows meanwhile. Rows expired at `max_update_s` are left out unless asked for.
+        """
+        if not (0 <= shard < num_shards and limit >= 1 and offset >= 0):
+            raise InvalidRequest(f"dump: shard {shard} of {num_shards}, limit {limit}, offset {offset} do not fit")
+        begin, end = (((shard + i) << 64) // num_shards for i in (0, 1))
+        keys, times, ranks = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint64)
+        rows, count = np.empty((limit, self.layout.width), np.float32), 0
+        if begin + offset < end:
+            expire_s = np.empty(0, np.int64) if with_expired else self._writer.expiry.seconds_by_slot
+            span = np.uint64(begin + offset), np.uint64(end - 1)
+            arrays = self._index.arrays, self._rows.arrays
+            count = scan.dump(*arrays, *span, expire_s, self.max_update_s, ranks, keys, rows, times)
+        following = int(ranks[count - 1]) + 1 - begin if count == limit else end - begin
+        return Slice(following, keys[:count], rows[:count], times[:count])
 
-    def _reserve(self, rows_needed: int) -> None:
-        """Make room in the index and the rows; both double."""
-        capacity = self._keys.size
-        while capacity < rows_needed:
-            capacity *= 2
-        if capacity > self._keys.size:
-            # All of them exist before the first is replaced: running out of memory leaves the table as it was.
-            columns = [_grown(column, capacity, self._size) for column in (self._keys, self._values, self._updated_s)]
-            self._keys, self._values, self._updated_s = columns
-        slots = self._slots.size // 2
-        while rows_needed > slots * _MAX_LOAD:
-            slots *= 2
-        if slots > self._slots.size // 2:
-            grown = np.full(2 * slots, index.EMPTY, np.int64)
-            index.insert(grown, self._keys[: self._size], 0, np.empty(self._size, np.int64))
-            self._slots = grown
+    def load(self, keys: I64, rows: F32, times: I64, signature: str | None = None) -> WriteResult:
+        """Set whole rows, as `dump` gave them; neither filter nor touched keys take part.
 
-
-def _state_width(config: TableConfig) -> int:
-    return config.dim if isinstance(config.segments[0].optimizer, Adagrad) else 0
-
-
-def _grown(array: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
-    grown = np.empty((capacity, *array.shape[1:]), array.dtype)
-    grown[:used] = array[:used]
-    return grown
-
-
-def sliced(keys: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    """`keys` in runs of at most `size`."""
-    return (keys[start : start + size] for start in range(0, keys.size, size))
+        `signature` is that of the table they come from (`layout.signature`): other optimizers are refused.
+        """
+        name = self.config.name
+        if signature is not None and signature != self.layout.signature:
+            raise TableConflict(f"table {name} has rows {self.layout.signature}, cannot load rows {signature}")
+        batch.check_keys(keys, name)
+        batch.check_floats(rows, keys.size, self.layout.width, name, "rows")
+        if batch.check_keys(times, name).size != keys.size:
+            raise ShapeMismatch(f"table {name}: {times.size} times for {keys.size} rows")
+        batch.check_distinct(keys, name)
+        if keys.size == 0:
+            return WriteResult()
+        for time_s in (int(times.min()), int(times.max())):
+            self._writer.note_time(time_s)
+        result, _ = self._writer.write(actions.Assign(self.layout.width), keys, rows, times, EVERYTHING)
+        return result

@@ -1,20 +1,35 @@
-"""Compile, or load from the cache, every kernel that a request needs: the first one must not wait for it."""
+"""Compile, or load from the cache, the kernels that requests need: the first one must not wait for them."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
+from megalith.ps import batch
 from megalith.ps.table import EmbeddingTable
-from megalith.wire.schema import Adagrad, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import Adagrad, Initializer, Optimizer, RandomUniform, Segment, Sgd, TableConfig, Zeros
 
 
-def warm_up() -> None:
-    """Run each kernel once with the argument types of real requests, which arrive as read-only arrays."""
-    keys = np.arange(2, dtype=np.int64)
-    gradients = np.ones((2, 2), np.float32)
+def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequence[Initializer] = (Zeros(),)) -> None:
+    """Pull from, push to and save tables of these, with the argument types of real requests: read-only arrays.
+
+    What a table needs beyond that is compiled at its first push, in some seconds, once per machine.
+    """
+    keys, gradients = np.arange(2, dtype=np.int64), np.ones((2, 2), np.float32)
     keys.flags.writeable = gradients.flags.writeable = False
-    for optimizer in (Sgd(), Adagrad()):
-        for initializer in (Zeros(), RandomUniform()):
+    for optimizer in optimizers:
+        for initializer in initializers:
             table = EmbeddingTable(TableConfig("warm-up", (Segment(2, initializer, optimizer),)))
             table.apply_gradients(keys, gradients)
             table.lookup(keys)
-            table.load(table.dump(table.keys()))
-            table.dump(keys)
+            table.dump()
+    batch.check_distinct(keys, "warm-up")
+
+
+def warm_up_image() -> None:
+    """What a container should not have to compile: the common tables, restoring and expiry."""
+    initializers = (Zeros(), RandomUniform())
+    warm_up((Adagrad(), Sgd()), initializers)
+    for initializer in initializers:
+        table = EmbeddingTable(TableConfig("warm-up", (Segment(2, initializer),)))
+        table.load(np.arange(1), np.zeros((1, table.layout.width), np.float32), np.zeros(1, np.int64))
+        table.expire()

@@ -108,6 +108,7 @@ class Training:
             {table: (ids[table], gradients) for table, gradients in taught.rows.items()},
             variables=taught.variables,
             add={GLOBAL_STEP: np.array(1, np.int64)},
+            step=self._last_step,
         )
         self._last_step = int(added[GLOBAL_STEP])
         self._progress.step_done(self._last_step, self._task.num_examples(batch), taught.loss)

@@ -1,13 +1,48 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from megalith.protos import common_pb2, parameter_server_pb2
+from megalith.protos import common_pb2, table_pb2
 from megalith.wire import codec, routing
 from megalith.wire.errors import InvalidSetting, MalformedArray
-from megalith.wire.schema import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig, Zeros
+from megalith.wire.schema import (
+    Adagrad,
+    Adam,
+    AdmissionConfig,
+    Constants,
+    Dc,
+    FilterKind,
+    Fp16,
+    Ftrl,
+    Ones,
+    Optimizer,
+    PolynomialDecay,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    VariableConfig,
+    Zeros,
+)
 
 TABLES = [
     TableConfig("t", (Segment(3, Zeros(), Sgd(0.5)),)),
+    TableConfig(
+        "t",
+        (
+            Segment(1, Ones(), Ftrl(beta=1.1), Fp16(), PolynomialDecay(0.1, 100)),
+            Segment(2, Constants(0.3), Dc(Adam(), 0.2)),
+        ),
+        expire_days=3,
+        expire_days_by_slot={5: 0},
+        memory_budget_bytes=10_000_000,
+        max_expire_share=0.25,
+        initial_capacity=10,
+        seed=3,
+        admission=AdmissionConfig(kind=FilterKind.PLAIN, default_threshold=3, threshold_by_slot={1: 20}, capacity=99),
+        skip_nonfinite=True,
+    ),
     TableConfig("t", (Segment(1, RandomUniform(-0.25, 0.5), Adagrad(0.5, 0.25, 0.125)), Segment(2, Zeros(), Sgd(2.0)))),
 ]
 
@@ -15,6 +50,21 @@ TABLES = [
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_survive_the_round_trip(table):
     assert codec.table_from_proto(codec.table_to_proto(table)) == table
+
+
+@pytest.mark.parametrize("optimizer", get_args(Optimizer), ids=lambda kind: kind.name)
+def test_every_optimizer_survives_the_round_trip(optimizer):
+    value = optimizer(base=Adagrad(0.3)) if "base" in optimizer.__match_args__ else optimizer()
+    table = TableConfig("t", (Segment(1, Zeros(), value),))
+    assert codec.table_from_proto(codec.table_to_proto(table)) == table
+
+
+def test_what_is_not_set_takes_the_schema_s_default():
+    segment = table_pb2.Segment(dim=2)
+    segment.initializer.random_uniform.SetInParent()
+    segment.optimizer.adam.beta1 = 0.5
+    table = codec.table_from_proto(table_pb2.TableConfig(name="t", segments=[segment]))
+    assert table == TableConfig("t", (Segment(2, RandomUniform(), Adam(beta1=0.5)),))
 
 
 @pytest.mark.parametrize("value", [np.zeros((), np.int64), np.arange(6, dtype=np.float32).reshape(2, 3)])
@@ -43,7 +93,7 @@ def test_variables_survive_the_round_trip(optimizer):
 
 
 def test_an_optimizer_that_is_not_set_is_refused():
-    message = parameter_server_pb2.TableConfig(name="t", segments=[parameter_server_pb2.Segment(dim=1)])
+    message = table_pb2.TableConfig(name="t", segments=[table_pb2.Segment(dim=1)])
     with pytest.raises(InvalidSetting, match="not set"):
         codec.table_from_proto(message)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from megalith.wire.errors import InvalidSetting
-from megalith.wire.schema import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
+from megalith.wire.schema import Adagrad, Adam, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
 
 BAD = {
     "zero dim": (lambda: Segment(0), "dim 0"),
@@ -13,9 +13,11 @@ BAD = {
     "zero accumulator": (lambda: Adagrad(initial_accumulator_value=0.0), "must be above 0"),
     "negative decay": (lambda: Adagrad(weight_decay_factor=-1.0), "must be 0 or more"),
     "range out of order": (lambda: RandomUniform(1.0, 0.0), "in order"),
+    "slot too large": (lambda: TableConfig("t", (Segment(1),), expire_days_by_slot={40000: 1}), "slot 40000"),
     "double variable": (lambda: VariableConfig("v", np.zeros(2)), "neither float32 nor int64"),
     "gradients of integers": (lambda: VariableConfig("v", np.zeros(2, np.int64), Sgd()), "only float32"),
     "infinite variable": (lambda: VariableConfig("v", np.full(2, np.inf, np.float32)), "not finite"),
+    "variable with adam": (lambda: VariableConfig("v", np.zeros(2, np.float32), Adam()), "takes sgd or adagrad"),
     "nameless variable": (lambda: VariableConfig("", np.zeros(2, np.float32)), "name is empty"),
 }
 
@@ -25,10 +27,3 @@ def test_bad_settings_name_the_value(name):
     make, message = BAD[name]
     with pytest.raises(InvalidSetting, match=message):
         make()
-
-
-def test_layout_ignores_what_does_not_shape_a_row():
-    assert TableConfig("a", (Segment(2, optimizer=Adagrad(0.1)),)).layout == (
-        TableConfig("b", (Segment(2, RandomUniform(), Adagrad(0.9)),)).layout
-    )
-    assert TableConfig("a", (Segment(2, optimizer=Sgd()),)).layout != (TableConfig("a", (Segment(2),)).layout)

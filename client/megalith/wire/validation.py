@@ -1,0 +1,93 @@
+"""Checks that every schema class shares; a failed one names the class, the field, the value and the rule."""
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar, NoReturn, Protocol, TypeVar
+
+from megalith.wire.errors import InvalidSetting
+
+FLOAT32_MAX = 3.4028234663852886e38
+
+
+class Named(Protocol):
+    """A schema class: `name` is what configurations and error messages call it."""
+
+    name: ClassVar[str]
+
+
+NamedT = TypeVar("NamedT", bound=Named)
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidSetting(message)
+
+
+def _refuse(config: Named, field: str, rule: str) -> NoReturn:
+    raise InvalidSetting(f"{config.name}: {field} {getattr(config, field)!r} {rule}")
+
+
+def check_finite(config: Named, *fields: str) -> None:
+    """Each field is a number that float32, in which kernels compute, can hold."""
+    for field in fields:
+        value = getattr(config, field)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            _refuse(config, field, "is not a number")
+        if not math.isfinite(value):
+            _refuse(config, field, "is not finite")
+        if abs(value) > FLOAT32_MAX:
+            _refuse(config, field, "does not fit float32")
+
+
+def check_at_least(config: Named, bound: float, *fields: str) -> None:
+    check_finite(config, *fields)
+    for field in fields:
+        if getattr(config, field) < bound:
+            _refuse(config, field, f"must be {bound} or more")
+
+
+def check_above(config: Named, bound: float, *fields: str) -> None:
+    check_finite(config, *fields)
+    for field in fields:
+        if getattr(config, field) <= bound:
+            _refuse(config, field, f"must be above {bound}")
+
+
+def check_fraction(config: Named, *fields: str) -> None:
+    """Each field lies in [0, 1): a decay rate of 1 would never forget, and adam's correction would divide by zero."""
+    check_at_least(config, 0, *fields)
+    for field in fields:
+        if getattr(config, field) >= 1:
+            _refuse(config, field, "must be below 1")
+
+
+def check_count(config: Named, bound: int, *fields: str) -> None:
+    """Each field is an integer of at least `bound`."""
+    for field in fields:
+        value = getattr(config, field)
+        if isinstance(value, bool) or not isinstance(value, int):
+            _refuse(config, field, "is not an integer")
+        if value < bound:
+            _refuse(config, field, f"must be {bound} or more")
+
+
+def check_flag(config: Named, *fields: str) -> None:
+    for field in fields:
+        if not isinstance(getattr(config, field), bool):
+            _refuse(config, field, "must be true or false")
+
+
+def build_named(kind: str, classes: Iterable[type[NamedT]], name: str, settings: dict[str, object]) -> NamedT:
+    """The class of that name with those settings; InvalidSetting lists the known names or settings."""
+    by_name = {candidate.name: candidate for candidate in classes}
+    if name not in by_name:
+        raise InvalidSetting(f"unknown {kind} {name!r}; known are {', '.join(sorted(by_name))}")
+    chosen = by_name[name]
+    known = getattr(chosen, "__match_args__", ())
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise InvalidSetting(f"{name}: unknown settings {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+    try:
+        return chosen(**settings)
+    except TypeError as error:  # a required setting is missing; the dataclass says which
+        raise InvalidSetting(f"{name}: {error}") from error

@@ -1,0 +1,70 @@
+"""Checks of what callers hand to a table, before anything is changed: kernels check nothing."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.ps.kernels import batches
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.wire.errors import DuplicateKeys, InvalidRequest, MalformedArray, NonFiniteValue, ShapeMismatch
+
+MAX_TIME_S = 2**32 - 1  # the year 2106
+
+
+def check_keys(keys: NDArray[Any], table: str) -> I64:
+    if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
+        raise MalformedArray(
+            f"table {table}: keys are {keys.dtype} of shape {keys.shape}, need a contiguous int64 vector"
+        )
+    return keys
+
+
+def check_floats(values: NDArray[Any], rows: int, width: int, table: str, what: str) -> F32:
+    if values.dtype != np.float32 or not values.flags.c_contiguous:
+        raise MalformedArray(f"table {table}: {what} are {values.dtype}, need contiguous float32")
+    if values.shape != (rows, width):
+        raise ShapeMismatch(f"table {table}: {what} have shape {values.shape}, need {(rows, width)}")
+    return values
+
+
+def check_time(time_s: int, table: str) -> int:
+    if not 0 <= time_s <= MAX_TIME_S:
+        raise InvalidRequest(f"table {table}: time {time_s} is outside 0..{MAX_TIME_S} seconds")
+    return int(time_s)
+
+
+def check_distinct(keys: I64, table: str) -> None:
+    """Refuse repeated keys where one row can have one value only."""
+    first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    count = batches.distinct(keys, first, group)
+    if count < keys.size:
+        again = keys[np.flatnonzero(first[group] != np.arange(keys.size))[0]]
+        raise DuplicateKeys(f"table {table}: {keys.size - count} of {keys.size} keys are repeated, e.g. {again}")
+
+
+def finite_mask(values: F32) -> Bools | None:
+    """None if every number is finite, else which rows are."""
+    if batches.is_finite(values.reshape(-1)):
+        return None
+    mask = np.empty(len(values), np.bool_)
+    batches.finite_rows(values, mask)
+    return mask
+
+
+def check_finite(values: F32, table: str, what: str) -> None:
+    mask = finite_mask(values)
+    if mask is not None:
+        row = int(np.flatnonzero(~mask)[0])
+        raise NonFiniteValue(
+            f"table {table}: {what} of {np.count_nonzero(~mask)} rows hold NaN or infinity, the first is row {row}"
+        )
+
+
+def sum_by_key(keys: I64, values: F32) -> tuple[I64, F32, I64]:
+    """Distinct keys in order of first appearance, the sums of their rows, and how often each occurs."""
+    first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    count = batches.distinct(keys, first, group)
+    sums, counts = np.zeros((count, values.shape[1]), np.float32), np.zeros(count, np.int64)
+    batches.sum_groups(values, group, sums, counts)
+    return keys[first[:count]], sums, counts

@@ -1,0 +1,175 @@
+"""Admission by counting: a new id has to be seen several times before it gets a row."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.ps.kernels import admission as kernels
+from megalith.ps.kernels.admission import COUNTERS, Layout
+from megalith.ps.kernels.dtypes import I32, I64, Bools
+from megalith.ps.sightings import check_sightings
+from megalith.wire.errors import CheckpointDamaged, InvalidSetting
+
+_SPARE_CELLS = 64
+_PLAIN_STEPS, _SLIDING_STEPS, _SLIDING_FILL_RATE = 64, 16, 1.2
+_MIN_CAPACITY, _MIN_RING = 300, 5
+_COUNT_BITS = {1: 4, 2: 4, 4: 16}  # by bytes of a cell; the rest is signature, of which 16 bits are enough
+_STATE = ("layout", "counters", "elements", "blocks", "cells")
+
+
+class CountingFilter:
+    """An id of threshold T is admitted once it had been seen T times before, so at its T+1-th sighting.
+
+    `plain` counts for ever, and admits whatever finds no cell when it is full. `sliding` forgets ids that were not
+    seen for about `capacity` newer ones. Counts stop at 15 with cells of 1 or 2 bytes and at 65535 with 4; a threshold
+    above that could never be reached and is refused. (In the reference such ids are never admitted.)
+
+    The lock guards cells and counters; it is held for one kernel call, which releases the GIL, and while the state is
+    copied or replaced. Cells are allocated at once but cost memory only where they are written.
+    """
+
+    def __init__(self, thresholds: I32, layout: Layout, cell_bytes: int) -> None:
+        """Use `plain` or `sliding`."""
+        limit = (1 << layout.count_bits) - 1
+        if thresholds.max() > limit:
+            raise InvalidSetting(
+                f"admission: threshold {thresholds.max()} is above {limit}, where cells of {cell_bytes} bytes stop"
+            )
+        if layout.total_size >= 2**32:
+            raise InvalidSetting(f"admission: {layout.total_size} cells a block are too many; use a larger split_num")
+        self._thresholds = thresholds
+        self._layout = layout
+        self._lock = threading.Lock()
+        self._cells = np.zeros(layout.ring * layout.num_cells, f"u{cell_bytes}")
+        self._elements = np.zeros(layout.ring, np.int64)
+        self._counters = np.zeros(COUNTERS, np.int64)
+
+    @classmethod
+    def plain(
+        cls, thresholds: I32, capacity: int, fill_rate: float = 1.5, cell_bytes: int | None = None
+    ) -> "CountingFilter":
+        """One block of capacity * fill_rate cells. The smallest cells that hold the thresholds are the default."""
+        if capacity < 1 or not 1 <= fill_rate < 1000:
+            raise InvalidSetting(f"admission: capacity {capacity} with fill_rate {fill_rate}; both must be 1 or more")
+        layout = _layout(1, capacity, fill_rate, _PLAIN_STEPS, _cell_bytes(thresholds, cell_bytes))
+        return cls(thresholds, layout, _cell_bytes(thresholds, cell_bytes))
+
+    @classmethod
+    def sliding(
+        cls, thresholds: I32, capacity: int, split_num: int = 7, cell_bytes: int | None = None
+    ) -> "CountingFilter":
+        """A ring of `split_num` blocks (5 at least) that together remember about `capacity` (300 at least) ids."""
+        if capacity < 1 or split_num < 1:
+            raise InvalidSetting(f"admission: capacity {capacity} and split_num {split_num} must be 1 or more")
+        ring = max(split_num, _MIN_RING)
+        block_capacity = max(capacity, _MIN_CAPACITY) // (ring - 1)
+        if block_capacity < 2:
+            raise InvalidSetting(f"admission: split_num {split_num} leaves a capacity of {block_capacity} to a block")
+        layout = _layout(ring, block_capacity, _SLIDING_FILL_RATE, _SLIDING_STEPS, _cell_bytes(thresholds, cell_bytes))
+        return cls(thresholds, layout, _cell_bytes(thresholds, cell_bytes))
+
+    def admit(self, keys: I64, counts: I64) -> Bools:
+        """Count `counts[i]` sightings of keys[i], in order, and say which ids may now have a row.
+
+        Ask only about ids that have none. Ids whose slot has threshold 0 are admitted and not counted.
+        """
+        check_sightings(keys, counts)
+        out = np.empty(keys.size, np.bool_)
+        with self._lock:
+            kernels.admit_counted(
+                keys, counts, self._thresholds, self._layout, self._cells, self._elements, self._counters, out
+            )
+        return out
+
+    def counts_of(self, keys: I64) -> I64:
+        """How often each id was seen, as far as the filter remembers."""
+        check_sightings(keys, np.ones_like(keys))
+        out = np.empty(keys.size, np.int64)
+        with self._lock:
+            kernels.read_counts(keys, self._layout, self._cells, self._counters, out)
+        return out
+
+    @property
+    def num_elements(self) -> int:
+        """Ids held, counting once per block that holds them."""
+        with self._lock:
+            return int(self._elements.sum())
+
+    @property
+    def num_failures(self) -> int:
+        """Sightings for which no cell was found; such ids are admitted."""
+        with self._lock:
+            return int(self._counters[kernels.FAILURES])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._cells[:] = 0
+            self._elements[:] = 0
+            self._counters[:] = 0
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """A copy of all that `restore` needs, at one moment. Blocks without an id are left out of `cells`."""
+        with self._lock:
+            blocks = np.flatnonzero(self._elements)
+            return {
+                "layout": np.array(self._layout, np.int64),
+                "counters": self._counters.copy(),
+                "elements": self._elements.copy(),
+                "blocks": blocks.astype(np.int64),
+                "cells": self._cells.reshape(self._layout.ring, -1)[blocks],
+            }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from a saved state; one that does not fit is refused and changes nothing."""
+        missing = [name for name in _STATE if name not in state]
+        if missing:
+            raise CheckpointDamaged(f"admission: the saved filter lacks {', '.join(missing)}")
+        saved = tuple(int(number) for number in state["layout"])
+        if saved != tuple(self._layout):
+            raise InvalidSetting(f"admission: the saved filter has layout {saved}, this one {self._layout}")
+        self._check_fits(state)
+        with self._lock:
+            self._cells[:] = 0
+            self._cells.reshape(self._layout.ring, -1)[state["blocks"]] = state["cells"]
+            self._elements[:] = state["elements"]
+            self._counters[:] = state["counters"]
+
+    def _check_fits(self, state: Mapping[str, NDArray[Any]]) -> None:
+        ring, blocks, counters = self._layout.ring, state["blocks"], state["counters"]
+        fits = (
+            counters.shape == (COUNTERS,)
+            and state["elements"].shape == (ring,)
+            and np.array_equal(blocks, np.flatnonzero(state["elements"]))
+            and state["cells"].shape == (len(blocks), self._layout.num_cells)
+            and state["cells"].dtype == self._cells.dtype
+            and 0 <= counters[kernels.HEAD] < ring
+            and counters.min() >= 0
+        )
+        if not fits:
+            shapes = {name: (str(state[name].dtype), state[name].shape) for name in _STATE}
+            raise CheckpointDamaged(f"admission: the saved filter contradicts itself: {shapes}")
+
+
+def _cell_bytes(thresholds: I32, wanted: int | None) -> int:
+    if wanted is not None and wanted not in _COUNT_BITS:
+        raise InvalidSetting(f"admission: cells of {wanted} bytes; there are {sorted(_COUNT_BITS)}")
+    return wanted or (2 if thresholds.max() < 1 << _COUNT_BITS[2] else 4)
+
+
+def _layout(ring: int, block_capacity: int, fill_rate: float, max_steps: int, cell_bytes: int) -> Layout:
+    total_size, count_bits = int(block_capacity * fill_rate), _COUNT_BITS[cell_bytes]
+    return Layout(
+        ring=ring,
+        block_capacity=block_capacity,
+        total_size=total_size,
+        num_cells=total_size + _SPARE_CELLS,
+        max_steps=max_steps,
+        count_bits=count_bits,
+        signature_bits=8 * cell_bytes - count_bits,
+        forward=min(2, ring),
+        backward=max(ring - 2, 0),
+    )

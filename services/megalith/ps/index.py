@@ -1,0 +1,69 @@
+"""The memory of a table's index: 32 partitions, each with addresses of its own to grow in."""
+
+import numpy as np
+
+from megalith.ps.kernels import layout
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.layout import CAPACITY, FIRST, GROWTH, PARTITIONS, RECORD, ROOM, SPILL, USED, Index
+from megalith.ps.reservation import HUGE_PAGE, Reservation
+
+SLOT_BYTES = 16
+_SLOTS_PER_PAGE = HUGE_PAGE // SLOT_BYTES
+_LEAST_CAPACITY = 256  # small, but enough to start all partitions at different sizes
+_SMALL_BYTES = HUGE_PAGE // 2
+# Just after growing, a partition is GROW_AT / GROWTH full: the most index memory that an entry can cost.
+MOST_BYTES_PER_ENTRY = SLOT_BYTES * GROWTH / layout.GROW_AT
+
+
+class IndexMemory:
+    """Slots and partition records, as the kernels take them in `arrays`.
+
+    The partitions start with capacities spread over one growth step, so that they grow one after the other: the table
+    as a whole is always equally full, and no batch pays for all of them.
+    """
+
+    def __init__(self, max_entries: int, expected_entries: int) -> None:
+        # A share of the hash space can exceed the mean; addresses cost nothing.
+        room = int(2 * max_entries / PARTITIONS * GROWTH / layout.GROW_AT) + _SLOTS_PER_PAGE
+        # An odd number of huge pages apart, so that partitions do not compete for the same sets of the TLB.
+        pages = (room // _SLOTS_PER_PAGE + 1) | 1
+        stride = pages * _SLOTS_PER_PAGE
+        self._memory = Reservation.largest(PARTITIONS * stride * SLOT_BYTES, PARTITIONS * 2 * HUGE_PAGE)
+        stride = self._memory.bytes.size // PARTITIONS // HUGE_PAGE * _SLOTS_PER_PAGE
+        self._expected = expected_entries
+        parts = np.zeros(PARTITIONS * RECORD, np.int64)
+        offset = (HUGE_PAGE - _SMALL_BYTES) // SLOT_BYTES  # so that huge pages begin after the small ones
+        parts[FIRST::RECORD] = np.arange(PARTITIONS) * stride + offset
+        parts[ROOM::RECORD] = stride - offset - SPILL
+        self.arrays = Index(self._memory.array(np.uint64), parts)
+        self.reset_capacities()
+        for first in self._field(FIRST):
+            # Up to here a partition has small pages: a small table takes kilobytes, not 64 MB. They are
+            # not collapsed later.
+            self._memory.use_huge_pages(
+                int(first) * SLOT_BYTES + _SMALL_BYTES, int(first - offset + stride) * SLOT_BYTES
+            )
+
+    def _field(self, name: int) -> I64:
+        return self.arrays.parts[name::RECORD]
+
+    @property
+    def used(self) -> int:
+        """Entries in all partitions."""
+        return int(self._field(USED).sum())
+
+    @property
+    def nbytes(self) -> int:
+        return int((self._field(CAPACITY) + SPILL).sum()) * SLOT_BYTES
+
+    def reset_capacities(self) -> None:
+        """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
+        share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
+        spread = share * GROWTH ** (np.arange(PARTITIONS) / PARTITIONS)
+        self._field(CAPACITY)[:] = np.minimum(spread, self._field(ROOM)).astype(np.int64)
+        self._field(USED)[:] = 0
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back; the caller is the writer of all partitions."""
+        self._memory.release()
+        self.reset_capacities()

@@ -1,0 +1,55 @@
+"""Where new rows start: a fixed value, or numbers that depend on the seed, the id and the place in the row only."""
+
+import numpy as np
+
+from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.kernels.mixing import GOLDEN, mix
+
+BELOW_ONE = np.float32(1 - 2.0**-24)
+TWO_TO_MINUS_32 = np.float32(2.0**-32)
+
+
+@kernel
+def uniform(draw: np.uint64, minval: np.float32, maxval: np.float32, last: np.float32) -> np.float32:
+    """The reference's map from 32 random bits to [minval, maxval); `last` is the largest float below maxval."""
+    share = min(np.float32(draw) * TWO_TO_MINUS_32, BELOW_ONE)
+    return min(share * (maxval - minval) + minval, last)
+
+
+@kernel
+def fill_constant(values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32) -> None:
+    """Params: the constant. Rows with start -1 are skipped."""
+    constant = params[0]
+    for i in range(starts.size):
+        if starts[i] >= 0:
+            x = np.uint64(starts[i] + w)
+            for j in range(np.uint64(dim)):
+                values[x + j] = constant
+
+
+@kernel
+def fill_uniform(values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32) -> None:
+    """Params: minval, maxval, the largest float below maxval. Rows with start -1 are skipped.
+
+    Number j of a segment is draw w + j of its row, so that two segments of a row do not repeat each other.
+    """
+    minval, maxval, last = params[0], params[1], params[2]
+    salt = mix(np.uint64(seed) + GOLDEN)
+    for i in range(starts.size):
+        if starts[i] >= 0:
+            x, first = np.uint64(starts[i] + w), np.uint64(w + 1)
+            stream = mix(np.uint64(keys[i]) ^ salt)
+            for j in range(np.uint64(dim)):
+                draw = mix(stream + GOLDEN * (first + j)) >> np.uint64(32)
+                values[x + j] = uniform(draw, minval, maxval, last)
+
+
+@kernel
+def stamp(values: F32, starts: I64, offset: int, template: F32) -> None:
+    """Copy `template` to `offset` of every row; -1 skips. Gives new rows their optimizer state."""
+    for i in range(starts.size):
+        if starts[i] >= 0:
+            x = np.uint64(starts[i] + offset)
+            for j in range(np.uint64(template.size)):
+                values[x + j] = template[j]

@@ -1,0 +1,65 @@
+"""Dtypes, record layouts and sentinels that the kernels share.
+
+A slot of the index is two 64-bit words, four slots to a cache line:
+
+    slots[2*i]     the key's code (codes.py, a bijection: the key itself is not stored)
+    slots[2*i+1]   last update, Unix seconds << 32 | row + 1        0 = the slot is free
+
+Zero means free, so fresh pages of the operating system are an empty index. The time sits in the slot because every
+update has that cache line at hand; an array of times beside the rows would cost one more miss per id.
+
+The index is cut into PARTITIONS by the top bits of the code. Each has a record of RECORD int64 in `parts`, one
+pair of cache lines, so that two threads at work in neighbouring partitions do not share a line.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.ps.kernels.dtypes import F32, I64
+
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+Int = Any  # an int to the caller, an int64 to the compiler; naming either makes every cast of the other an error
+
+PARTITION_BITS = 5  # 32 writers may be at work in one table, and a growing partition holds up 3 % of the ids
+PARTITIONS = 1 << PARTITION_BITS
+
+RECORD = 16  # int64 per partition
+VERSION = 0  # odd: a writer is inside; a reader whose version changed meanwhile reads again
+FIRST = 1  # the partition's first slot; constant
+CAPACITY = 2  # homes; SPILL more slots follow them
+USED = 3  # slots taken
+ROOM = 4  # the largest CAPACITY that the reserved addresses allow; constant
+
+SPILL = 256  # slots past the last home (one page); a cluster that runs over them makes the partition grow early
+GROW_AT = 0.8  # share of CAPACITY
+GROWTH = 1.3  # a partition stretches in place by this: 0.7 full on average, 23 bytes an entry. With 1.5 it is 25, and
+# while a table fills, an entry moves 2.8 times instead of 4, at 6 ns each
+
+# The pool of rows.
+POOL_LATCH = 0  # 1 while a thread takes or gives rows
+POOL_NEXT = 1  # rows ever taken: the first one never used
+POOL_FREE = 2  # rows in the stack of freed ones
+POOL_LIMIT = 3  # rows that the budget and the reserved addresses allow
+POOL_SLOTS = 4  # slots of all partitions together that the budget allows
+POOL = 16  # int64 in the record
+
+BLOCK = 64  # ids whose cache misses overlap; 32 and 128 are within 3 % of it at 10 M rows
+
+
+class Index(NamedTuple):
+    """Where every key is: slots as above, and the partitions' records."""
+
+    slots: U64
+    parts: I64
+
+
+class Rows(NamedTuple):
+    """Row r is values[r*width : (r+1)*width]: the embedding, then the optimizers' state."""
+
+    values: F32
+    template: F32  # a new row, before random initializers; its size is the width
+    pool: I64
+    freed: U32  # a stack of rows to use again

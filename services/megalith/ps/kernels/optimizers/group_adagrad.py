@@ -1,0 +1,57 @@
+"""Adagrad with one accumulator for a whole segment, and a group lasso.
+
+state: grad_square_sum (one slot)
+"""
+
+import numpy as np
+
+from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.kernels.optimizers._rows import look_ahead
+
+
+@kernel
+def apply(
+    values: F32,
+    starts: I64,
+    w: int,
+    s: int,
+    grads: F32,
+    g: int,
+    dim: int,
+    lr: np.float32,
+    params: F32,
+    step: int,
+) -> None:
+    """Params: beta, l2, weight decay. A zero learning rate changes nothing."""
+    if lr == 0:
+        return
+    beta, l2, decay = params[0], params[1], params[2]
+    count, column = np.uint64(dim), np.uint64(g)
+    for i in range(starts.size):
+        look_ahead(values, starts, i, w, dim, s, 1)
+        start = starts[i]
+        if start < 0:
+            continue
+        x, accumulator = np.uint64(start + w), np.uint64(start + s)
+        largest = np.float32(0)
+        for j in range(count):
+            gradient = grads[i, column + j] + decay * values[x + j]
+            largest = max(largest, gradient * gradient)
+        total = values[accumulator] + largest
+        values[accumulator] = total
+        divisor = beta + np.sqrt(total)
+        if divisor == 0:
+            continue  # no gradient so far and nothing that bounds the step
+        rate = lr / divisor
+        square = np.float32(0)
+        for j in range(count):
+            z = grads[i, column + j] + decay * values[x + j] - values[x + j] / rate
+            square += z * z
+        length = np.sqrt(square)
+        keep = np.float32(0)
+        if length > 0 and length >= l2:
+            keep = -rate * ((length - l2) / length)
+        for j in range(count):
+            weight = values[x + j]
+            values[x + j] = keep * (grads[i, column + j] + decay * weight - weight / rate)

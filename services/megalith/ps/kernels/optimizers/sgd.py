@@ -1,0 +1,19 @@
+"""Plain gradient descent: no state."""
+
+import numpy as np
+
+from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.dtypes import F32, I64
+
+
+@kernel
+def apply(
+    values: F32, starts: I64, w: int, s: int, grads: F32, g: int, dim: int, lr: np.float32, params: F32, step: int
+) -> None:
+    """No params."""
+    count, column = np.uint64(dim), np.uint64(g)
+    for i in range(starts.size):
+        if starts[i] >= 0:
+            x = np.uint64(starts[i] + w)
+            for j in range(count):
+                values[x + j] -= lr * grads[i, column + j]

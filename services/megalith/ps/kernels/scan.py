@@ -1,0 +1,159 @@
+"""Walking over all rows: dumping them in slices, finding and dropping the expired ones.
+
+The walk goes by rank: the partitions in turn, in each the slots in turn, which is the falling order of codes. Ranks do
+not depend on capacities, so a walk that stops and goes on meets every row that was there all the time exactly once,
+whatever came, went or grew meanwhile.
+"""
+
+import numpy as np
+
+from megalith.ps.kernels._jit import inlined, kernel
+from megalith.ps.kernels.codes import home_of, key_of
+from megalith.ps.kernels.copying import copy_floats
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.kernels.index import find, row_of, time_of
+from megalith.ps.kernels.latch import enter, leave
+from megalith.ps.kernels.layout import (
+    CAPACITY,
+    FIRST,
+    PARTITION_BITS,
+    PARTITIONS,
+    RECORD,
+    SPILL,
+    U64,
+    USED,
+    Index,
+    Int,
+    Rows,
+)
+from megalith.ps.kernels.pool import give_rows
+
+CHUNK = 256  # rows of a dump per latch: at most 8 us for the threads that wait for it
+
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_TOP = np.uint64(64 - PARTITION_BITS)
+_BELOW = np.uint64((1 << (64 - PARTITION_BITS)) - 1)
+_SLOT_SHIFT, _SLOT_MASK = np.uint64(48), np.uint64(0x7FFF)
+
+
+@inlined
+def rank_of(code: np.uint64) -> np.uint64:
+    """The place of a code in the walk; its own inverse."""
+    return code ^ _BELOW
+
+
+@inlined
+def overdue(expire_s: I64, key: Int, time_s: Int, now_s: Int) -> Int:
+    """Seconds since the row expired, negative while it is alive. The slot of an id is its bits 48..62."""
+    return now_s - time_s - expire_s[np.int64((np.uint64(key) >> _SLOT_SHIFT) & _SLOT_MASK)]
+
+
+@kernel
+def dump(
+    index: Index,
+    rows: Rows,
+    rank: np.uint64,
+    last: np.uint64,
+    expire_s: I64,
+    now_s: Int,
+    ranks: U64,
+    keys: I64,
+    out: F32,
+    times: I64,
+) -> Int:
+    """Copy the rows of ranks rank..last that are not expired, as many as fit in `keys`; how many.
+
+    `expire_s` may be empty: then all rows count as alive. ranks[i] is the rank of keys[i].
+    """
+    slots, parts, width, flat = index.slots, index.parts, rows.template.size, out.reshape(-1)
+    count, is_done = 0, bool(rank > last)
+    while count < keys.size and not is_done:
+        record, visited = np.int64(rank >> _TOP) * RECORD, 0
+        enter(parts, record)
+        end = parts[record + FIRST] + parts[record + CAPACITY] + SPILL
+        slot = find(slots, home_of(parts, record, rank_of(rank)), rank_of(rank))
+        while slot < end and visited < CHUNK and count < keys.size and not is_done:
+            code, entry = slots[2 * slot], slots[2 * slot + 1]
+            slot += 1
+            if entry == _ZERO:
+                continue
+            visited += 1
+            rank, key = rank_of(code), key_of(code)
+            is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
+            if rank <= last and not is_due:
+                ranks[count], keys[count], times[count] = rank, key, time_of(entry)
+                copy_floats(rows.values, row_of(entry) * width, flat, count * width, width)
+                count += 1
+            is_done = bool(rank >= last)
+            rank += _ONE
+        leave(parts, record)
+        if slot >= end and not is_done:
+            is_done = record // RECORD == np.int64(last >> _TOP)
+            rank = np.uint64(record // RECORD + 1) << _TOP
+    return count
+
+
+@kernel
+def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
+    """The overdue seconds of expired rows, as many as fit in `out`; how many rows are expired."""
+    slots, parts, count = index.slots, index.parts, 0
+    for partition in range(PARTITIONS):
+        record = partition * RECORD
+        enter(parts, record)
+        first = parts[record + FIRST]
+        for slot in range(first, first + parts[record + CAPACITY] + SPILL):
+            if slots[2 * slot + 1] != _ZERO:
+                late_s = overdue(expire_s, key_of(slots[2 * slot]), time_of(slots[2 * slot + 1]), now_s)
+                if late_s >= 0:
+                    if count < out.size:
+                        out[count] = late_s
+                    count += 1
+        leave(parts, record)
+    return count
+
+
+@kernel
+def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int) -> Int:
+    """Drop rows overdue by more than `least_s`, and `ties` of those overdue by exactly that; how many were dropped.
+
+    One pass per partition under its latch closes the gaps as it goes.
+    """
+    slots, parts, dropped = index.slots, index.parts, 0
+    for partition in range(PARTITIONS):
+        record = partition * RECORD
+        enter(parts, record)
+        freed, num_freed = np.empty(parts[record + USED], np.int64), 0
+        free = parts[record + FIRST]
+        for slot in range(free, free + parts[record + CAPACITY] + SPILL):
+            code, entry = slots[2 * slot], slots[2 * slot + 1]
+            if entry == _ZERO:
+                continue
+            slots[2 * slot], slots[2 * slot + 1] = _ZERO, _ZERO
+            late_s = overdue(expire_s, key_of(code), time_of(entry), now_s)
+            is_tie = late_s == least_s and ties > 0
+            if late_s > least_s or is_tie:
+                ties -= is_tie
+                freed[num_freed] = row_of(entry)
+                num_freed += 1
+                continue
+            free = max(free, home_of(parts, record, code))
+            slots[2 * free], slots[2 * free + 1] = code, entry
+            free += 1
+        parts[record + USED] -= num_freed
+        give_rows(rows, freed[:num_freed])
+        leave(parts, record)
+        dropped += num_freed
+    return dropped
+
+
+@kernel
+def enter_all(parts: I64) -> None:
+    """Become the writer of every partition. Always in this order, so two callers cannot block each other."""
+    for partition in range(PARTITIONS):
+        enter(parts, partition * RECORD)
+
+
+@kernel
+def leave_all(parts: I64) -> None:
+    for partition in range(PARTITIONS):
+        leave(parts, partition * RECORD)

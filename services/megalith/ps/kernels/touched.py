@@ -1,0 +1,76 @@
+"""An exact insert-only set of int64 keys: a list in order of insertion, and an open-addressing index over it.
+
+slots    keys at the place their hash asks for or later, 0 = empty; a power of two of them
+listed   the distinct keys in order of insertion
+counts   [SIZE, HAS_ZERO]: how many are listed, and whether key 0, which no slot can show, is one of them
+"""
+
+import numpy as np
+
+from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.mixing import mix
+from megalith.ps.kernels.prefetch import prefetch
+
+SIZE, HAS_ZERO, COUNTS = 0, 1, 2
+# A probe is one cache miss. With 2 M keys in a 32 MB index, 16 in flight give 60 M keys/s, 8 give 45, none 25.
+AHEAD = 16
+
+
+@kernel
+def home(key: np.int64, mask: np.uint64) -> np.uint64:
+    """The slot at which the search for a key begins."""
+    return np.uint64(mix(np.uint64(key)) & mask)
+
+
+@kernel
+def add(keys: I64, capacity: int, slots: I64, listed: I64, counts: I64) -> int:
+    """Insert keys in order; whenever more than `capacity` are held before one, drop them all. Returns the dropped."""
+    mask = np.uint64(slots.size - 1)
+    size, dropped = counts[SIZE], 0
+    for i in range(keys.size):
+        if i + AHEAD < keys.size:
+            prefetch(slots, home(keys[i + AHEAD], mask))
+        if size > capacity:
+            counts[SIZE] = size
+            clear(slots, listed, counts)
+            dropped += size
+            size = 0
+        key = keys[i]
+        if key == 0:
+            if counts[HAS_ZERO] == 0:
+                counts[HAS_ZERO] = 1
+                listed[size] = 0
+                size += 1
+            continue
+        slot = home(key, mask)
+        while slots[slot] != 0 and slots[slot] != key:
+            slot = (slot + np.uint64(1)) & mask
+        if slots[slot] == 0:
+            slots[slot] = key
+            listed[size] = key
+            size += 1
+    counts[SIZE] = size
+    return dropped
+
+
+@kernel
+def clear(slots: I64, listed: I64, counts: I64) -> None:
+    """Forget every key.
+
+    A small set empties the slots its keys lead to; past one in eight, writing all of them in order is faster. Both
+    leave nothing but zeros: every key sits between its home and the next empty slot, and all of those are wiped.
+    """
+    size = counts[SIZE]
+    if size * 8 > slots.size:
+        slots[:] = 0
+    else:
+        mask = np.uint64(slots.size - 1)
+        for i in range(size):
+            if i + AHEAD < size:
+                prefetch(slots, home(listed[i + AHEAD], mask))
+            slot = home(listed[i], mask)
+            while slots[slot] != 0:
+                slots[slot] = 0
+                slot = (slot + np.uint64(1)) & mask
+    counts[:] = 0

@@ -1,0 +1,30 @@
+"""What a table reports about itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TableStats:
+    """Counts since the table was made, except `size` and `nbytes`, which are as of now."""
+
+    size: int = 0
+    nbytes: int = 0
+    looked_up: int = 0  # ids of lookups
+    found: int = 0  # of them
+    created: int = 0
+    refused: int = 0  # writes of new ids dropped because the table was full
+    barred: int = 0  # writes of new ids dropped by the admission filter
+    nonfinite: int = 0  # gradient rows skipped because of NaN or infinity
+    expired: int = 0
+    touched_overflow: int = 0  # touched keys forgotten by the touched set; replicas need a full copy
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What one call did: counts of positions of the batch."""
+
+    created: int = 0
+    refused: int = 0
+    barred: int = 0
+    nonfinite: int = 0
+    touched_overflow: int = 0

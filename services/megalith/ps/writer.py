@@ -1,0 +1,127 @@
+"""Carrying out a table's writes: admission, room, and counting what became of every position."""
+
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+
+from megalith.ps import batch
+from megalith.ps.expiry import Expiry
+from megalith.ps.index import IndexMemory
+from megalith.ps.kernels import gather, write
+from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
+from megalith.ps.row_layout import RowLayout
+from megalith.ps.rows import RowMemory
+from megalith.ps.table_stats import TableStats, WriteResult
+from megalith.wire.schema import TableConfig
+
+EVERYTHING = np.ones(1, np.bool_)  # as `admitted`: all positions
+_EXPIRE_AGAIN_S = 3600  # data time between expiries that a full table starts; each is a pass over the index
+
+
+class AdmissionFilter(Protocol):
+    """Decides which absent ids get a row."""
+
+    def admit(self, keys: I64, counts: I64) -> Bools:
+        """Count `counts[i]` sightings of keys[i]; whether it is admitted."""
+
+
+class Writer:
+    """The write side of one table. Any number of threads may call any method.
+
+    `lock` guards `counts`, the newest data time and that of the last forced expiry; it is never held in a kernel.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        layout: RowLayout,
+        index: IndexMemory,
+        rows: RowMemory,
+        admission: AdmissionFilter | None,
+    ) -> None:
+        self._config, self._layout, self._index, self._rows = config, layout, index, rows
+        self._admission = admission
+        self.expiry = Expiry(config)
+        self.lock = threading.Lock()
+        self.counts = TableStats()
+        self._max_update_s = 0
+        self._forced_expiry_s = -_EXPIRE_AGAIN_S
+
+    def reconfigure(self, config: TableConfig, layout: RowLayout) -> None:
+        """Write by other settings from the next call on; a call under way finishes by the old ones."""
+        self._config, self._layout, self.expiry = config, layout, Expiry(config)
+
+    @property
+    def max_update_s(self) -> int:
+        with self.lock:
+            return self._max_update_s
+
+    def note_time(self, time_s: int) -> I64:
+        """Move data time forward, and give the time as kernels take it: one for all positions."""
+        time_s = batch.check_time(time_s, self._config.name)
+        with self.lock:
+            self._max_update_s = max(self._max_update_s, time_s)
+        return np.array([time_s], np.int64)
+
+    def finite_only(self, keys: I64, grads: F32) -> tuple[I64, F32, int]:
+        """The batch without rows that are not finite, and how many those were; raises if they are not to be skipped."""
+        if not self._config.skip_nonfinite:
+            batch.check_finite(grads, self._config.name, "gradients")
+            return keys, grads, 0
+        mask = batch.finite_mask(grads)
+        return (keys, grads, 0) if mask is None else (keys[mask], grads[mask], int(np.count_nonzero(~mask)))
+
+    def admit(self, keys: I64, counts: I64 | None = None) -> Bools:
+        """Which positions may get a row. The filter sees absent keys only, by default each as one sighting."""
+        if self._admission is None:
+            return EVERYTHING
+        admitted = np.empty(keys.size, np.bool_)
+        gather.contains(self._index.arrays, keys, admitted)
+        absent = np.flatnonzero(~admitted)
+        if absent.size:
+            sightings = np.ones(absent.size, np.int64) if counts is None else counts[absent]
+            admitted[absent] = self._admission.admit(keys[absent], sightings)
+        return admitted
+
+    def write(self, action: Any, keys: I64, inputs: F32, times: I64, admitted: Bools) -> tuple[WriteResult, I64]:
+        """Act on every row, making room by expiry if there is none; what happened, and the keys that were written."""
+        outcome = np.empty(keys.size, np.uint8)
+        arrays = self._index.arrays, self._rows.arrays, self._layout.fills
+        if not write.write(*arrays, action, keys, inputs, times, admitted, outcome):
+            return WriteResult(), keys
+        refused = np.flatnonzero(outcome == write.REFUSED)
+        if refused.size and self._make_room():
+            again = np.empty(refused.size, np.uint8)
+            late = times[refused] if times.size > 1 else times
+            write.write(*arrays, action, keys[refused], inputs[refused], late, EVERYTHING, again)
+            outcome[refused] = again
+        return self._settle(outcome, keys)
+
+    def expire(self, now_s: int) -> int:
+        """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""
+        dropped = self.expiry.drop(self._index.arrays, self._rows.arrays, self._index.used, now_s)
+        with self.lock:
+            self.counts.expired += dropped
+        return dropped
+
+    def _make_room(self) -> bool:
+        """Expire on behalf of a full table, unless that was tried within the last hour of data time."""
+        with self.lock:
+            now_s = self._max_update_s
+            if now_s - self._forced_expiry_s < _EXPIRE_AGAIN_S:
+                return False
+            self._forced_expiry_s = now_s
+        return self.expire(now_s) > 0
+
+    def _settle(self, outcome: U8, keys: I64) -> tuple[WriteResult, I64]:
+        """Count what became of the positions; the keys that were written."""
+        created, refused, barred = (
+            int(np.count_nonzero(outcome == code)) for code in (write.CREATED, write.REFUSED, write.BARRED)
+        )
+        with self.lock:
+            self.counts.created += created
+            self.counts.refused += refused
+            self.counts.barred += barred
+        written = keys[outcome <= write.CREATED] if refused or barred else keys
+        return WriteResult(created, refused, barred), written

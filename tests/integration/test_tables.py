@@ -1,0 +1,101 @@
+"""Rules of a table, set through the SDK and obeyed by real servers."""
+
+import numpy as np
+import pytest
+
+from megalith.client import Adam, AdmissionConfig, FilterKind, Ftrl, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.protos import parameter_server_pb2_grpc
+from megalith.wire import arrays
+from megalith.wire.channel import open_channel
+from support.servers import Servers
+
+DAY_S = 86400
+
+
+@pytest.fixture
+def servers(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        yield servers
+
+
+@pytest.fixture
+def cluster(servers):
+    return servers.connect()
+
+
+@pytest.fixture
+def stub(cluster):
+    with open_channel(cluster.controller.routing().addresses[0]) as channel:
+        yield parameter_server_pb2_grpc.ParameterServerStub(channel)
+
+
+def status(stub, name):
+    tables = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=10).tables
+    return next(table for table in tables if table.config.name == name)
+
+
+def ones(count, dim=1):
+    return np.ones((count, dim), np.float32)
+
+
+def test_slices_learn_by_their_own_optimizers_and_go_on_after_a_restart(tmp_path):
+    """Ftrl beside Adam: a restored row takes its next step from the restored state."""
+    table = TableConfig("t", (Segment(1, Zeros(), Ftrl(0.5, beta=1.0)), Segment(3, RandomUniform(), Adam(0.1))))
+    ids, gradients = np.arange(100), np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(table)
+        cluster.push({"t": (ids, gradients)})
+        cluster.controller.save()
+        cluster.push({"t": (ids, gradients)})
+        expected = cluster.pull({"t": ids}).rows["t"]
+    with Servers(tmp_path, num_ps=3) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.push({"t": (ids, gradients)})
+        np.testing.assert_array_equal(cluster.pull({"t": ids}).rows["t"], expected)
+        assert (expected[:, 0] != 0).all()
+
+
+def test_an_id_gets_a_row_after_the_threshold_and_is_counted_until_then(cluster, stub):
+    rule = AdmissionConfig(kind=FilterKind.PLAIN, default_threshold=3, capacity=10_000)
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule))
+    for expected in (0, 0, 0, -1, -2):
+        cluster.push({"t": ([7], ones(1))})
+        np.testing.assert_array_equal(cluster.pull({"t": [7]}).rows["t"], [[expected]])
+    assert (status(stub, "t").barred, status(stub, "t").rows) == (3, 1)
+
+
+def test_rows_expire_by_data_time(cluster, stub):
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=2))
+    cluster.push({"t": ([1], ones(1))}, req_time_s=10 * DAY_S)
+    cluster.push({"t": ([2], ones(1))}, req_time_s=12 * DAY_S)
+    assert dict(stub.Expire(pb.ExpireRequest(), timeout=10).dropped) == {"t": 1}
+    np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
+    assert status(stub, "t").expired == 1
+
+
+def test_a_full_table_refuses_new_ids_counts_them_and_trains_the_old_ones(cluster, stub):
+    budget = 4 << 20
+    cluster.create_tables(TableConfig("t", (Segment(16, Zeros(), Sgd(1.0)),), memory_budget_bytes=budget))
+    for start in range(0, 100_000, 10_000):
+        cluster.push({"t": (np.arange(start, start + 10_000), ones(10_000, 16))})
+    full = status(stub, "t")
+    assert full.bytes <= budget
+    assert 0 < full.rows < 100_000
+    assert full.rows + full.refused == 100_000
+    cluster.push({"t": ([0], ones(1, 16))})
+    np.testing.assert_array_equal(cluster.pull({"t": [0]}).rows["t"], np.full((1, 16), -2))
+
+
+def test_gradients_that_are_not_finite_may_be_skipped_and_counted(cluster, stub):
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), skip_nonfinite=True))
+    routing = cluster.controller.routing()
+    gradients = np.array([[np.nan], [1.0]], np.float32)
+    part = pb.TableGradients(table="t", keys=arrays.encode(np.array([1, 2])), gradients=arrays.encode(gradients))
+    stub.Push(pb.PushRequest(epoch=routing.epoch, client_id="raw", sequence=1, tables=[part]), timeout=30)
+    np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
+    assert status(stub, "t").nonfinite == 1

@@ -1,0 +1,60 @@
+"""Naive twins of the table and of its kernels: a dict of numpy rows, and plain sorting."""
+
+import numpy as np
+
+from megalith.ps.kernels.dtypes import F32, I64
+
+DAY_S = 86400
+
+
+def group(partitions: I64) -> tuple[I64, I64]:
+    """Positions in the order of their partitions, stable, and how many there are of each."""
+    return np.argsort(partitions, kind="stable"), np.bincount(partitions, minlength=32)
+
+
+def distinct(keys: I64) -> tuple[I64, I64]:
+    """Positions of first appearances in order, and the number of each key among them."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[inverse]
+
+
+class NaiveTable:
+    """One Adagrad segment, initial value 0 and accumulator 0.1, row by row."""
+
+    def __init__(self, dim: int, expire_days: int = 36500) -> None:
+        self.dim, self.expire_s = dim, expire_days * DAY_S
+        self.rows: dict[int, tuple[F32, F32, int]] = {}
+        self.now_s = 0
+
+    def _row(self, key: int) -> tuple[F32, F32]:
+        if key in self.rows:
+            return self.rows[key][:2]
+        return np.zeros(self.dim, np.float32), np.full(self.dim, 0.1, np.float32)
+
+    def lookup(self, keys: I64) -> F32:
+        return np.array([self._row(int(key))[0] for key in keys], np.float32).reshape(len(keys), self.dim)
+
+    def assign(self, keys: I64, values: F32, time_s: int) -> None:
+        self.now_s = max(self.now_s, time_s)
+        for key, value in zip(keys.tolist(), values, strict=True):
+            self.rows[key] = (value.copy(), self._row(key)[1], time_s)
+
+    def assign_add(self, keys: I64, values: F32, time_s: int) -> None:
+        self.now_s = max(self.now_s, time_s)
+        for key, value in zip(keys.tolist(), values, strict=True):
+            weights, norm = self._row(key)
+            self.rows[key] = (weights + value, norm, time_s)
+
+    def apply_gradients(self, keys: I64, grads: F32, rate: float, time_s: int) -> None:
+        self.now_s = max(self.now_s, time_s)
+        for key, grad in zip(keys.tolist(), grads, strict=True):
+            weights, norm = self._row(key)
+            norm = norm + grad * grad
+            self.rows[key] = (weights - np.float32(rate) / np.sqrt(norm) * grad, norm, time_s)
+
+    def expire(self) -> int:
+        old = [key for key, row in self.rows.items() if self.now_s - row[2] >= self.expire_s]
+        for key in old:
+            del self.rows[key]
+        return len(old)

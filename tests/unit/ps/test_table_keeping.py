@@ -1,0 +1,215 @@
+"""Which rows a table keeps: admission, expiry, retention, budget, dumps while it changes."""
+
+import numpy as np
+import pytest
+
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.table import EmbeddingTable
+from megalith.ps.touched import TouchedKeySet
+from megalith.wire.errors import InvalidSetting
+from megalith.wire.schema import (
+    Adagrad,
+    FixedR8,
+    RandomUniform,
+    Segment,
+    Sgd,
+    StochasticRoundingFloat16,
+    TableConfig,
+    Zeros,
+)
+
+DAY_S = 86400
+
+
+def make(dim: int = 1, **settings: object) -> EmbeddingTable:
+    return EmbeddingTable(TableConfig("t", (Segment(dim, Zeros(), Sgd()),), **settings))  # type: ignore[arg-type]
+
+
+def ones(keys: I64, dim: int = 1) -> F32:
+    return np.ones((keys.size, dim), np.float32)
+
+
+class EvenOnly:
+    """Admits even ids, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[int], list[int]]] = []
+
+    def admit(self, keys: I64, counts: I64) -> Bools:
+        self.asked.append((keys.tolist(), counts.tolist()))
+        return np.asarray(keys % 2 == 0)
+
+
+def filtered() -> tuple[EmbeddingTable, EvenOnly, TouchedKeySet]:
+    admission, touched = EvenOnly(), TouchedKeySet(100)
+    config = TableConfig("t", (Segment(1, Zeros(), Sgd()),))
+    return EmbeddingTable(config, admission=admission, touched=touched), admission, touched
+
+
+def test_an_id_that_is_not_admitted_reads_zeros_and_its_gradient_is_counted() -> None:
+    table, admission, touched = filtered()
+    keys = np.array([1, 2, 2, 3], np.int64)
+    result = table.apply_gradients(keys, ones(keys), [1])
+    assert (result.created, result.barred) == (1, 2)
+    np.testing.assert_array_equal(table.lookup(np.arange(4)), [[0], [0], [-2], [0]])
+    assert admission.asked == [([1, 2, 2, 3], [1, 1, 1, 1])]
+    assert touched.steal().tolist() == [2]
+
+
+def test_the_filter_is_asked_for_absent_ids_only_and_with_dedup_once_each() -> None:
+    table, admission, _ = filtered()
+    two = np.array([2], np.int64)
+    table.assign(two, ones(two))
+    keys = np.array([2, 4, 4, 5], np.int64)
+    table.apply_gradients(keys, ones(keys), [1], dedup=True)
+    table.assign_add(two, ones(two))
+    assert admission.asked == [([2], [1]), ([4, 5], [2, 1])]
+
+
+def test_reinitialize_asks_no_filter_and_touches() -> None:
+    table, admission, touched = filtered()
+    assert table.reinitialize(np.array([7], np.int64)).tolist() == [0]
+    assert admission.asked == []
+    assert touched.steal().tolist() == [7]
+
+
+def test_assign_does_not_touch_and_overflow_is_reported() -> None:
+    touched = TouchedKeySet(10)
+    table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)), touched=touched)
+    keys = np.arange(12)
+    table.assign(keys, ones(keys))
+    assert touched.steal().size == 0
+    assert table.apply_gradients(keys, ones(keys)).touched_overflow == 11
+    assert table.stats().touched_overflow == 11
+
+
+def test_random_rows_depend_on_the_id_and_the_seed_alone() -> None:
+    def rows(seed: int, order: I64) -> F32:
+        config = TableConfig("t", (Segment(8, RandomUniform(), Sgd()),), seed=seed)
+        table = EmbeddingTable(config)
+        table.apply_gradients(order, np.zeros((order.size, 8), np.float32), [1])
+        return table.lookup(np.arange(100))
+
+    forwards, backwards = rows(1, np.arange(100)), rows(1, np.arange(100)[::-1].copy())
+    np.testing.assert_array_equal(forwards, backwards)
+    assert np.abs(forwards).max() <= 0.05
+    assert np.unique(forwards).size > 700
+    assert (forwards != rows(2, np.arange(100))).any()
+
+
+def test_rows_of_expired_ids_are_used_again() -> None:
+    table, keys = make(expire_days=1), np.arange(1000)
+    table.assign(keys, ones(keys), 10)
+    full = table.nbytes
+    for generation in range(1, 6):
+        now_s = 10 + generation * DAY_S
+        table.assign(keys + 1000 * generation, ones(keys), now_s)
+        assert table.expire() == 1000
+        np.testing.assert_array_equal(table.lookup(keys + 1000 * generation), ones(keys))
+        assert table.lookup(keys + 1000 * (generation - 1)).sum() == 0
+    assert table.size == 1000
+    assert table.nbytes < 2.5 * full
+    assert table.stats().expired == 5000
+
+
+def test_the_retention_floor_drops_the_longest_overdue_rows_first() -> None:
+    table, keys = make(expire_days=1, max_expire_share=0.25), np.arange(100)
+    for key in keys:
+        table.assign(np.array([key]), np.ones((1, 1), np.float32), int(key))
+    assert table.expire(10 * DAY_S) == 25
+    assert table.contains(keys).tolist() == [False] * 25 + [True] * 75
+
+
+def test_the_retention_floor_holds_when_all_rows_are_equally_old() -> None:
+    table, keys = make(expire_days=1, max_expire_share=0.1), np.arange(1000)
+    table.assign(keys, ones(keys), 5)
+    assert table.expire(10 * DAY_S) == 100
+    assert table.size == 900
+
+
+def test_a_full_table_refuses_new_ids_trains_the_others_and_stays_within_its_budget() -> None:
+    budget = 2_000_000
+    table, keys = make(16, memory_budget_bytes=budget), np.arange(100_000)
+    result = table.assign(keys, ones(keys, 16))
+    assert result.refused > 0
+    assert result.created + result.refused == 100_000
+    assert budget // 2 < table.nbytes <= budget
+    kept = keys[table.contains(keys)]
+    result = table.apply_gradients(keys, ones(keys, 16), [1])
+    assert result.refused == 100_000 - kept.size
+    assert table.lookup(kept).sum() == 0
+    assert table.stats().refused == 2 * result.refused
+
+
+def test_a_full_table_expires_before_it_refuses() -> None:
+    table = make(16, memory_budget_bytes=2_000_000, expire_days=1)
+    for part in np.split(np.arange(100_000), 100):
+        table.assign(part, ones(part, 16), 100)
+    room = table.size
+    new = np.arange(200_000, 200_000 + room)
+    for part in np.array_split(new, 20):
+        assert table.assign(part, ones(part, 16), 100 + DAY_S).created == part.size
+    assert table.contains(new).all()
+    assert table.stats().expired == room
+    assert table.nbytes <= 2_000_000
+
+
+def test_a_budget_holds_when_one_batch_is_larger_than_the_table() -> None:
+    table = make(16, memory_budget_bytes=2_000_000, expire_days=1)
+    for generation in range(4):
+        keys = np.arange(100_000) + 100_000 * generation
+        table.assign(keys, ones(keys, 16), 100 + DAY_S * generation)
+        assert table.nbytes <= 2_000_000
+
+
+def test_a_budget_below_an_empty_table_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="holds no row"):
+        make(memory_budget_bytes=1000)
+
+
+def test_a_walk_meets_every_row_once_while_the_table_grows_and_shrinks() -> None:
+    table = make(expire_days=1)
+    old, stable = np.arange(5000), np.arange(10_000, 20_000)
+    table.assign(old, ones(old), 0)
+    table.assign(stable, ones(stable), DAY_S)
+    seen: list[int] = []
+    offset, count, round_ = 0, 100, 0
+    while count == 100:
+        piece = table.dump(limit=100, offset=offset, with_expired=True)
+        offset, count = piece.offset, piece.keys.size
+        seen += piece.keys.tolist()
+        if round_ < 50:
+            new = np.arange(30_000 + 1000 * round_, 31_000 + 1000 * round_)
+            table.assign(new, ones(new), DAY_S)
+        if round_ == 20:
+            table.expire()
+        round_ += 1
+    assert len(set(seen)) == len(seen)
+    assert set(stable.tolist()) <= set(seen)
+
+
+def test_an_optimizer_of_several_stages_updates_rows() -> None:
+    config = TableConfig("t", (Segment(4, Zeros(), StochasticRoundingFloat16(Adagrad())),))
+    table, keys = EmbeddingTable(config), np.arange(1000)
+    assert table.apply_gradients(keys, ones(keys, 4), [1]).created == 1000
+    rows = table.lookup(keys)
+    np.testing.assert_allclose(rows, -1 / np.sqrt(1.1), atol=1e-3)
+    np.testing.assert_array_equal(rows, rows.astype(np.float16).astype(np.float32))
+
+
+def test_lookups_show_what_serving_will_store_and_dumps_the_weights_themselves() -> None:
+    table, key = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd(), FixedR8(1.0)),))), np.array([1])
+    table.assign(key, np.array([[0.3]], np.float32))
+    np.testing.assert_allclose(table.lookup(key), [[38 / 128]], rtol=1e-6)
+    np.testing.assert_allclose(table.dump().rows, [[0.3]], rtol=1e-6)
+
+
+def test_clear_gives_the_memory_back() -> None:
+    table, keys = make(64), np.arange(100_000)
+    empty = table.nbytes
+    table.assign(keys, ones(keys, 64), 7)
+    table.clear()
+    assert table.nbytes == empty
+    assert table.max_update_s == 7
+    table.assign(keys[:10], ones(keys[:10], 64))
+    assert table.lookup(keys[:11]).sum() == 640
