@@ -6,8 +6,7 @@
     |  |- MalformedArray         bytes that are not what dtype and shape say
     |  |- ShapeMismatch          right bytes, wrong width or count
     |  |- NonFiniteValue         NaN or infinity in gradients or values
-    |  |- DuplicateKeys          ids, tables or variables repeated where they must be distinct
-    |  '- UnsupportedLayout      a row layout that this version does not hold
+    |  '- DuplicateKeys          ids, tables or variables repeated where they must be distinct
     |- NotFound              the thing named does not exist
     |  |- UnknownTable
     |  |- UnknownVariable
@@ -76,12 +75,6 @@ class DuplicateKeys(InvalidRequest):
     """Something occurs twice in a request where it must be distinct."""
 
     code = "duplicate_keys"
-
-
-class UnsupportedLayout(InvalidRequest):
-    """A table asks for a row layout that this version does not hold."""
-
-    code = "unsupported_layout"
 
 
 class NotFound(MegalithError):
