@@ -99,7 +99,9 @@ def _running(
     console: Console, model_dir: Path, ps: int, workers: int, task: dict[str, Any], is_run_to_end: bool
 ) -> Iterator[LocalCluster]:
     """A cluster that is formed on the way in and gone on the way out. An error is one line and exit status 1."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         cluster = LocalCluster(model_dir, ps, workers, task, stay_up=is_run_to_end)
     except MegalithError as error:
