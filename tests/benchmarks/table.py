@@ -61,7 +61,9 @@ def lookups(kind: str, rows: int) -> list[Keys]:
 
 
 def updates(kind: str, rows: int) -> list[Keys]:
-    return [np.sort(keys_of(np.unique(batch))) for batch in row_batches(kind, rows)]
+    """The distinct ids of each batch, in no order."""
+    shuffled = np.random.default_rng(1).permutation
+    return [shuffled(keys_of(np.unique(batch))) for batch in row_batches(kind, rows)]
 
 
 def report(metric: str, unit: str, values: Sequence[float], higher: bool = True, **extra: Any) -> None:
@@ -168,6 +170,7 @@ def bench_growth() -> None:
         full = sorted(seconds[:-1])  # the last batch is a short one
         ratios.append(full[-1] / full[len(full) // 2])
         peaks.append((peak - before) / (rss_bytes() - before))
+        del table  # before the next one measures what it adds
     report("growth_slowest_batch", "x of the median", ratios, higher=False)
     report("growth_peak_memory", "x of the final", peaks, higher=False)
 
@@ -255,8 +258,11 @@ BENCHES = {
 
 
 def main(names: Sequence[str]) -> None:
-    for name in names or BENCHES:
-        BENCHES[name]()
+    if len(names) == 1:
+        BENCHES[names[0]]()
+        return
+    for name in names or BENCHES:  # each in a process of its own, so that none measures what another left behind
+        subprocess.run([sys.executable, __file__, name], check=True)
 
 
 if __name__ == "__main__":
