@@ -7,7 +7,7 @@ from collections.abc import Callable
 from megalith.appmaster.config import AppMasterConfig
 from megalith.appmaster.job import FinalStatus, Job
 from megalith.appmaster.servicer import AppMasterServicer
-from megalith.client import Controller
+from megalith.client import Controller, errors
 from megalith.protos import appmaster_pb2_grpc
 from megalith.runtime import lifecycle
 from megalith.runtime.lifecycle import ExitRequest
@@ -62,6 +62,8 @@ class AppMasterServer:
             try:
                 seen = self._controller.status()
             except Exception as error:
+                if not isinstance(error, errors.MegalithError):
+                    logger.exception("watching the job failed")
                 is_over = self._job.final_status is not FinalStatus.UNDEFINED
                 status, reason = (0, "the job is over") if is_over else (1, f"no controller: {error}")
                 break
