@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.wire.errors import InvalidSetting
+from megalith.wire.fids import V2
 
-NUM_SLOTS = 1 << 15  # feature slots that an id can name in its bits 48..62
+NUM_SLOTS = V2.num_slots  # feature slots that an id can name in its bits 48..62
 MAX_THRESHOLD = 2**31 - 1
 
 

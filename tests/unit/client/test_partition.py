@@ -51,3 +51,29 @@ def test_gradients_of_the_wrong_kind_are_refused():
         checked_gradients("t", np.zeros((2, 4), np.int64), 2)
     with pytest.raises(NonFiniteValue, match="nothing was sent"):
         checked_gradients("t", np.full((2, 4), np.nan, np.float32), 2)
+
+
+def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_with_offset_map():
+    """A ragged row is a table here: its distinct ids, where their floats go, and the gradients back."""
+    rows, dims = ([], [0, 1, 2, 1, 0], [0, 1, 0], []), (1, 2, 3, 4)
+    current = routing.Routing(1, ("a",), routing.even_owners(1))
+    partitions = [Partition.of(np.array(row, np.int64), current) for row in rows]
+    assert [partition.keys.tolist() for partition in partitions] == [[], [0, 1, 2], [0, 1], []]
+
+    begins = np.cumsum([0, *(len(row) * dim for row, dim in zip(rows, dims, strict=True))])
+    offsets = [
+        [(begin + np.flatnonzero(partition.inverse == k) * dim).tolist() for k in range(partition.keys.size)]
+        for partition, dim, begin in zip(partitions, dims, begins[:-1], strict=True)
+    ]
+    assert offsets == [[], [[0, 8], [2, 6], [4]], [[10, 16], [13]], []]
+
+    values, grads, expanded, summed = np.arange(12), np.arange(19, dtype=np.float32), [], []
+    for partition, dim in zip(partitions, dims, strict=True):
+        distinct, values = values[: partition.keys.size * dim].reshape(-1, dim), values[partition.keys.size * dim :]
+        expanded += distinct[partition.inverse].reshape(-1).tolist()
+        floats = partition.inverse.size * dim
+        if floats:
+            summed += partition.summed(grads[:floats].reshape(-1, dim)).reshape(-1).tolist()
+        grads = grads[floats:]
+    assert expanded == [0, 1, 2, 3, 4, 5, 2, 3, 0, 1, 6, 7, 8, 9, 10, 11, 6, 7, 8]
+    assert summed == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
