@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from megalith.controller.cluster import ClusterState, Phase
+from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.roster import Place, PsLoad, Registration, Role, WorkerProgress
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.runtime.manifest import ShardFile

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from megalith.controller.cluster import Cluster, SaveOrder
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.directives import SaveOrder
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
@@ -34,9 +35,9 @@ class Saver:
     """
 
     def __init__(
-        self, cluster: Cluster, model_dir: Path, timeout_s: float, clock: Callable[[], float] = time.time
+        self, coordinator: Coordinator, model_dir: Path, timeout_s: float, clock: Callable[[], float] = time.time
     ) -> None:
-        self._cluster, self._model_dir, self._timeout_s, self._clock = cluster, model_dir, timeout_s, clock
+        self._coordinator, self._model_dir, self._timeout_s, self._clock = coordinator, model_dir, timeout_s, clock
         self._turn = threading.Lock()
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
         self._answered = threading.Condition()
@@ -57,7 +58,7 @@ class Saver:
 
     def _save(self, directory: str) -> SavedCheckpoint:
         target = prepare_model_dir(directory) if directory else self._model_dir
-        step = self._cluster.global_step
+        step = self._coordinator.global_step
         path = manifest.directory_for(target, step)
         path.mkdir(exist_ok=True)
         started = time.monotonic()
@@ -65,7 +66,7 @@ class Saver:
         with self._answered:
             self._save_id, self._answers = order.save_id, {}
         try:
-            sessions = self._cluster.order_save(order)
+            sessions = self._coordinator.order_save(order)
             files = self._collect(sessions)
         except MegalithError:
             self._discard(path, order.save_id)
@@ -90,7 +91,7 @@ class Saver:
                 # A lost ps never answers; its stream's end wakes nobody here, so look twice a second.
                 self._answered.wait(0.5)
                 for session in missing:
-                    if session not in self._answers and not self._cluster.is_alive(session):
+                    if session not in self._answers and not self._coordinator.is_alive(session):
                         raise SaveFailed("a ps was lost during the save; the previous checkpoint stands, save again")
                 if time.monotonic() > deadline:
                     raise SaveFailed(f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s")

@@ -5,8 +5,8 @@ import logging
 import threading
 from typing import IO
 
-from megalith.controller.cluster import Cluster
 from megalith.controller.config import ControllerConfig
+from megalith.controller.coordinator import Coordinator
 from megalith.controller.saves import Saver
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
@@ -32,13 +32,13 @@ class ControllerServer:
     def __init__(self, config: ControllerConfig, exit_request: ExitRequest) -> None:
         self._config, self._exit_request = config, exit_request
         self._model_dir = prepare_model_dir(config.model_dir)
-        self._cluster = Cluster(
+        self._coordinator = Coordinator(
             config.num_ps, config.num_workers, silence_s=config.silence_s, lost_worker_s=config.lost_worker_s
         )
-        self._saver = Saver(self._cluster, self._model_dir, config.save_timeout_s)
+        self._saver = Saver(self._coordinator, self._model_dir, config.save_timeout_s)
         self._about = About(str(self._model_dir.absolute()), config.num_ps, config.num_workers)
-        controller = ControllerServicer(self._cluster, self._saver)
-        coordination = CoordinationServicer(self._cluster, self._saver, self._about)
+        controller = ControllerServicer(self._coordinator, self._saver)
+        coordination = CoordinationServicer(self._coordinator, self._saver, self._about)
         self._rpc = RpcServer(
             config.server,
             self._metrics(),
@@ -72,7 +72,7 @@ class ControllerServer:
     def _serve(self) -> None:
         checkpoint = manifest.latest(self._model_dir)
         if checkpoint is not None:
-            self._cluster.raise_global_step(manifest.read(checkpoint).step)
+            self._coordinator.raise_global_step(manifest.read(checkpoint).step)
             logger.info("starting from checkpoint path=%s", checkpoint)
         self._rpc.start()
         self._about.address = self.address
@@ -84,9 +84,9 @@ class ControllerServer:
 
     def stop(self, grace_s: float) -> None:
         self._stopping.set()
-        self._cluster.wake()
+        self._coordinator.wake()
         self._rpc.set_serving(False)
-        self._cluster.end_sessions()
+        self._coordinator.end_sessions()
         self._rpc.stop(grace_s)
         if controller_address.read(self._model_dir) == self.address:
             (self._model_dir / controller_address.FILE_NAME).unlink(missing_ok=True)
@@ -110,31 +110,35 @@ class ControllerServer:
 
     def _watch_silence(self) -> None:
         while not self._stopping.wait(min(1.0, self._config.silence_s / 4)):
-            self._cluster.drop_silent()
+            self._coordinator.drop_silent()
 
     def _finish_job(self) -> None:
         """When the workers are done: the last save, the outcome, and everyone's leave."""
-        if self._cluster.wait_until_workers_finish(self._stopping.is_set):
+        if self._coordinator.wait_until_workers_finish(self._stopping.is_set):
             try:
                 saved = self._saver.save()
-                self._cluster.end(True, f"all workers finished; saved {saved.path}")
+                self._coordinator.end(True, f"all workers finished; saved {saved.path}")
             except Exception as error:
                 logger.exception("the final save failed")
-                self._cluster.end(False, f"the final save failed: {error}")
-        if not self._cluster.wait_until_ended(self._stopping.is_set):
+                self._coordinator.end(False, f"the final save failed: {error}")
+        if not self._coordinator.wait_until_ended(self._stopping.is_set):
             return
-        succeeded, reason = self._cluster.outcome or (False, "stopped")
-        self._cluster.dismiss(reason, _DISMISS_S)
+        succeeded, reason = self._coordinator.outcome or (False, "stopped")
+        self._coordinator.dismiss(reason, _DISMISS_S)
         if not self._config.stay_up:
             self._stopping.wait(_LINGER_S)
             self._exit_request.request(0 if succeeded else 1, reason)
 
     def _metrics(self) -> Metrics:
         metrics = Metrics()
-        cluster = self._cluster
-        metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: cluster.global_step)
-        metrics.gauge("megalith_barrier_placed", "1 while training is held.", lambda: cluster.state().is_barrier_placed)
-        metrics.gauge("megalith_members", "Live sessions.", lambda: sum(p.is_connected for p in cluster.places()[0]))
+        coordinator = self._coordinator
+        metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step)
+        metrics.gauge(
+            "megalith_barrier_placed", "1 while training is held.", lambda: coordinator.state().is_barrier_placed
+        )
+        metrics.gauge(
+            "megalith_members", "Live sessions.", lambda: sum(place.is_connected for place in coordinator.places()[0])
+        )
         return metrics
 
 

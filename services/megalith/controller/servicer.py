@@ -7,7 +7,6 @@ from pathlib import Path
 
 import grpc
 
-from megalith.controller.cluster import Cluster, ClusterState, Directive, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.codec import (
     decode_files,
     decode_ps_report,
@@ -17,6 +16,8 @@ from megalith.controller.codec import (
     encode_place,
     encode_state,
 )
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.directives import ClusterState, Directive, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.saves import Saver
 from megalith.protos import (
     controller_pb2,
@@ -32,25 +33,25 @@ from megalith.wire.errors import InvalidRequest, LimitExceeded
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     """The reference's five calls."""
 
-    def __init__(self, cluster: Cluster, saver: Saver) -> None:
-        self._cluster, self._saver = cluster, saver
+    def __init__(self, coordinator: Coordinator, saver: Saver) -> None:
+        self._coordinator, self._saver = coordinator, saver
 
     def StopTraining(
         self, request: controller_pb2.StopTrainingRequest, context: grpc.ServicerContext
     ) -> controller_pb2.StopTrainingResponse:
-        self._cluster.place_barrier()
+        self._coordinator.place_barrier()
         return controller_pb2.StopTrainingResponse()
 
     def ResumeTraining(
         self, request: controller_pb2.ResumeTrainingRequest, context: grpc.ServicerContext
     ) -> controller_pb2.ResumeTrainingResponse:
-        self._cluster.remove_barrier()
+        self._coordinator.remove_barrier()
         return controller_pb2.ResumeTrainingResponse()
 
     def GetBlockStatus(
         self, request: controller_pb2.GetBlockStatusRequest, context: grpc.ServicerContext
     ) -> controller_pb2.GetBlockStatusResponse:
-        blocked, unblocked = self._cluster.block_status()
+        blocked, unblocked = self._coordinator.block_status()
         return controller_pb2.GetBlockStatusResponse(blocked_indices=blocked, unblocked_indices=unblocked)
 
     def SaveCheckpoint(
@@ -62,14 +63,14 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     def GetTrainingStatus(
         self, request: controller_pb2.GetTrainingStatusRequest, context: grpc.ServicerContext
     ) -> controller_pb2.GetTrainingStatusResponse:
-        return controller_pb2.GetTrainingStatusResponse(global_step=self._cluster.global_step)
+        return controller_pb2.GetTrainingStatusResponse(global_step=self._coordinator.global_step)
 
 
 class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     """Sessions of members, and the calls of operators and SDK clients."""
 
-    def __init__(self, cluster: Cluster, saver: Saver, about: "About") -> None:
-        self._cluster, self._saver, self._about = cluster, saver, about
+    def __init__(self, coordinator: Coordinator, saver: Saver, about: "About") -> None:
+        self._coordinator, self._saver, self._about = coordinator, saver, about
         # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
@@ -95,7 +96,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         if first.WhichOneof("kind") != "register":
             raise InvalidRequest("a session begins with register")
         mailbox: queue.SimpleQueue[Directive] = queue.SimpleQueue()
-        welcome = self._cluster.join(decode_registration(first.register), mailbox.put)
+        welcome = self._coordinator.join(decode_registration(first.register), mailbox.put)
         context.add_callback(lambda: mailbox.put(SessionEnd()))
         reader = threading.Thread(
             target=self._read, args=(welcome.session, request_iterator, mailbox), name="session-reader", daemon=True
@@ -116,7 +117,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             while not isinstance(directive := mailbox.get(), SessionEnd):
                 yield _encode_directive(directive)
         finally:
-            self._cluster.leave(welcome.session)
+            self._coordinator.leave(welcome.session)
 
     def _read(
         self,
@@ -129,9 +130,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             for request in requests:
                 match request.WhichOneof("kind"):
                     case "worker":
-                        self._cluster.report_worker(session, decode_worker_report(request.worker))
+                        self._coordinator.report_worker(session, decode_worker_report(request.worker))
                     case "ps":
-                        self._cluster.report_ps(session, decode_ps_report(request.ps))
+                        self._coordinator.report_ps(session, decode_ps_report(request.ps))
                     case "shard_saved":
                         saved = request.shard_saved
                         self._saver.answer(session, saved.save_id, decode_files(saved.files), saved.error)
@@ -143,13 +144,13 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def GetRouting(
         self, request: coordination_pb2.GetRoutingRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.GetRoutingResponse:
-        return coordination_pb2.GetRoutingResponse(routing=codec.routing_to_proto(self._cluster.current_routing()))
+        return coordination_pb2.GetRoutingResponse(routing=codec.routing_to_proto(self._coordinator.current_routing()))
 
     def GetStatus(
         self, request: coordination_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.GetStatusResponse:
-        state, outcome = self._cluster.state(), self._cluster.outcome
-        places, now = self._cluster.places()
+        state, outcome = self._coordinator.state(), self._coordinator.outcome
+        places, now = self._coordinator.places()
         return coordination_pb2.GetStatusResponse(
             address=self._about.address,
             model_dir=self._about.model_dir,
@@ -158,7 +159,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             phase=encode_phase(state.phase),
             epoch=state.routing.epoch if state.routing else 0,
             barrier=coordination_pb2.Barrier(is_placed=state.is_barrier_placed, action=state.barrier_action),
-            global_step=self._cluster.global_step,
+            global_step=self._coordinator.global_step,
             last_checkpoint=self._about.newest_checkpoint(),
             members=[encode_place(place, now) for place in places],
             results=next((place.progress.results for place in places if place.progress.results), {}),
@@ -175,7 +176,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def EndJob(
         self, request: coordination_pb2.EndJobRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.EndJobResponse:
-        self._cluster.end(request.succeeded, request.reason)
+        self._coordinator.end(request.succeeded, request.reason)
         return coordination_pb2.EndJobResponse()
 
 

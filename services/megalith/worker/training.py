@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.client import Cluster, VariableConfig
+from megalith.worker.gate import Gate
 from megalith.worker.progress import Progress
 from megalith.worker.task import Ids, Rows, Task, Variables
-from megalith.worker.view import ClusterView, Phase, State
+from megalith.worker.view import ClusterView
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Training:
     ) -> None:
         self._task, self._cluster, self._view, self._progress = task, cluster, view, progress
         self._index, self._announce = index, announce
+        self._gate = Gate(view, progress, announce, drain=lambda: None)  # a step ends with its push answered
         self._names = [variable.name for variable in task.variables]
         self._last_variables: Mapping[str, NDArray[Any]] = {}
         self._last_step = 0
@@ -60,7 +62,7 @@ class Training:
         total = self._share(num_workers)
         self._progress.set(position=position, total_batches=total or 0)
         logger.info("training position=%d of %s", position, "endless" if total is None else total)
-        while (total is None or position < total) and self._may_step():
+        while (total is None or position < total) and self._gate.may_step():
             self._step(self._index + position * num_workers)
             position += 1
 
@@ -81,23 +83,6 @@ class Training:
         total = self._task.num_batches()
         return max(0, -(-(total - self._index) // num_workers)) if total else None
 
-    def _may_step(self) -> bool:
-        """Between two steps: hold while the barrier is placed or the cluster is not whole. False = stop."""
-        while not _is_open(self._view.state) and not self._view.is_stopping:
-            if self._view.state.is_barrier_placed:
-                self._block()
-            else:
-                self._view.wait_for(lambda state: _is_open(state) or state.is_barrier_placed)
-        return not self._view.is_stopping
-
-    def _block(self) -> None:
-        """Wait at the barrier, and say so."""
-        self._progress.set(is_blocked=True)
-        self._announce()
-        self._view.wait_for(lambda state: not state.is_barrier_placed)
-        self._progress.set(is_blocked=False)
-        self._announce()
-
     def _step(self, number: int) -> None:
         batch = self._task.batch(number)
         ids = self._task.ids(batch)
@@ -116,7 +101,3 @@ class Training:
     def _read(self, ids: Ids, variables: Sequence[str]) -> tuple[Rows, Variables]:
         pulled = self._cluster.pull(ids, variables)
         return pulled.rows, pulled.variables
-
-
-def _is_open(state: State) -> bool:
-    return state.phase is Phase.RUNNING and not state.is_barrier_placed

@@ -9,7 +9,7 @@ from megalith.wire.errors import LimitExceeded, SaveFailed
 from support.waiting import wait_until
 
 
-class FakeCluster:
+class FakeCoordinator:
     """Two ps with sessions 1 and 2; `on_order` decides what they answer."""
 
     global_step = 12
@@ -34,7 +34,7 @@ def file(name, rows=3):
 
 @pytest.fixture
 def cluster():
-    return FakeCluster()
+    return FakeCoordinator()
 
 
 @pytest.fixture

@@ -1,13 +1,7 @@
 import pytest
 
-from megalith.controller.cluster import (
-    Cluster,
-    ClusterState,
-    Phase,
-    SaveOrder,
-    SessionEnd,
-    ShutdownOrder,
-)
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.roster import PsLoad, Registration, Role, WorkerProgress
 from megalith.wire.errors import BarrierAlreadyPlaced, NotReady
 
@@ -43,7 +37,7 @@ def clock():
 
 @pytest.fixture
 def cluster(clock):
-    return Cluster(2, 2, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    return Coordinator(2, 2, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
 
 
 def formed(cluster):
@@ -75,7 +69,7 @@ def test_training_may_run_once_the_chief_is_done(cluster):
 
 
 def test_without_workers_the_cluster_runs_as_soon_as_it_is_formed(clock):
-    cluster = Cluster(1, 0, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    cluster = Coordinator(1, 0, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
     server = Member(cluster, Role.PS, 0)
     cluster.report_ps(server.session, PsLoad(is_ready=True))
     assert server.state.phase is Phase.RUNNING
@@ -151,7 +145,7 @@ def test_block_status_covers_every_worker(cluster):
 
 
 def test_golden_g29_capacity_one_without_a_chief(clock):
-    cluster = Cluster(1, 1, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    cluster = Coordinator(1, 1, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
     cluster.place_barrier()
     with pytest.raises(BarrierAlreadyPlaced):
         cluster.place_barrier()

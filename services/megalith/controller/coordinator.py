@@ -10,10 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from megalith.controller.barrier import Barrier
+from megalith.controller.directives import ClusterState, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder, Welcome
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, WorkerProgress
 from megalith.wire import routing
 from megalith.wire.errors import NotReady
@@ -22,61 +22,7 @@ from megalith.wire.routing import Routing
 logger = logging.getLogger(__name__)
 
 
-class Phase(Enum):
-    """What a caller may rely on."""
-
-    FORMING = "forming"  # a ps is missing or not ready; no data call is sure to succeed
-    INITIALIZING = "initializing"  # every ps is ready; tables may be missing until the chief has made them
-    RUNNING = "running"  # tables and variables exist on every ps of the map
-    FINISHED = "finished"  # the outcome is decided; processes are leaving
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterState:
-    """What every member is told, whole, at each change."""
-
-    phase: Phase
-    routing: Routing | None
-    is_barrier_placed: bool
-    barrier_action: str
-    finished_workers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SaveOrder:
-    """To a ps: write your shard."""
-
-    save_id: str
-    directory: str
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownOrder:
-    """To a member: exit."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionEnd:
-    """Not sent: the stream ends here."""
-
-
-Directive = ClusterState | SaveOrder | ShutdownOrder | SessionEnd
-Send = Callable[[Directive], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """What a member needs to begin."""
-
-    session: int
-    position: int
-    global_step: int
-
-
-class Cluster:
+class Coordinator:
     """Every decision of the controller about membership, made under one lock.
 
     The lock guards everything here; the condition on it is notified at each change. `send` functions of sessions are

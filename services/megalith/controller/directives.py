@@ -1,0 +1,61 @@
+"""What the controller decides and what members are told of it: phases, the state of the cluster, directives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from megalith.wire.routing import Routing
+
+
+class Phase(Enum):
+    """What a caller may rely on."""
+
+    FORMING = "forming"  # a ps is missing or not ready; no data call is sure to succeed
+    INITIALIZING = "initializing"  # every ps is ready; tables may be missing until the chief has made them
+    RUNNING = "running"  # tables and variables exist on every ps of the map
+    FINISHED = "finished"  # the outcome is decided; processes are leaving
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What every member is told, whole, at each change."""
+
+    phase: Phase
+    routing: Routing | None
+    is_barrier_placed: bool
+    barrier_action: str
+    finished_workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOrder:
+    """To a ps: write your shard."""
+
+    save_id: str
+    directory: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownOrder:
+    """To a member: exit."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """Not sent: the stream ends here."""
+
+
+Directive = ClusterState | SaveOrder | ShutdownOrder | SessionEnd
+Send = Callable[[Directive], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a member needs to begin."""
+
+    session: int
+    position: int
+    global_step: int
