@@ -107,8 +107,8 @@ class Cluster:
         split: dict[str, Partition] = {}
         for table, ids in (tables or {}).items():
             split[table] = Partition.of(checked_ids(table, ids), routing)
-            for index, positions in split[table].parts():
-                keys = arrays.encode(split[table].keys[positions])
+            for index, part in split[table].parts():
+                keys = arrays.encode(split[table].keys[part])
                 request = requests.setdefault(index, pb.PullRequest())
                 request.tables.append(pb.TableKeys(table=table, keys=keys))
         for name in variables:
@@ -189,14 +189,14 @@ class Cluster:
         keys = checked_ids(table, ids)
         partition = Partition.of(keys, routing)
         summed = partition.summed(checked_gradients(table, values, keys.size))
-        for index, positions in partition.parts():
-            part = pb.TableGradients(
+        for index, part in partition.parts():
+            message = pb.TableGradients(
                 table=table,
-                keys=arrays.encode(partition.keys[positions]),
-                gradients=arrays.encode(summed[positions]),
+                keys=arrays.encode(partition.keys[part]),
+                gradients=arrays.encode(summed[part]),
                 learning_rates=rates,
             )
-            requests.setdefault(index, pb.PushRequest()).tables.append(part)
+            requests.setdefault(index, pb.PushRequest()).tables.append(message)
 
     def _gathered(
         self,
@@ -207,16 +207,16 @@ class Cluster:
     ) -> NDArray[np.float32]:
         """Rows from all servers in the order of the batch."""
         rows: NDArray[np.float32] | None = None
-        for index, positions in partition.parts():
-            place = next(place for place, part in enumerate(requests[index].tables) if part.table == table)
-            data = replies[index].rows[place]
-            dim = len(data) // (positions.size * arrays.VALUE.itemsize)
+        for index, part in partition.parts():
+            place = next(place for place, asked in enumerate(requests[index].tables) if asked.table == table)
+            data, count = replies[index].rows[place], part.stop - part.start
+            dim = len(data) // (count * arrays.VALUE.itemsize)
             if rows is None:
                 rows = np.empty((partition.keys.size, dim), np.float32)
-            rows[positions] = arrays.decode(data, arrays.VALUE, (positions.size, dim), f"rows of table {table}")
+            rows[part] = arrays.decode(data, arrays.VALUE, (count, dim), f"rows of table {table}")
         if rows is None:
             return np.empty((0, self._dim(table)), np.float32)
-        return rows[partition.inverse]
+        return partition.spread(rows)
 
     def _dim(self, table: str) -> int:
         """The width of a table of which no row was asked for."""

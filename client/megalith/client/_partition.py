@@ -1,5 +1,6 @@
 """Ids of a batch to the servers that own them, and their rows back in the order of the batch."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,46 +9,66 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
-from megalith.wire.routing import Routing
+from megalith.wire.routing import NUM_BUCKETS, Routing, decode_owners
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The distinct ids of a batch grouped by server.
+    """The distinct ids of a batch in the order of the wire: those of server 0 first, each server's by appearance.
 
-    `keys[order]` is the ids sorted by owner; server p has `order[bounds[p]:bounds[p + 1]]`. `inverse` leads from each
-    position of the batch to its distinct id.
+    Server p has `keys[bounds[p]:bounds[p + 1]]`. `slots` leads from each position of the batch to its id in `keys`.
     """
 
     keys: NDArray[np.int64]
-    inverse: NDArray[np.intp]
-    order: NDArray[np.intp]
-    bounds: NDArray[np.intp]
+    bounds: NDArray[np.int64]
+    slots: NDArray[np.int32]
 
     @classmethod
-    def of(cls, ids: NDArray[np.int64], routing: Routing) -> "Partition":
-        keys, inverse = np.unique(ids, return_inverse=True)
-        owners = routing.owner_of(keys)
-        order = np.argsort(owners, kind="stable")
-        bounds = np.searchsorted(owners[order], np.arange(len(routing.addresses) + 1))
-        return cls(keys, inverse, order, bounds)
+    def of(cls, ids: NDArray[np.int64], routing: Routing, *, is_distinct: bool = False) -> "Partition":
+        """The ids as `checked_ids` gives them. `is_distinct` promises that none is repeated, and saves the search."""
+        from megalith.client._kernels import distinct
 
-    def parts(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        """(ps index, positions in `keys`) of every server that has any."""
-        for index in range(self.bounds.size - 1):
-            positions = self.order[self.bounds[index] : self.bounds[index + 1]]
-            if positions.size:
-                yield index, positions
+        counts = np.zeros(len(routing.addresses), np.int64)
+        servers, numbers, found = np.empty(ids.size, np.int32), None, ids
+        if is_distinct:
+            distinct.number_all(ids, routing.owners, servers, counts)
+        else:
+            found, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
+            found = found[: distinct.distinct(ids, routing.owners, found, servers, numbers, counts)]
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        keys, places = np.empty(found.size, np.int64), np.empty(found.size, np.int32)
+        distinct.sort_by_server(found, servers, bounds[:-1].copy(), keys, places)
+        if numbers is None or found.size == ids.size:  # all distinct: number i is position i
+            return cls(keys, bounds, places)
+        distinct.follow(places, numbers, numbers)
+        return cls(keys, bounds, numbers)
+
+    def parts(self) -> Iterator[tuple[int, slice]]:
+        """(ps index, its range of `keys`) of every server that has any."""
+        bounds = self.bounds.tolist()
+        for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            if begin < end:
+                yield index, slice(begin, end)
 
     def summed(self, gradients: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Gradients per distinct id; those of equal ids are added."""
-        if self.keys.size == self.inverse.size:
-            out = np.empty_like(gradients)
-            out[self.inverse] = gradients
-            return out
-        order = np.argsort(self.inverse, kind="stable")
-        starts = np.searchsorted(self.inverse[order], np.arange(self.keys.size))
-        return np.add.reduceat(gradients[order], starts, axis=0, dtype=np.float32)
+        """Gradients in the order of `keys`; those of equal ids are added, in the order of the batch."""
+        from megalith.client._kernels import rows
+
+        if self.keys.size == self.slots.size:
+            out = np.empty((self.keys.size, gradients.shape[1]), np.float32)
+            rows.place(gradients, self.slots, out)
+        else:
+            out = np.zeros((self.keys.size, gradients.shape[1]), np.float32)
+            rows.add(gradients, self.slots, out)
+        return out
+
+    def spread(self, received: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows in the order of `keys` to the order of the batch."""
+        from megalith.client._kernels import rows
+
+        out = np.empty((self.slots.size, received.shape[1]), np.float32)
+        rows.gather(received, self.slots, out)
+        return out
 
 
 def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
@@ -62,12 +83,23 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
 
 def checked_gradients(table: str, gradients: ArrayLike, count: int) -> NDArray[np.float32]:
     """Gradients as a contiguous, finite float32 matrix with a row per id."""
+    from megalith.client._kernels import rows
+
     array: NDArray[Any] = np.asarray(gradients)
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
         raise ShapeMismatch(
             f"table {table}: gradients are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
         )
     matrix = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(matrix).all():
+    if not rows.is_finite(matrix.reshape(-1)):
         raise NonFiniteValue(f"table {table}: the gradients hold NaN or infinity; nothing was sent")
     return matrix
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from the cache: else the first pull and push do."""
+    routing = Routing(1, ("",), decode_owners(bytes(2 * NUM_BUCKETS)))
+    for ids in (np.zeros(2, np.int64), np.arange(2)):
+        partition = Partition.of(ids, routing, is_distinct=False)
+        partition.spread(partition.summed(checked_gradients("warm-up", np.zeros((2, 1), np.float32), 2)))
+    Partition.of(ids, routing, is_distinct=True)

@@ -1,40 +1,91 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.client._partition import Partition, checked_gradients, checked_ids
+from megalith.client._kernels import rows as row_kernels
+from megalith.client._partition import Partition, checked_gradients, checked_ids, warm_up
 from megalith.wire import routing
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
 
-ids_of_any_kind = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=50)
+ids_of_any_kind = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=60)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled():
+    """Compiling is not part of an example's time."""
+    warm_up()
+
+
+def routing_of(num_ps):
+    owners = routing.decode_owners(routing.encode_owners(routing.even_owners(num_ps)))
+    return routing.Routing(1, ("a",) * num_ps, owners)
+
+
+def first_appearances(ids):
+    return list(dict.fromkeys(ids))
+
+
+def twin(ids, num_ps):
+    """keys, bounds and slots by NumPy and plain Python."""
+    distinct = np.array(first_appearances(ids), np.int64)
+    owners = routing_of(num_ps).owner_of(distinct)
+    keys = distinct[np.argsort(owners, kind="stable")]
+    bounds = np.searchsorted(np.sort(owners), np.arange(num_ps + 1))
+    place = {key: i for i, key in enumerate(keys.tolist())}
+    return keys, bounds, np.array([place[key] for key in ids], np.int32)
 
 
 @given(ids_of_any_kind, st.integers(1, 5))
-def test_every_distinct_id_goes_to_its_owner_once(ids, num_ps):
-    current = routing.Routing(1, ("a",) * num_ps, routing.even_owners(num_ps))
-    partition = Partition.of(np.array(ids, np.int64), current)
-    sent = {}
-    for index, positions in partition.parts():
-        for key in partition.keys[positions].tolist():
-            assert key not in sent
-            sent[key] = index
-    assert set(sent) == set(ids)
-    assert all(current.owner_of(np.array([key]))[0] == index for key, index in sent.items())
-    assert partition.keys[partition.inverse].tolist() == ids
+def test_a_partition_is_that_of_its_numpy_twin(ids, num_ps):
+    partition = Partition.of(np.array(ids, np.int64), routing_of(num_ps))
+    for mine, expected in zip((partition.keys, partition.bounds, partition.slots), twin(ids, num_ps), strict=True):
+        np.testing.assert_array_equal(mine, expected)
 
 
-@given(ids_of_any_kind.filter(bool))
-def test_gradients_of_equal_ids_are_summed(ids):
-    partition = Partition.of(np.array(ids, np.int64), routing.Routing(1, ("a",), routing.even_owners(1)))
-    gradients = np.arange(2 * len(ids), dtype=np.float32).reshape(-1, 2)
-    expected = {}
-    for key, row in zip(ids, gradients, strict=True):
-        expected[key] = expected.get(key, 0) + row
-    summed = partition.summed(gradients)
-    assert summed.dtype == np.float32
-    for key, row in zip(partition.keys.tolist(), summed, strict=True):
-        np.testing.assert_array_equal(row, expected[key])
+@given(st.sets(st.integers(-(2**63), 2**63 - 1), max_size=60), st.integers(1, 5))
+def test_ids_known_to_be_distinct_give_the_same_partition(ids, num_ps):
+    array = np.array(list(ids), np.int64)
+    searched, promised = (Partition.of(array, routing_of(num_ps), is_distinct=known) for known in (False, True))
+    for name in ("keys", "bounds", "slots"):
+        np.testing.assert_array_equal(getattr(searched, name), getattr(promised, name))
+
+
+@given(ids_of_any_kind, st.integers(1, 5))
+def test_parts_are_the_ids_of_each_server_and_cover_all(ids, num_ps):
+    partition = Partition.of(np.array(ids, np.int64), routing_of(num_ps))
+    seen = []
+    for index, part in partition.parts():
+        keys = partition.keys[part]
+        assert (routing_of(num_ps).owner_of(keys) == index).all()
+        seen += keys.tolist()
+    assert sorted(seen) == sorted(set(ids))
+
+
+@given(ids_of_any_kind, st.integers(1, 40), st.randoms(use_true_random=False))
+def test_gradients_of_equal_ids_are_summed_in_the_order_of_the_batch(ids, width, random):
+    partition = Partition.of(np.array(ids, np.int64), routing_of(3))
+    values = np.random.default_rng(random.getrandbits(32)).standard_normal((len(ids), width)).astype(np.float32)
+    expected = np.zeros((partition.keys.size, width), np.float32)
+    np.add.at(expected, partition.slots, values)
+    np.testing.assert_array_equal(partition.summed(values), expected)
+
+
+@given(ids_of_any_kind, st.integers(1, 40))
+def test_rows_come_back_in_the_order_of_the_batch(ids, width):
+    partition = Partition.of(np.array(ids, np.int64), routing_of(3))
+    received = np.arange(partition.keys.size * width, dtype=np.float32).reshape(-1, width)
+    np.testing.assert_array_equal(partition.spread(received), received[partition.slots])
+    assert partition.keys[partition.slots].tolist() == ids
+
+
+@given(st.lists(st.floats(width=32), max_size=40))
+def test_finite_is_what_numpy_calls_finite(values):
+    array = np.array(values, np.float32)
+    assert row_kernels.is_finite(array) == np.isfinite(array).all()
 
 
 def test_ids_that_are_not_integers_are_refused():
@@ -62,7 +113,7 @@ def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_
 
     begins = np.cumsum([0, *(len(row) * dim for row, dim in zip(rows, dims, strict=True))])
     offsets = [
-        [(begin + np.flatnonzero(partition.inverse == k) * dim).tolist() for k in range(partition.keys.size)]
+        [(begin + np.flatnonzero(partition.slots == k) * dim).tolist() for k in range(partition.keys.size)]
         for partition, dim, begin in zip(partitions, dims, begins[:-1], strict=True)
     ]
     assert offsets == [[], [[0, 8], [2, 6], [4]], [[10, 16], [13]], []]
@@ -70,10 +121,15 @@ def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_
     values, grads, expanded, summed = np.arange(12), np.arange(19, dtype=np.float32), [], []
     for partition, dim in zip(partitions, dims, strict=True):
         distinct, values = values[: partition.keys.size * dim].reshape(-1, dim), values[partition.keys.size * dim :]
-        expanded += distinct[partition.inverse].reshape(-1).tolist()
-        floats = partition.inverse.size * dim
+        expanded += distinct[partition.slots].reshape(-1).tolist()
+        floats = partition.slots.size * dim
         if floats:
             summed += partition.summed(grads[:floats].reshape(-1, dim)).reshape(-1).tolist()
         grads = grads[floats:]
     assert expanded == [0, 1, 2, 3, 4, 5, 2, 3, 0, 1, 6, 7, 8, 9, 10, 11, 6, 7, 8]
     assert summed == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
+
+
+def test_importing_the_sdk_does_not_import_numba():
+    program = "import sys, megalith.client; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
