@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check bench bench-table images up down clean
+.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check docs bench bench-table images up down clean
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ protos: install ## Regenerate client/megalith/protos
 protos-check: install ## Fail if the generated code is not what protos/ gives
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && scripts/protos.sh "$$tmp" && \
 	diff -ru -x __init__.py -x py.typed -x __pycache__ "$$tmp/megalith/protos" client/megalith/protos && echo "protos: no drift"
+
+docs: install ## Write docs/configuration.md from RunnerConfig
+	@$(BIN)/python -m megalith.runner.page > docs/configuration.md
 
 bench: $(VENV)/.installed-test ## Run the benchmarks; prints JSON lines
 	@$(BIN)/python tests/benchmarks/run.py

@@ -1,15 +1,17 @@
 """A whole cluster on this machine: real processes that find each other through the model directory."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from megalith.client import Controller
+from megalith.runner import plan
+from megalith.runner.config import RunnerConfig
+from megalith.runner.plan import PlannedProcess
 from megalith.runtime import settings
 from megalith.runtime.files import prepare_model_dir
 from megalith.wire import controller_address
@@ -29,13 +31,13 @@ class ProcessFailed(MegalithError):
 class LocalProcess:
     """One service, logging to a file, in a session of its own so that Ctrl-C reaches only its supervisor."""
 
-    def __init__(self, name: str, service: str, values: Mapping[str, Any], log_dir: Path) -> None:
-        self.name, self.log = name, log_dir / f"{name}.log"
-        self.command = " ".join(["megalith", service, *settings.to_flags(values)])
-        flags = settings.to_flags({**values, "exit_with_stdin": True})
+    def __init__(self, planned: PlannedProcess, log_dir: Path) -> None:
+        self.name, self.log = planned.name, log_dir / f"{planned.name}.log"
+        self.command = " ".join(["megalith", planned.service, *settings.to_flags(planned.values)])
+        flags = settings.to_flags({**planned.values, "exit_with_stdin": True})
         with open(self.log, "ab") as log:  # a second start must not cut the log of the first
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"megalith.{service}", *flags],
+                [sys.executable, "-m", f"megalith.{planned.service}", *flags],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -74,11 +76,10 @@ class LocalCluster:
     They end with this process, however it ends: each exits when the pipe to its standard input closes.
     """
 
-    def __init__(
-        self, model_dir: Path, num_ps: int, num_workers: int, task: Mapping[str, Any], *, stay_up: bool
-    ) -> None:
-        self.model_dir = prepare_model_dir(str(model_dir))
-        self._num_ps, self._num_workers, self._task, self._stay_up = num_ps, num_workers, task, stay_up
+    def __init__(self, config: RunnerConfig, *, stay_up: bool) -> None:
+        self.model_dir = prepare_model_dir(config.model_dir)
+        self._config = dataclasses.replace(config, model_dir=str(self.model_dir))
+        self._stay_up = stay_up
         self._log_dir = self.model_dir / "logs"
         self._log_dir.mkdir(exist_ok=True)
         self.processes: list[LocalProcess] = []
@@ -88,21 +89,10 @@ class LocalCluster:
         """Start everything; returns once the controller answers. On failure nothing is left running."""
         try:
             before = self._address_written_at()
-            controller = self._spawn(
-                "controller",
-                "controller",
-                num_ps=self._num_ps,
-                num_workers=self._num_workers,
-                stay_up=self._stay_up,
-                port=0,
-                metrics_port=0,
-            )
+            controller = self._spawn(plan.controller(self._config, stay_up=self._stay_up))
             self._wait_for_address(controller, before)
-            for index in range(self._num_ps):
-                self._spawn(f"ps-{index}", "ps", index=index)
-            for index in range(self._num_workers):
-                self._spawn(f"worker-{index}", "worker", index=index, **self._task)
-            self._spawn("appmaster", "appmaster", port=0, metrics_port=0)
+            for planned in (*plan.members(self._config), plan.appmaster(self._config)):
+                self._spawn(planned)
         except BaseException:
             self.stop()
             raise
@@ -122,8 +112,8 @@ class LocalCluster:
         known.update(process.name for process in ended)
         return ended
 
-    def _spawn(self, name: str, service: str, **values: Any) -> LocalProcess:
-        process = LocalProcess(name, service, {"model_dir": self.model_dir, **values}, self._log_dir)
+    def _spawn(self, planned: PlannedProcess) -> LocalProcess:
+        process = LocalProcess(planned, self._log_dir)
         self.processes.append(process)
         return process
 

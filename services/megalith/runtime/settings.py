@@ -1,4 +1,4 @@
-"""Settings of a service: frozen dataclasses filled from flags over environment over defaults.
+"""Settings: frozen dataclasses filled from code over flags over environment over defaults.
 
 A service has one dataclass; parts shared between services are nested in it. Every leaf field is one setting:
 
@@ -19,9 +19,9 @@ _MISSING = dataclasses.MISSING
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
-def setting(help: str, default: Any = _MISSING) -> Any:
-    """A dataclass field that is a setting; without a default it must be given."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def setting(help: str, default: Any = _MISSING, *, alias: str = "") -> Any:
+    """A dataclass field that is a setting; without a default it must be given. `alias` is a second flag for it."""
+    return dataclasses.field(default=default, metadata={"help": help, "alias": alias})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Setting:
     type: type
     default: Any
     help: str
+    alias: str = ""
 
     @property
     def name(self) -> str:
@@ -55,6 +56,13 @@ class Setting:
         except ValueError:
             raise InvalidSetting(f"{source}={text!r}: expected {self.type.__name__}") from None
 
+    def checked(self, value: Any) -> Any:
+        """A value that code gave, if it has this setting's type; an int passes for a float, a bool for nothing else."""
+        takes = (int, float) if self.type is float else (self.type,)
+        if not isinstance(value, takes) or (isinstance(value, bool) and self.type is not bool):
+            raise InvalidSetting(f"{self.name}={value!r}: expected {self.type.__name__}")
+        return self.type(value)
+
 
 def leaves(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
     """Every setting of a configuration class, nested ones included, in declaration order."""
@@ -64,7 +72,9 @@ def leaves(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
         if dataclasses.is_dataclass(hints[field.name]):
             yield from leaves(hints[field.name], here)
         else:
-            yield Setting(here, hints[field.name], field.default, field.metadata["help"])
+            yield Setting(
+                here, hints[field.name], field.default, field.metadata["help"], field.metadata.get("alias", "")
+            )
 
 
 def from_env(cls: type[T], prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -101,27 +111,75 @@ def to_flags(values: Mapping[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
 
 
-def main(name: str, cls: type[T], run: Callable[[T], int], argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """`megalith <name>` and `python -m megalith.<name>`: flags over MEGALITH_<NAME>_* over defaults, then run."""
-    prefix = f"MEGALITH_{name.upper()}_"
-    summary = (cls.__doc__ or "").strip().splitlines()[0]
+def load(
+    cls: type[T],
+    prefix: str,
+    *,
+    code: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str] | None = None,
+    environ: Mapping[str, str],
+    defaults: Mapping[str, Any] | None = None,
+) -> T:
+    """The configuration from `code` over `flags` over `environ` over `defaults` over the class's own defaults.
+
+    What is given in code wins even where it equals the default. Names are setting names; InvalidSetting for an unknown
+    one, a wrong type or a value that the class refuses.
+    """
+    by_name = {leaf.name: leaf for leaf in leaves(cls)}
+    for name in (*(code or {}), *(flags or {}), *(defaults or {})):
+        if name not in by_name:
+            raise InvalidSetting(f"{name} is not a setting{_suggestion(name, {known: known for known in by_name})}")
+    values = dict(defaults or {}) | from_env(cls, prefix, environ)
+    values |= {name: by_name[name].parse(text, by_name[name].flag) for name, text in (flags or {}).items()}
+    values |= {name: by_name[name].checked(value) for name, value in (code or {}).items()}
+    return build(cls, values)
+
+
+def parse(
+    name: str,
+    cls: type[T],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    prefix: str,
+    summary: str,
+    positional: str = "",
+    defaults: Mapping[str, Any] | None = None,
+) -> T:
+    """The configuration of `megalith <name>`: its command line over the environment over `defaults`.
+
+    The setting `positional`, if any, may also be given as the first argument. A bad setting is one line on stderr and
+    exit status 2.
+    """
     parser = argparse.ArgumentParser(f"megalith {name}", description=summary, allow_abbrev=False)
     for leaf in leaves(cls):
-        parser.add_argument(leaf.flag, metavar=leaf.type.__name__.upper(), help=_help(leaf, prefix))
-    flags = vars(parser.parse_args(argv))
+        default = (defaults or {}).get(leaf.name, leaf.default)
+        names = [leaf.flag, leaf.alias] if leaf.alias else [leaf.flag]
+        parser.add_argument(
+            *names, dest=leaf.name, metavar=leaf.type.__name__.upper(), help=_help(leaf, default, prefix)
+        )
+    if positional:
+        parser.add_argument("first", nargs="?", metavar=positional.upper(), help=f"The same as --{positional}.")
+    flags = {flag: text for flag, text in vars(parser.parse_args(argv)).items() if text is not None}
     try:
-        values = from_env(cls, prefix, environ)
-        given = ((leaf, flags[leaf.name]) for leaf in leaves(cls) if flags[leaf.name] is not None)
-        values |= {leaf.name: leaf.parse(text, leaf.flag) for leaf, text in given}
-        config = build(cls, values)
+        if "first" in flags:
+            if positional in flags:
+                raise InvalidSetting(f"{flags['first']!r}: --{positional}={flags[positional]} is given as well")
+            flags[positional] = flags.pop("first")
+        return load(cls, prefix, flags=flags, environ=environ, defaults=defaults)
     except InvalidSetting as error:
         parser.error(str(error))
-    return run(config)
 
 
-def _help(leaf: Setting, prefix: str) -> str:
-    default = "required" if leaf.default is _MISSING else f"default: {leaf.default!r}"
-    return f"{leaf.help} [{default}; env: {leaf.environment(prefix)}]".replace("%", "%%")
+def main(name: str, cls: type[T], run: Callable[[T], int], argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """`megalith <name>` and `python -m megalith.<name>`: flags over MEGALITH_<NAME>_* over defaults, then run."""
+    summary = (cls.__doc__ or "").strip().splitlines()[0]
+    return run(parse(name, cls, argv, environ, prefix=f"MEGALITH_{name.upper()}_", summary=summary))
+
+
+def _help(leaf: Setting, default: Any, prefix: str) -> str:
+    told = "required" if default is _MISSING else f"default: {default!r}"
+    return f"{leaf.help} [{told}; env: {leaf.environment(prefix)}]".replace("%", "%%")
 
 
 def _suggestion(name: str, variables: Mapping[str, str]) -> str:

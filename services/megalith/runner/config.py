@@ -1,0 +1,102 @@
+"""A training job as one configuration: its shape, what it trains, how patient it is. Everything else is derived.
+
+Each field says which services it reaches; there it is the setting of the same name. `plan.py` turns a RunnerConfig into
+the processes of the job and their settings, so nothing about a job is decided in two places.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from megalith.appmaster.config import AppMasterConfig
+from megalith.controller.config import ControllerConfig
+from megalith.ps.config import PsConfig
+from megalith.runtime import settings
+from megalith.wire.errors import InvalidSetting
+from megalith.worker.config import WorkerConfig
+
+PREFIX = "MEGALITH_RUNNER_"
+SERVICES: Mapping[str, type[Any]] = {
+    "controller": ControllerConfig,
+    "ps": PsConfig,
+    "worker": WorkerConfig,
+    "appmaster": AppMasterConfig,
+}
+_MEMBERS = ("ps", "worker")
+
+
+def _job(help: str, default: Any, *reaches: str, alias: str = "") -> Any:
+    """A field of the job itself, handed on to the services that it reaches."""
+    return dataclasses.field(default=default, metadata={"help": help, "alias": alias, "reaches": reaches})
+
+
+def _as_in(name: str, *reaches: str) -> Any:
+    """A field that is the services' own setting of that name, with their default and their words."""
+    (leaf,) = [leaf for leaf in settings.leaves(SERVICES[reaches[0]]) if leaf.name == name]
+    return _job(leaf.help, leaf.default, *reaches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    """A job on this machine: controller, parameter servers, workers and AppMaster.
+
+    Validated whole when it is made: InvalidSetting names the field and its value. The reference's fields that are not
+    here, and why, are in `reference.py` and in docs/configuration.md. Its own RunnerConfig lets a flag win over a value
+    that code set to the default; here what code says always wins.
+    """
+
+    model_dir: str = _job("Directory of the job: checkpoints, logs, addresses.", "model", *SERVICES)
+    num_ps: int = _job("Parameter servers that hold the model.", 2, "controller", alias="--ps")
+    num_workers: int = _job("Workers; 0 = only SDK clients train.", 2, "controller", alias="--workers")
+
+    task: str = _as_in("task", "worker")
+    batch_size: int = _as_in("batch_size", "worker")
+    num_examples: int = _as_in("num_examples", "worker")
+    seed: int = _as_in("seed", "worker")
+
+    heartbeat_s: float = _as_in("heartbeat_s", *_MEMBERS)
+    silence_s: float = _as_in("silence_s", "controller")
+    lost_worker_s: float = _as_in("lost_worker_s", "controller")
+    step_timeout_s: float = _as_in("step_timeout_s", "worker")
+    rejoin_timeout_s: float = _as_in("rejoin_timeout_s", *_MEMBERS)
+    save_timeout_s: float = _as_in("save_timeout_s", "controller")
+    expire_every_s: float = _as_in("expire_every_s", "ps")
+    log_level: str = _as_in("log_level", *SERVICES)
+
+    def __post_init__(self) -> None:
+        for leaf in settings.leaves(RunnerConfig):
+            leaf.checked(getattr(self, leaf.name))
+        if not self.model_dir:
+            raise InvalidSetting("--model-dir='': the job needs a directory")
+        for service in SERVICES:
+            settings.build(SERVICES[service], self.settings_of(service))  # each service checks what reaches it
+
+    @classmethod
+    def load(cls, *, flags: Mapping[str, str] | None = None, environ: Mapping[str, str], **code: Any) -> Self:
+        """Values given in code over `flags` (texts by field name) over MEGALITH_RUNNER_* variables over defaults."""
+        return settings.load(cls, PREFIX, code=code, flags=flags, environ=environ)
+
+    @classmethod
+    def from_command_line(
+        cls,
+        command: str,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        summary: str,
+        positional: str = "",
+        **defaults: Any,
+    ) -> Self:
+        """The job of `megalith <command>`; a bad setting is one line on stderr and exit status 2."""
+        return settings.parse(
+            command, cls, argv, environ, prefix=PREFIX, summary=summary, positional=positional, defaults=defaults
+        )
+
+    def settings_of(self, service: str) -> dict[str, Any]:
+        """What this job sets on every process of that service."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if service in field.metadata["reaches"]
+        }

@@ -1,0 +1,96 @@
+"""RunnerConfig: where values come from, what is refused, and that every field really reaches its services."""
+
+import dataclasses
+
+import pytest
+
+from megalith.runner import plan
+from megalith.runner.config import SERVICES, RunnerConfig
+from megalith.runtime import settings
+from megalith.wire.errors import InvalidSetting
+
+ENVIRON = {"MEGALITH_RUNNER_NUM_PS": "3", "MEGALITH_RUNNER_SEED": "5", "MEGALITH_RUNNER_TASK": "env"}
+
+
+def test_code_wins_over_flags_over_environment_over_defaults():
+    config = RunnerConfig.load(environ=ENVIRON, flags={"num_ps": "4", "seed": "6"}, num_ps=5)
+    assert (config.num_ps, config.seed, config.task, config.num_workers) == (5, 6, "env", 2)
+
+
+def test_a_default_given_in_code_wins_too():
+    assert RunnerConfig.load(environ=ENVIRON, flags={"num_ps": "4"}, num_ps=2).num_ps == 2
+
+
+def test_a_command_s_own_default_loses_to_the_environment():
+    config = RunnerConfig.from_command_line("train", ["--ps=4"], ENVIRON, summary="", num_examples=5000, seed=7)
+    assert (config.num_ps, config.seed, config.num_examples) == (4, 5, 5000)
+
+
+def test_the_task_may_come_first_but_not_twice(capsys):
+    def parse(*argv):
+        return RunnerConfig.from_command_line("train", argv, {}, summary="", positional="task")
+
+    assert parse("mine:make", "--workers", "1").task == "mine:make"
+    assert parse("--task", "mine:make").task == "mine:make"
+    with pytest.raises(SystemExit) as exit:
+        parse("mine:make", "--task=other")
+    assert exit.value.code == 2
+    assert "'mine:make': --task=other is given as well" in capsys.readouterr().err
+
+
+BAD = {
+    "a count": ({"num_ps": 0}, "--num-ps=0: outside 1..1024"),
+    "a negative count": ({"num_workers": -1}, "--num-workers=-1: below 0"),
+    "a text for a number": ({"num_ps": "2"}, "num_ps='2': expected int"),
+    "a truth for a number": ({"num_ps": True}, "num_ps=True: expected int"),
+    "a fraction": ({"batch_size": 2.5}, "batch_size=2.5: expected int"),
+    "a time": ({"silence_s": 0.0}, "--silence-s=0.0: must be above 0"),
+    "not a time": ({"heartbeat_s": float("nan")}, "--heartbeat-s=nan: must be above 0"),
+    "a word": ({"log_level": "loud"}, "--log-level=loud: expected debug"),
+    "no directory": ({"model_dir": ""}, "--model-dir='': the job needs a directory"),
+    "an unknown name": ({"num_psss": 1}, "num_psss is not a setting; did you mean num_ps?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_value_is_refused_with_field_and_value(case):
+    code, message = BAD[case]
+    with pytest.raises(InvalidSetting) as raised:
+        RunnerConfig.load(environ={}, **code)
+    assert message in str(raised.value)
+
+
+def test_an_unknown_flag_or_variable_is_refused():
+    with pytest.raises(InvalidSetting, match="nmu_ps is not a setting; did you mean num_ps"):
+        RunnerConfig.load(environ={}, flags={"nmu_ps": "1"})
+    with pytest.raises(InvalidSetting, match="did you mean MEGALITH_RUNNER_NUM_PS"):
+        RunnerConfig.load(environ={"MEGALITH_RUNNER_NUM_SP": "1"})
+
+
+def test_a_changed_copy_is_checked_again():
+    with pytest.raises(InvalidSetting, match="--num-ps=2000: outside"):
+        dataclasses.replace(RunnerConfig(), num_ps=2000)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(RunnerConfig), ids=lambda field: field.name)
+def test_every_field_reaches_a_service_that_has_it_with_the_same_type(field):
+    assert field.metadata["reaches"]
+    for service in field.metadata["reaches"]:
+        types = {leaf.name: leaf.type for leaf in settings.leaves(SERVICES[service])}
+        assert types[field.name] is field.type, service
+
+
+def test_a_plan_has_every_process_once_with_settings_that_its_service_takes():
+    config = RunnerConfig(model_dir="m", num_ps=3, num_workers=2, batch_size=64, heartbeat_s=0.5)
+    processes = [plan.controller(config, stay_up=True), *plan.members(config), plan.appmaster(config)]
+    assert [process.name for process in processes] == [
+        "controller",
+        *(f"ps-{index}" for index in range(3)),
+        *(f"worker-{index}" for index in range(2)),
+        "appmaster",
+    ]
+    built = {process.name: settings.build(SERVICES[process.service], process.values) for process in processes}
+    assert (built["controller"].num_ps, built["controller"].num_workers, built["controller"].stay_up) == (3, 2, True)
+    assert (built["ps-2"].index, built["ps-2"].membership.heartbeat_s) == (2, 0.5)
+    assert (built["worker-1"].index, built["worker-1"].task.batch_size) == (1, 64)
+    assert built["appmaster"].model_dir == "m"
