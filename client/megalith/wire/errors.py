@@ -23,7 +23,8 @@
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
     |- Unavailable           not now; retry with backoff
     |  |- NotReady               starting, draining or waiting for routing
-    |  '- PeerUnreachable        nobody answers at the address
+    |  |- PeerUnreachable        nobody answers at the address
+    |  '- DiscoveryFailed        the discovery back end does not answer, or not as it should
     |- DeadlinePassed        no answer within the time given
     |- LimitExceeded         too much at once
     |  '- MessageTooLarge
@@ -177,6 +178,12 @@ class PeerUnreachable(Unavailable):
     """Nobody answers at an address."""
 
     code = "peer_unreachable"
+
+
+class DiscoveryFailed(Unavailable):
+    """ZooKeeper, Consul or the shared directory does not answer, or does not show what was registered."""
+
+    code = "discovery_failed"
 
 
 class DeadlinePassed(MegalithError):

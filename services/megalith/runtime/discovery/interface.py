@@ -1,0 +1,99 @@
+"""What every discovery back end offers: who listens where, by name and index."""
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from megalith.runtime import addresses
+from megalith.wire.errors import InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+NAMES = ("controller", "ps", "worker")
+
+Entries = dict[int, str]  # address by index
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the platform prescribes for this process: its role, its index, and where it must listen."""
+
+    name: str
+    index: int
+    address: str
+
+
+class Discovery(ABC):
+    """A registry of one job: addresses (host:port, an IPv6 host in brackets) by name and index.
+
+    A wrong name, index or address is InvalidRequest; a back end that does not answer is DiscoveryFailed. Entries that
+    somebody else wrote and that are no addresses are left out and logged once. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._garbage: set[tuple[str, str]] = set()  # what has been logged already
+
+    def register(self, name: str, index: int, address: str) -> None:
+        """Enter this process, in place of whoever has the index; kept until deregister, close or the process's end."""
+        _check(name, index)
+        addresses.split(address)
+        self._register(name, index, address)
+
+    def deregister(self, name: str, index: int, address: str) -> None:
+        """Remove the entry if it still holds this address; otherwise nothing changes."""
+        _check(name, index)
+        self._deregister(name, index, address)
+
+    def query(self, name: str) -> Entries:
+        """Entries of that name now, by ascending index; a copy."""
+        _check(name, 0)
+        return dict(sorted(self._query_all().get(name, {}).items()))
+
+    def query_all(self) -> dict[str, Entries]:
+        """Entries of every name that has some; a copy."""
+        found = self._query_all()
+        return {name: dict(sorted(found[name].items())) for name in NAMES if found.get(name)}
+
+    def assignment(self, name: str, index: int) -> Assignment | None:
+        """What is prescribed for a process started as `name` with `index`; None where it may choose."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up the entries of this object, and every thread and connection. Closing twice is safe."""
+
+    @abstractmethod
+    def _register(self, name: str, index: int, address: str) -> None: ...
+
+    @abstractmethod
+    def _deregister(self, name: str, index: int, address: str) -> None: ...
+
+    @abstractmethod
+    def _query_all(self) -> dict[str, Entries]: ...
+
+    def _readable(self, source: str, text: str) -> str | None:
+        """The text if it is an address; None, and one log line, if it is not."""
+        try:
+            addresses.split(text)
+        except InvalidRequest as error:
+            self._ignore(source, text, str(error))
+            return None
+        return text
+
+    def _ignore(self, source: str, text: str, why: str) -> None:
+        if (source, text) not in self._garbage:
+            self._garbage.add((source, text))
+            logger.warning("ignored an entry that is not ours source=%s: %s", source, why)
+
+
+def parse_entry(text: str) -> tuple[str, int] | None:
+    """`ps.3` as ("ps", 3); None for anything else."""
+    name, _, index = text.rpartition(".")
+    return (name, int(index)) if name in NAMES and index.isascii() and index.isdigit() else None
+
+
+def _check(name: str, index: int) -> None:
+    if name not in NAMES:
+        raise InvalidRequest(f"discovery: name must be one of {'/'.join(NAMES)}, not {name!r}")
+    if index < 0:
+        raise InvalidRequest(f"discovery: index {index} of {name} is below 0")

@@ -1,0 +1,164 @@
+"""Consul discovery against a real agent: expiry, agents that forget, unix sockets, machines that are not let in."""
+
+import contextlib
+import json
+import socket
+import socketserver
+import threading
+import urllib.request
+
+import pytest
+
+from megalith.runtime.discovery.consul import ConsulDiscovery, agent_address
+from megalith.wire.errors import DiscoveryFailed
+from support.back_ends import fresh_job, server_or_skip
+from support.waiting import wait_until
+
+ADDRESS = "10.0.0.1:1000"
+
+
+@pytest.fixture
+def agent():
+    return server_or_skip("consul")
+
+
+@pytest.fixture
+def job():
+    return fresh_job()
+
+
+@pytest.fixture
+def opened():
+    opened = []
+
+    def open_one(agent, job, **options):
+        opened.append(ConsulDiscovery(agent, job, **{"poll_s": 0.02, "retry_wait_s": 0.02, **options}))
+        return opened[-1]
+
+    yield open_one
+    for discovery in opened:
+        discovery.close()
+
+
+def ask(agent, path, method="GET", body=None):
+    request = urllib.request.Request(
+        f"http://{agent}/v1/{path}", data=body and json.dumps(body).encode(), method=method
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with contextlib.closing(opener.open(request, timeout=5)) as reply:
+        text = reply.read()
+    return json.loads(text) if text.strip() else None
+
+
+def test_consul_an_entry_is_an_instance_with_tags_and_a_ttl(opened, agent, job):
+    opened(agent, job).register("ps", 3, ADDRESS)
+    (instance,) = ask(agent, f"health/service/{job}")
+    assert set(instance["Service"]["Tags"]) == {"index:3", "name:ps", "ip:10.0.0.1"}
+    assert (instance["Service"]["Address"], instance["Service"]["Port"]) == ("10.0.0.1", 1000)
+    (check,) = [check for check in instance["Checks"] if check["ServiceName"] == job]
+    assert (check["Type"], check["Status"]) == ("ttl", "passing")
+
+
+def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stays(opened, agent, job):
+    dying, living = opened(agent, job, ttl_s=1.0), opened(agent, job, ttl_s=1.0)
+    dying.register("ps", 0, ADDRESS)
+    living.register("ps", 1, "10.0.0.2:2")
+    dying._stopping.set()  # as a dead process: no renewal, and nothing is deregistered
+    dying._keeper.join()
+    assert living.query("ps") == {0: ADDRESS, 1: "10.0.0.2:2"}
+    wait_until(lambda: living.query("ps") == {1: "10.0.0.2:2"}, 10, "the TTL has run out")
+    living.register("ps", 0, "10.0.0.3:3")
+    assert living.query("ps") == {0: "10.0.0.3:3", 1: "10.0.0.2:2"}
+
+
+def test_consul_an_agent_that_has_forgotten_the_entry_is_told_again(opened, agent, job):
+    discovery = opened(agent, job, ttl_s=1.0)
+    discovery.register("ps", 0, ADDRESS)
+    (instance,) = ask(agent, f"health/service/{job}")
+    ask(agent, f"agent/service/deregister/{instance['Service']['ID']}", "PUT")
+    wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, 10)
+
+
+def test_consul_garbage_is_left_out_and_logged_once(opened, agent, job, caplog):
+    discovery = opened(agent, job)
+    discovery.register("ps", 0, ADDRESS)
+    for number, tags in enumerate((["index:x", "name:ps", "ip:h"], [], ["index:1", "name:ps", "ip:a b"])):
+        body = {"Name": job, "ID": f"{job}-garbage-{number}", "Port": 1, "Tags": tags}
+        ask(agent, "agent/service/register", "PUT", body)
+    for _ in range(3):
+        assert discovery.query_all() == {"ps": {0: ADDRESS}}
+    assert sum("ignored an entry" in record.message for record in caplog.records) == 3
+
+
+def test_consul_golden_g12_deregister_all_empties(opened, agent, job):
+    here, there = opened(agent, job), opened(agent, job)
+    here.register("ps", 0, ADDRESS)
+    there.register("worker", 0, "10.0.0.2:2")
+    here.deregister_all()
+    assert there.query_all() == {}
+
+
+def test_consul_golden_g12_a_machine_that_is_not_shown_is_an_error(opened, agent, job):
+    discovery = opened(agent, job, visible_s=0.1)
+    discovery._query_all = dict  # the agent takes the registration and nobody ever sees it
+    with pytest.raises(DiscoveryFailed, match="This machine is blacklisted by consul"):
+        discovery.register("ps", 0, ADDRESS)
+    assert ask(agent, f"health/service/{job}") == []
+
+
+def test_consul_golden_g12_a_dead_agent_is_an_error_after_five_tries(opened):
+    discovery, tries = opened("127.0.0.1:1", "job"), []
+    real = discovery._ask_once
+    discovery._ask_once = lambda *arguments, **options: (tries.append(1), real(*arguments, **options))[1]
+    with pytest.raises(DiscoveryFailed, match=r"Consul agent 127.0.0.1:1"):
+        discovery.query("ps")
+    assert len(tries) == 5
+
+
+def test_consul_is_reached_through_a_unix_socket(opened, agent, job, tmp_path):
+    path = tmp_path / "consul.sock"
+    with forwarding(path, agent):
+        assert agent_address({}, str(path)) == str(path)
+        discovery = opened(str(path), job)
+        discovery.register("ps", 0, "[::1]:1000")
+        assert discovery.query("ps") == {0: "[::1]:1000"}
+        discovery.close()
+    assert opened(agent, job).query_all() == {}
+
+
+@contextlib.contextmanager
+def forwarding(path, agent):
+    """A unix socket in front of the agent."""
+    host, _, port = agent.rpartition(":")
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with socket.create_connection((host, int(port))) as upstream:
+                back = threading.Thread(target=pump, args=(upstream, self.request))
+                back.start()
+                pump(self.request, upstream)
+                back.join()
+
+    def pump(source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    with Server(str(path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_consul_golden_g33_what_was_registered_is_looked_up_with_port_host_and_index(opened, agent, job):
+    discovery = opened(agent, job)
+    discovery.register("ps", 0, "192.168.0.1:1234")
+    assert discovery.query_all() == {"ps": {0: "192.168.0.1:1234"}}
+    discovery.deregister("ps", 0, "192.168.0.1:1234")
+    assert discovery.query_all() == {}

@@ -1,0 +1,177 @@
+"""ZooKeeper discovery against a real server: what others write there, lost sessions, credentials, cleaning up."""
+
+import logging
+import time
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from megalith.runtime.discovery.zookeeper import STALE_S, ZooKeeperDiscovery
+from megalith.wire.errors import Conflict, DiscoveryFailed
+from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
+from support.waiting import wait_until
+
+ADDRESS = "10.0.0.1:1000"
+
+
+@pytest.fixture
+def server():
+    return server_or_skip("zookeeper")
+
+
+@pytest.fixture
+def job():
+    return fresh_job()
+
+
+@pytest.fixture
+def opened():
+    opened = []
+
+    def open_one(servers, job, **options):
+        opened.append(ZooKeeperDiscovery(servers, job, **{"retry_delay_s": 0.05, **options}))
+        return opened[-1]
+
+    yield open_one
+    for discovery in opened:
+        discovery.close()
+
+
+@pytest.fixture
+def stranger(server):
+    """A client that does with the nodes what it likes."""
+    client = KazooClient(server)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def expire_session(discovery, server):
+    """Make the server end the session of `discovery`, as after a long silence."""
+    double = KazooClient(server, client_id=discovery._client.client_id)
+    double.start()
+    double.stop()
+    double.close()
+
+
+def test_zookeeper_an_entry_is_an_ephemeral_node_with_the_address(opened, server, job, stranger):
+    opened(server, job).register("ps", 3, ADDRESS)
+    content, stat = stranger.get(f"/monolith/{job}/ps.3")
+    assert content == ADDRESS.encode()
+    assert stat.ephemeralOwner != 0
+
+
+def test_zookeeper_garbage_is_left_out_and_logged_once(opened, server, job, stranger, caplog):
+    discovery = opened(server, job)
+    discovery.register("ps", 0, ADDRESS)
+    for child, content in {"ps.1": b"\xff\xfe\x00", "ps.2": b"", "ps.x": b"h:1", "lock": b"", "ps.4": b"a b c"}.items():
+        stranger.create(f"/monolith/{job}/{child}", content)
+    with caplog.at_level(logging.WARNING):
+        wait_until(lambda: len(caplog.records) >= 4 or discovery.query_all() is None, 10)
+        for _ in range(3):
+            discovery._is_stale.set()
+            assert discovery.query_all() == {"ps": {0: ADDRESS}}
+    assert sum("ignored an entry" in record.message for record in caplog.records) == 4  # an empty node is no entry yet
+
+
+def test_zookeeper_golden_g12_corrupted_data_is_repaired_periodically(opened, server, job, stranger):
+    discovery = opened(server, job, reregister_s=0.01)
+    discovery.register("ps", 0, ADDRESS)
+    stranger.set(f"/monolith/{job}/ps.0", b"corrupted")
+    wait_until(lambda: stranger.get(f"/monolith/{job}/ps.0")[0] == ADDRESS.encode(), 10)
+    stranger.delete(f"/monolith/{job}/ps.0")
+    wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, 10)
+
+
+def test_zookeeper_golden_g12_a_lost_session_keeps_the_entry(opened, server, job, stranger):
+    discovery, other = opened(server, job), opened(server, job)
+    discovery.register("ps", 0, ADDRESS)
+    session = stranger.get(f"/monolith/{job}/ps.0")[1].ephemeralOwner
+    expire_session(discovery, server)
+    wait_until(lambda: node_owner(stranger, f"/monolith/{job}/ps.0") not in (0, session), 20, "a node of a new session")
+    wait_until(lambda: discovery.query("ps") == other.query("ps") == {0: ADDRESS}, 10)
+
+
+def node_owner(client, path):
+    stat = client.exists(path)
+    return stat.ephemeralOwner if stat else 0
+
+
+def test_zookeeper_the_node_of_a_dying_session_is_replaced_and_not_taken_along(opened, server, job):
+    old, new = opened(server, job, session_timeout_s=1.0), opened(server, job)
+    old.register("ps", 0, "10.0.0.9:9")
+    new.register("ps", 0, ADDRESS)
+    expire_session(old, server)
+    with old._lock:
+        old._own.clear()  # as a dead process: it does not come back
+    wait_until(lambda: new.query("ps") == {0: ADDRESS}, 10)
+    new._is_stale.set()
+    assert new.query("ps") == {0: ADDRESS}
+
+
+def test_zookeeper_with_credentials_only_their_owner_changes_entries(opened, server, job, stranger):
+    first, second = opened(server, job, auth="me:secret"), opened(server, job, auth="me:secret")
+    first.register("ps", 0, ADDRESS)
+    assert stranger.get(f"/monolith/{job}/ps.0")[0] == ADDRESS.encode()
+    with pytest.raises(NoAuthError):
+        stranger.set(f"/monolith/{job}/ps.0", b"10.6.6.6:1")
+    with pytest.raises(DiscoveryFailed, match="NoAuth"):
+        opened(server, job).register("ps", 0, "10.6.6.6:1")
+    second.register("ps", 0, "10.0.0.2:2")
+    wait_until(lambda: first.query("ps") == {0: "10.0.0.2:2"}, 10)
+
+
+def test_zookeeper_stale_paths_go_after_nine_weeks_unless_a_process_is_registered_there(opened, server, stranger):
+    empty, running, mine = fresh_job(), fresh_job(), fresh_job()
+    stranger.ensure_path(f"/monolith/{empty}/left/behind")
+    opened(server, running).register("ps", 0, ADDRESS)
+    discovery = opened(server, mine)
+    discovery.register("ps", 0, ADDRESS)
+    with pytest.raises(Conflict, match=rf"there are \[.*{mine}.*\] in monolith zk path"):
+        discovery.clear(mine, force=False, now=lambda: time.time() + STALE_S - 60)
+    assert stranger.exists(f"/monolith/{empty}")
+    with pytest.raises(Conflict):
+        discovery.clear(mine, force=False, now=lambda: time.time() + STALE_S + 60)
+    assert not stranger.exists(f"/monolith/{empty}")
+    assert stranger.exists(f"/monolith/{running}/ps.0")
+    assert stranger.exists(f"/monolith/{mine}/ps.0")
+    discovery.clear(mine, force=True)
+    assert not stranger.exists(f"/monolith/{mine}")
+    discovery.clear(mine, force=False)  # nothing of that name is left to refuse
+
+
+def test_zookeeper_that_does_not_answer_is_an_error_with_its_address(opened):
+    discovery = opened("127.0.0.1:1", "job", timeout_s=0.1)
+    with pytest.raises(DiscoveryFailed, match=r"no ZooKeeper answers at 127.0.0.1:1"):
+        discovery.query("ps")
+    with pytest.raises(DiscoveryFailed, match=r"no ZooKeeper answers at 127.0.0.1:1"):
+        discovery.register("ps", 0, ADDRESS)
+
+
+def test_zookeeper_server_killed_and_restarted_keeps_entries_and_forgotten_ones_are_entered_again(
+    opened, job, tmp_path, caplog
+):
+    server = OwnZooKeeper(tmp_path / "zk")
+    server.start()
+    try:
+        discovery, other = (opened(server.address, job, session_timeout_s=2.0) for _ in range(2))
+        discovery.register("ps", 0, ADDRESS)
+        wait_until(lambda: other.query("ps") == {0: ADDRESS}, 10)
+        for does_it_forget in (False, True):
+            caplog.clear()
+            server.kill()
+            wait_until(lambda: not other._is_connected.is_set() and not discovery._is_connected.is_set(), 20)
+            assert other.query("ps") == {0: ADDRESS}, "the entries last seen stand"
+            if does_it_forget:
+                server.forget()
+            server.start()
+            wait_until(lambda: other._is_connected.is_set() and discovery._is_connected.is_set(), 30)
+            wait_until(lambda: other.query("ps") == {0: ADDRESS}, 20)
+            other.register("worker", 0, "10.0.0.2:2")
+            wait_until(lambda: discovery.query("worker") == {0: "10.0.0.2:2"}, 10)
+            warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+            assert len(warnings) <= 6, [record.message for record in warnings]  # not one per try
+    finally:
+        server.close()
