@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from megalith.client import Adam, AdmissionConfig, FilterKind, Ftrl, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.client import Adam, AdmissionConfig, Dc, FilterKind, Ftrl, RandomUniform, Segment, Sgd, TableConfig, Zeros
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import arrays
 from megalith.wire.channel import open_channel
+from megalith.wire.errors import NonFiniteValue
 from support.servers import Servers
 
 DAY_S = 86400
@@ -99,3 +100,31 @@ def test_gradients_that_are_not_finite_may_be_skipped_and_counted(cluster, stub)
     stub.Push(pb.PushRequest(epoch=routing.epoch, client_id="raw", sequence=1, tables=[part]), timeout=30)
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").nonfinite == 1
+
+
+def test_the_sdk_leaves_gradients_that_are_not_finite_to_a_table_that_skips_them(cluster, stub):
+    segments = (Segment(1, Zeros(), Sgd(1.0)),)
+    cluster.create_tables(TableConfig("skips", segments, skip_nonfinite=True), TableConfig("refuses", segments))
+    gradients = np.array([[np.inf], [1.0]], np.float32)
+    cluster.push({"skips": ([1, 2], gradients)})
+    np.testing.assert_array_equal(cluster.pull({"skips": [1, 2]}).rows["skips"], [[0], [-1]])
+    assert status(stub, "skips").nonfinite == 1
+    with pytest.raises(NonFiniteValue, match="nothing was sent"):
+        cluster.push({"skips": ([1], ones(1)), "refuses": ([1, 2], gradients)})
+    np.testing.assert_array_equal(cluster.pull({"skips": [1]}).rows["skips"], [[0]])
+
+
+def test_dc_gets_the_sum_of_gradients_and_the_rows_pulled_first(cluster, servers):
+    """g + lambda * g * g * (w - pulled), from w = 0; a client that did not create the table does the same."""
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Dc(Sgd(1.0), 0.5)),)))
+    pushed = np.array([[1, 0.5], [2, 100], [4, 0]], np.float32)
+    servers.connect().push({"t": ([7, 7, 8], pushed)})
+    np.testing.assert_array_equal(cluster.pull({"t": [7, 8]}).rows["t"], [[-(3 + 0.5 * 9 * (0 - 0.5))], [-4]])
+
+
+def test_touched_ids_and_those_forgotten_show_in_the_status(cluster, stub):
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), touched_capacity=100))
+    cluster.push({"t": (np.arange(101), ones(101))})
+    assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (101, 0)
+    cluster.push({"t": ([7], ones(1))})
+    assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (1, 101)

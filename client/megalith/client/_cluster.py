@@ -65,7 +65,7 @@ class Cluster:
         self._client_id = secrets.token_hex(8)
         self._push_lock = threading.Lock()
         self._sequences: dict[int, int] = {}
-        self._dims: dict[str, int] = {}
+        self._tables: dict[str, TableConfig] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +86,7 @@ class Cluster:
             for index in range(len(self._servers.routing().addresses))
         }
         self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
-        self._dims |= {config.name: config.dim for config in configs}
+        self._tables |= {config.name: config for config in configs}
 
     def create_variables(self, *configs: VariableConfig) -> None:
         """Create variables, each on its server; those that exist keep their values."""
@@ -188,7 +188,8 @@ class Cluster:
     ) -> None:
         keys = checked_ids(table, ids)
         partition = Partition.of(keys, routing)
-        summed = partition.summed(checked_gradients(table, values, keys.size))
+        checked = checked_gradients(table, values, keys.size, lambda table: self._table(table).skip_nonfinite)
+        summed = partition.summed(checked, self._table(table).dim if partition.has_repeated else None)
         for index, part in partition.parts():
             message = pb.TableGradients(
                 table=table,
@@ -215,17 +216,17 @@ class Cluster:
                 rows = np.empty((partition.keys.size, dim), np.float32)
             rows[part] = arrays.decode(data, arrays.VALUE, (count, dim), f"rows of table {table}")
         if rows is None:
-            return np.empty((0, self._dim(table)), np.float32)
+            return np.empty((0, self._table(table).dim), np.float32)
         return partition.spread(rows)
 
-    def _dim(self, table: str) -> int:
-        """The width of a table of which no row was asked for."""
-        if table not in self._dims:
+    def _table(self, table: str) -> TableConfig:
+        """A table's settings, when its rows do not tell what is needed; those made elsewhere are asked for once."""
+        if table not in self._tables:
             reply = self._servers.status_of(0)
-            self._dims |= {status.config.name: codec.table_from_proto(status.config).dim for status in reply.tables}
-        if table not in self._dims:
-            raise UnknownTable(f"the cluster has no table {table!r}; it has {sorted(self._dims)}")
-        return self._dims[table]
+            self._tables |= {status.config.name: codec.table_from_proto(status.config) for status in reply.tables}
+        if table not in self._tables:
+            raise UnknownTable(f"the cluster has no table {table!r}; it has {sorted(self._tables)}")
+        return self._tables[table]
 
 
 def _added_names(request: pb.PushRequest) -> list[str]:

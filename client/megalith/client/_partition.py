@@ -1,7 +1,7 @@
 """Ids of a batch to the servers that own them, and their rows back in the order of the batch."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,11 @@ class Partition:
             if begin < end:
                 yield index, slice(begin, end)
 
-    def summed(self, gradients: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Gradients in the order of `keys`; those of equal ids are added, in the order of the batch."""
+    def summed(self, gradients: NDArray[np.float32], dim: int | None = None) -> NDArray[np.float32]:
+        """Gradients in the order of `keys`; those of equal ids are added, in the order of the batch.
+
+        Columns from `dim` on are no gradients but the rows that were pulled for them: the first of an id stays.
+        """
         from megalith.client._kernels import rows
 
         if self.keys.size == self.slots.size:
@@ -60,7 +63,14 @@ class Partition:
         else:
             out = np.zeros((self.keys.size, gradients.shape[1]), np.float32)
             rows.add(gradients, self.slots, out)
+            if dim is not None and dim < gradients.shape[1]:
+                out[self.slots[::-1], dim:] = gradients[::-1, dim:]  # the last to be written is an id's first
         return out
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether an id of the batch occurs twice."""
+        return self.keys.size < self.slots.size
 
     def spread(self, received: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows in the order of `keys` to the order of the batch."""
@@ -81,8 +91,10 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, np.int64)
 
 
-def checked_gradients(table: str, gradients: ArrayLike, count: int) -> NDArray[np.float32]:
-    """Gradients as a contiguous, finite float32 matrix with a row per id."""
+def checked_gradients(
+    table: str, gradients: ArrayLike, count: int, skips_nonfinite: Callable[[str], bool] = lambda table: False
+) -> NDArray[np.float32]:
+    """Gradients as a contiguous float32 matrix with a row per id, finite unless the table skips rows that are not."""
     from megalith.client._kernels import rows
 
     array: NDArray[Any] = np.asarray(gradients)
@@ -91,7 +103,7 @@ def checked_gradients(table: str, gradients: ArrayLike, count: int) -> NDArray[n
             f"table {table}: gradients are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
         )
     matrix = np.ascontiguousarray(array, np.float32)
-    if not rows.is_finite(matrix.reshape(-1)):
+    if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite(table):
         raise NonFiniteValue(f"table {table}: the gradients hold NaN or infinity; nothing was sent")
     return matrix
 

@@ -496,6 +496,8 @@ class TableStatus(_message.Message):
     BARRED_FIELD_NUMBER: _builtins.int
     NONFINITE_FIELD_NUMBER: _builtins.int
     EXPIRED_FIELD_NUMBER: _builtins.int
+    TOUCHED_FIELD_NUMBER: _builtins.int
+    TOUCHED_OVERFLOW_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Rows held here."""
     bytes: _builtins.int
@@ -510,6 +512,10 @@ class TableStatus(_message.Message):
     """Gradient rows left out because of NaN or infinity."""
     expired: _builtins.int
     """Rows dropped by age."""
+    touched: _builtins.int
+    """Ids changed since they were last asked for; 0 also if they are not tracked."""
+    touched_overflow: _builtins.int
+    """Changed ids that were forgotten for lack of room; who follows them needs a full copy."""
     @_builtins.property
     def config(self) -> _table_pb2.TableConfig:
         """As created."""
@@ -525,10 +531,12 @@ class TableStatus(_message.Message):
         barred: _builtins.int = ...,
         nonfinite: _builtins.int = ...,
         expired: _builtins.int = ...,
+        touched: _builtins.int = ...,
+        touched_overflow: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows", "touched", b"touched", "touched_overflow", b"touched_overflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,6 +54,7 @@ class TableConfig(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     SKIP_NONFINITE_FIELD_NUMBER: _builtins.int
     ADMISSION_FIELD_NUMBER: _builtins.int
+    TOUCHED_CAPACITY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the cluster."""
     expire_days: _builtins.int
@@ -68,6 +69,8 @@ class TableConfig(_message.Message):
     """Of random initializers."""
     skip_nonfinite: _builtins.bool
     """Leave out and count gradients with NaN or infinity, instead of refusing the push."""
+    touched_capacity: _builtins.int
+    """Changed ids that are remembered until somebody asks for them; 0 = none."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
         """Slices of a row, in order; at least one."""
@@ -93,10 +96,11 @@ class TableConfig(_message.Message):
         seed: _builtins.int | None = ...,
         skip_nonfinite: _builtins.bool | None = ...,
         admission: Global___Admission | None = ...,
+        touched_capacity: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "admission", b"admission", "expire_days", b"expire_days", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "seed", b"seed", "skip_nonfinite", b"skip_nonfinite"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "_touched_capacity", b"_touched_capacity", "admission", b"admission", "expire_days", b"expire_days", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "seed", b"seed", "skip_nonfinite", b"skip_nonfinite", "touched_capacity", b"touched_capacity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "admission", b"admission", "expire_days", b"expire_days", "expire_days_by_slot", b"expire_days_by_slot", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "name", b"name", "seed", b"seed", "segments", b"segments", "skip_nonfinite", b"skip_nonfinite"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "_touched_capacity", b"_touched_capacity", "admission", b"admission", "expire_days", b"expire_days", "expire_days_by_slot", b"expire_days_by_slot", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "name", b"name", "seed", b"seed", "segments", b"segments", "skip_nonfinite", b"skip_nonfinite", "touched_capacity", b"touched_capacity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expire_days: _TypeAlias = _typing.Literal["expire_days"]  # noqa: Y015
     _WhichOneofArgType__expire_days: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days"]  # noqa: Y015
@@ -110,6 +114,8 @@ class TableConfig(_message.Message):
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__skip_nonfinite: _TypeAlias = _typing.Literal["skip_nonfinite"]  # noqa: Y015
     _WhichOneofArgType__skip_nonfinite: _TypeAlias = _typing.Literal["_skip_nonfinite", b"_skip_nonfinite"]  # noqa: Y015
+    _WhichOneofReturnType__touched_capacity: _TypeAlias = _typing.Literal["touched_capacity"]  # noqa: Y015
+    _WhichOneofArgType__touched_capacity: _TypeAlias = _typing.Literal["_touched_capacity", b"_touched_capacity"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expire_days) -> _WhichOneofReturnType__expire_days | None: ...
     @_typing.overload
@@ -122,6 +128,8 @@ class TableConfig(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__skip_nonfinite) -> _WhichOneofReturnType__skip_nonfinite | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__touched_capacity) -> _WhichOneofReturnType__touched_capacity | None: ...
 
 Global___TableConfig: _TypeAlias = TableConfig  # noqa: Y015
 

@@ -108,6 +108,9 @@ class TableConfig:
     admission: AdmissionConfig | None = None
     # Rows of a push with NaN or infinity: refuse the whole push, or leave them out and count them.
     skip_nonfinite: bool = False
+    # Ids changed by gradients that are remembered until somebody asks for them, 32 bytes each; 0 does not track them.
+    # When more change meanwhile the set starts over and counts what it forgot.
+    touched_capacity: int = 0
 
     def __post_init__(self) -> None:
         require(bool(self.name), "table: the name is empty")
@@ -119,6 +122,7 @@ class TableConfig:
         require(0 < self.max_expire_share <= 1, f"table {self.name}: max_expire_share is outside (0, 1]")
         if self.admission is not None:
             self.admission.thresholds()
+        require(0 <= self.touched_capacity < 2**40, f"table {self.name}: touched_capacity is outside 0..2^40-1")
         require(0 <= self.initial_capacity <= 2**32 - 2, f"table {self.name}: initial_capacity is outside 0..2^32-2")
 
     def learning_rates(self, step: int) -> NDArray[np.float32]:

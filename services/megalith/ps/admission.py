@@ -75,6 +75,15 @@ class ProbabilisticFilter:
         """A state left by another kind of filter is of no use here."""
 
 
+def readjusted(held: AdmissionFilter | None, config: AdmissionConfig | None) -> AdmissionFilter | None:
+    """The filter for new settings: the one at hand if only thresholds changed, so that no sighting is forgotten."""
+    wanted = admission_filter(config) if config is not None else None
+    if isinstance(held, CountingFilter) and isinstance(wanted, CountingFilter) and held.layout == wanted.layout:
+        held.thresholds = wanted.thresholds
+        return held
+    return wanted
+
+
 def admission_filter(config: AdmissionConfig) -> AdmissionFilter:
     """The filter that the settings ask for."""
     thresholds = config.thresholds()

@@ -61,10 +61,14 @@ def check_finite(values: F32, table: str, what: str) -> None:
         )
 
 
-def sum_by_key(keys: I64, values: F32) -> tuple[I64, F32, I64]:
-    """Distinct keys in order of first appearance, the sums of their rows, and how often each occurs."""
+def sum_by_key(keys: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
+    """Distinct keys in order of first appearance, the sums of their rows, and how often each occurs.
+
+    Columns from `dim` on are no gradients but the weights that these belong to: the first row of a key keeps its own.
+    """
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     count = batches.distinct(keys, first, group)
     sums, counts = np.zeros((count, values.shape[1]), np.float32), np.zeros(count, np.int64)
     batches.sum_groups(values, group, sums, counts)
+    sums[:, dim:] = values[first[:count], dim:]
     return keys[first[:count]], sums, counts

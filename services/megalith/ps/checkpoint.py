@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.store import Store, make_table
+from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import Variable
 from megalith.runtime import manifest
@@ -56,7 +56,7 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
             reader = _open(source, file)
             if file.kind == "table":
                 config: TableConfig = _from_json(json.loads(reader.schema.metadata[_META]))
-                table = tables.setdefault(config.name, make_table(config))
+                table = tables.setdefault(config.name, EmbeddingTable(config))
                 for number in range(reader.num_record_batches):
                     table.load(*_owned_rows(reader.get_batch(number), owners, index), table.layout.signature)
             else:

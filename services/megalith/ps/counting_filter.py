@@ -40,8 +40,8 @@ class CountingFilter:
             )
         if layout.total_size >= 2**32:
             raise InvalidSetting(f"admission: {layout.total_size} cells a block are too many; use a larger split_num")
-        self._thresholds = thresholds
-        self._layout = layout
+        self.thresholds = thresholds  # by slot; replaced as a whole, for the next call
+        self.layout = layout
         self._lock = threading.Lock()
         self._cells = np.zeros(layout.ring * layout.num_cells, f"u{cell_bytes}")
         self._elements = np.zeros(layout.ring, np.int64)
@@ -80,7 +80,7 @@ class CountingFilter:
         out = np.empty(keys.size, np.bool_)
         with self._lock:
             kernels.admit_counted(
-                keys, counts, self._thresholds, self._layout, self._cells, self._elements, self._counters, out
+                keys, counts, self.thresholds, self.layout, self._cells, self._elements, self._counters, out
             )
         return out
 
@@ -89,7 +89,7 @@ class CountingFilter:
         check_sightings(keys, np.ones_like(keys))
         out = np.empty(keys.size, np.int64)
         with self._lock:
-            kernels.read_counts(keys, self._layout, self._cells, self._counters, out)
+            kernels.read_counts(keys, self.layout, self._cells, self._counters, out)
         return out
 
     @property
@@ -116,11 +116,11 @@ class CountingFilter:
         with self._lock:
             blocks = np.flatnonzero(self._elements)
             return {
-                "layout": np.array(self._layout, np.int64),
+                "layout": np.array(self.layout, np.int64),
                 "counters": self._counters.copy(),
                 "elements": self._elements.copy(),
                 "blocks": blocks.astype(np.int64),
-                "cells": self._cells.reshape(self._layout.ring, -1)[blocks],
+                "cells": self._cells.reshape(self.layout.ring, -1)[blocks],
             }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -129,22 +129,22 @@ class CountingFilter:
         if missing:
             raise CheckpointDamaged(f"admission: the saved filter lacks {', '.join(missing)}")
         saved = tuple(int(number) for number in state["layout"])
-        if saved != tuple(self._layout):
-            raise InvalidSetting(f"admission: the saved filter has layout {saved}, this one {self._layout}")
+        if saved != tuple(self.layout):
+            raise InvalidSetting(f"admission: the saved filter has layout {saved}, this one {self.layout}")
         self._check_fits(state)
         with self._lock:
             self._cells[:] = 0
-            self._cells.reshape(self._layout.ring, -1)[state["blocks"]] = state["cells"]
+            self._cells.reshape(self.layout.ring, -1)[state["blocks"]] = state["cells"]
             self._elements[:] = state["elements"]
             self._counters[:] = state["counters"]
 
     def _check_fits(self, state: Mapping[str, NDArray[Any]]) -> None:
-        ring, blocks, counters = self._layout.ring, state["blocks"], state["counters"]
+        ring, blocks, counters = self.layout.ring, state["blocks"], state["counters"]
         fits = (
             counters.shape == (COUNTERS,)
             and state["elements"].shape == (ring,)
             and np.array_equal(blocks, np.flatnonzero(state["elements"]))
-            and state["cells"].shape == (len(blocks), self._layout.num_cells)
+            and state["cells"].shape == (len(blocks), self.layout.num_cells)
             and state["cells"].dtype == self._cells.dtype
             and 0 <= counters[kernels.HEAD] < ring
             and counters.min() >= 0

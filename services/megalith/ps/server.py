@@ -23,6 +23,7 @@ _COUNTS = {
     "barred": "Writes of new ids dropped by an admission filter.",
     "nonfinite": "Gradient rows left out because of NaN or infinity.",
     "expired": "Rows dropped by age.",
+    "touched_overflow": "Changed ids forgotten by full touched-key sets.",
 }
 
 

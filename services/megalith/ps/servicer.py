@@ -76,6 +76,8 @@ def _encode_status(table: EmbeddingTable) -> pb.TableStatus:
         barred=stats.barred,
         nonfinite=stats.nonfinite,
         expired=stats.expired,
+        touched=stats.touched,
+        touched_overflow=stats.touched_overflow,
     )
 
 

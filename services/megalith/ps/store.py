@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.ps import batch
-from megalith.ps.admission import admission_filter
 from megalith.ps.replay import AppliedPushes
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
@@ -108,7 +107,7 @@ class Store:
         _require_distinct("table", [config.name for config in configs])
         with self._lock:
             self._check_epoch(epoch)
-            fresh = [make_table(config) for config in configs if config.name not in self._tables]
+            fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
             known = [(self._tables[config.name], config) for config in configs if config.name in self._tables]
             for table, config in known:
                 table.check_layout(config)
@@ -248,11 +247,6 @@ class Store:
     def _raise_if_not_initialized(self, what: str) -> None:
         if not self._is_initialized:
             raise NotReady(f"ps {self._index} has no {what} yet: the chief is still creating them; retry in a moment")
-
-
-def make_table(config: TableConfig) -> EmbeddingTable:
-    """An empty table with the admission filter that its settings ask for."""
-    return EmbeddingTable(config, admission=admission_filter(config.admission) if config.admission else None)
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

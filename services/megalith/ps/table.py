@@ -2,28 +2,26 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from megalith.ps import batch
+from megalith.ps.admission import AdmissionFilter, admission_filter, readjusted
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import actions, gather, scan
+from megalith.ps.kernels import actions, gather, scan, write
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.memory import addressable_rows, rows_within, slots_within
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.table_stats import TableStats, WriteResult
-from megalith.ps.writer import EVERYTHING, AdmissionFilter, Writer
+from megalith.ps.touched import TouchedKeySet
+from megalith.ps.writer import EVERYTHING, Writer
 from megalith.wire.errors import InvalidRequest, ShapeMismatch, TableConflict
 from megalith.wire.schema import TableConfig
 
-
-class TouchedKeys(Protocol):
-    """Remembers which ids changed."""
-
-    def add(self, keys: I64) -> int:
-        """Note keys; how many were forgotten for lack of room."""
+_STATUS = np.full(4, -1)  # of reinitialize, by outcome of the write
+_STATUS[write.EXISTING], _STATUS[write.CREATED] = 1, 0
 
 
 class Entries(NamedTuple):
@@ -61,12 +59,18 @@ class EmbeddingTable:
         config: TableConfig,
         *,
         admission: AdmissionFilter | None = None,
-        touched: TouchedKeys | None = None,
+        touched: TouchedKeySet | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`admission` and `touched` take the place of what the configuration asks for."""
         self.config = config
         self.layout = RowLayout(config)
-        self._touched, self._clock = touched, clock
+        self._clock = clock
+        if admission is None and config.admission is not None:
+            admission = admission_filter(config.admission)
+        if touched is None and config.touched_capacity:
+            touched = TouchedKeySet(config.touched_capacity)
+        self._admission, self._touched = admission, touched
         self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
         self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
         if config.memory_budget_bytes:
@@ -128,7 +132,19 @@ class EmbeddingTable:
         with self._writer.lock:
             counts = TableStats(**{name: getattr(self._writer.counts, name) for name in TableStats.__slots__})
         counts.size, counts.nbytes = self.size, self.nbytes
+        touched = self._touched
+        counts.touched = 0 if touched is None else touched.size
         return counts
+
+    @property
+    def admission(self) -> AdmissionFilter | None:
+        """What decides about new ids; None admits all."""
+        return self._admission
+
+    @property
+    def touched(self) -> TouchedKeySet | None:
+        """Ids changed by gradients and `reinitialize`, for whoever follows the table; None if they are not tracked."""
+        return self._touched
 
     # ------------------------------------------------------------------ writing
 
@@ -161,13 +177,14 @@ class EmbeddingTable:
     ) -> WriteResult:
         """One optimizer step for each position in order, or with `dedup` one for each distinct key with the sum.
 
+        Pulled weights behind the gradients, which dc takes, are not summed: those of a key's first position count.
         Absent keys that are admitted get a row first. Rates default to those of the optimizers at `step`.
         """
         rates = self.check_gradients(keys, grads, learning_rates, step)
         keys, grads, nonfinite = self._writer.finite_only(keys, grads)
         counts: I64 | None = None
         if dedup:
-            keys, grads, counts = batch.sum_by_key(keys, grads)
+            keys, grads, counts = batch.sum_by_key(keys, grads, self.layout.dim)
             keys, grads, overflowed = self._writer.finite_only(keys, grads)
             counts, nonfinite = counts if not overflowed else None, nonfinite + overflowed
         times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
@@ -175,10 +192,9 @@ class EmbeddingTable:
         result, applied = self._writer.write(action, keys, grads, times, admitted)
         for retriever in self.layout.retrievers:
             retriever.advance(step)
-        overflow = 0 if self._touched is None else self._touched.add(applied)
+        overflow = self._touch(applied)
         with self._writer.lock:
             self._writer.counts.nonfinite += nonfinite
-            self._writer.counts.touched_overflow += overflow
         return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
 
     def check_gradients(
@@ -195,28 +211,50 @@ class EmbeddingTable:
         return self.layout.rates(learning_rates, step)
 
     def reinitialize(self, keys: I64) -> I64:
-        """Make rows as new, creating absent ones without asking the filter; 1 for a row that existed, else 0.
+        """Make rows as new, creating absent ones without asking the filter.
 
-        The time of the rows is the wall clock's, which is no data time and does not move `max_update_s`.
+        The status of each key: 1 existed, 0 was created, -1 was not, because the table is full. Whoever else creates or
+        drops rows meanwhile, of several callers exactly the one that creates a row gets 0 for it. The time of the rows
+        is the wall clock's, which is no data time and does not move `max_update_s`.
         """
         batch.check_keys(keys, self.config.name)
-        existed = self.contains(keys)
         times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
-        inputs = np.empty((keys.size, 0), np.float32)
-        _, applied = self._writer.write(actions.Reinitialize(self.layout.fills), keys, inputs, times, EVERYTHING)
-        overflow = 0 if self._touched is None else self._touched.add(applied)
-        with self._writer.lock:
-            self._writer.counts.touched_overflow += overflow
-        return existed.astype(np.int64)
+        inputs, outcome = np.empty((keys.size, 0), np.float32), np.empty(keys.size, np.uint8)
+        action = actions.Reinitialize(self.layout.fills)
+        _, applied = self._writer.write(action, keys, inputs, times, EVERYTHING, outcome)
+        self._touch(applied)
+        return _STATUS[outcome]
+
+    def _touch(self, keys: I64) -> int:
+        """Note that rows changed; how many changed ids were forgotten for it."""
+        touched = self._touched  # once: `reconfigure` may put another in its place
+        overflow = 0 if touched is None else touched.add(keys)
+        if overflow:
+            with self._writer.lock:
+                self._writer.counts.touched_overflow += overflow
+        return overflow
 
     def reconfigure(self, config: TableConfig) -> None:
         """Take new settings, such as rates or expiry, and keep the rows; the memory budget stays as it was made.
 
-        Rows of another layout are a TableConflict.
+        An admission filter keeps its counts unless its kind or size changes. Rows of another layout are a
+        TableConflict.
         """
         self.check_layout(config)
+        if config.admission != self.config.admission:
+            self._admission = readjusted(self._admission, config.admission)
+        if config.touched_capacity != self.config.touched_capacity:
+            self._retrack(config.touched_capacity)
         self.config, self.layout = config, RowLayout(config)
-        self._writer.reconfigure(config, self.layout)
+        self._writer.reconfigure(config, self.layout, self._admission)
+
+    def _retrack(self, capacity: int) -> None:
+        if self._touched is None or not capacity:
+            self._touched = TouchedKeySet(capacity) if capacity else None
+            return
+        forgotten = self._touched.resize(capacity)
+        with self._writer.lock:
+            self._writer.counts.touched_overflow += forgotten
 
     def check_layout(self, config: TableConfig) -> None:
         wanted = RowLayout(config).signature

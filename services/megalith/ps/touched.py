@@ -53,6 +53,19 @@ class TouchedKeySet:
                 touched.clear(self._slots, self._listed, self._counts)
             return keys
 
+    def resize(self, capacity: int) -> int:
+        """Hold up to `capacity` keys from now on; returns how many of those at hand were dropped for it."""
+        if capacity < 1:
+            raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
+        with self._lock:
+            keys = self._listed[: self._counts[touched.SIZE]].copy()
+            self.capacity = capacity
+            self._counts[:] = 0
+            self._allocate()
+            dropped = int(touched.add(keys, capacity, self._slots, self._listed, self._counts))
+            self._dropped += dropped
+            return dropped
+
     @property
     def dropped(self) -> int:
         """Keys dropped since the set was made."""

@@ -1,11 +1,12 @@
 """Carrying out a table's writes: admission, room, and counting what became of every position."""
 
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from megalith.ps import batch
+from megalith.ps.admission import AdmissionFilter
 from megalith.ps.expiry import Expiry
 from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import gather, write
@@ -17,13 +18,6 @@ from megalith.wire.schema import TableConfig
 
 EVERYTHING = np.ones(1, np.bool_)  # as `admitted`: all positions
 _EXPIRE_AGAIN_S = 3600  # data time between expiries that a full table starts; each is a pass over the index
-
-
-class AdmissionFilter(Protocol):
-    """Decides which absent ids get a row."""
-
-    def admit(self, keys: I64, counts: I64) -> Bools:
-        """Count `counts[i]` sightings of keys[i]; whether it is admitted."""
 
 
 class Writer:
@@ -48,9 +42,9 @@ class Writer:
         self._max_update_s = 0
         self._forced_expiry_s = -_EXPIRE_AGAIN_S
 
-    def reconfigure(self, config: TableConfig, layout: RowLayout) -> None:
+    def reconfigure(self, config: TableConfig, layout: RowLayout, admission: AdmissionFilter | None) -> None:
         """Write by other settings from the next call on; a call under way finishes by the old ones."""
-        self._config, self._layout, self.expiry = config, layout, Expiry(config)
+        self._config, self._layout, self._admission, self.expiry = config, layout, admission, Expiry(config)
 
     @property
     def max_update_s(self) -> int:
@@ -84,9 +78,14 @@ class Writer:
             admitted[absent] = self._admission.admit(keys[absent], sightings)
         return admitted
 
-    def write(self, action: Any, keys: I64, inputs: F32, times: I64, admitted: Bools) -> tuple[WriteResult, I64]:
-        """Act on every row, making room by expiry if there is none; what happened, and the keys that were written."""
-        outcome = np.empty(keys.size, np.uint8)
+    def write(
+        self, action: Any, keys: I64, inputs: F32, times: I64, admitted: Bools, outcome: U8 | None = None
+    ) -> tuple[WriteResult, I64]:
+        """Act on every row, making room by expiry if there is none; what happened, and the keys that were written.
+
+        A given `outcome` is filled with what became of each position, as codes of the write kernel.
+        """
+        outcome = np.empty(keys.size, np.uint8) if outcome is None else outcome
         arrays = self._index.arrays, self._rows.arrays, self._layout.fills
         if not write.write(*arrays, action, keys, inputs, times, admitted, outcome):
             return WriteResult(), keys

@@ -133,3 +133,11 @@ def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_
 def test_importing_the_sdk_does_not_import_numba():
     program = "import sys, megalith.client; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_pulled_rows_behind_gradients_are_not_summed_but_the_first_of_an_id_stays():
+    partition = Partition.of(np.array([4, 8, 4, 4]), routing.Routing(1, ("a",), routing.even_owners(1)))
+    rows = np.array([[1, 10], [2, 20], [3, 30], [4, 40]], np.float32)
+    assert partition.keys.tolist() == [4, 8]
+    np.testing.assert_array_equal(partition.summed(rows, 1), [[8, 10], [2, 20]])
+    np.testing.assert_array_equal(partition.summed(rows), [[8, 80], [2, 20]])

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from megalith.ps import checkpoint
-from megalith.ps.store import Store, make_table
+from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.runtime import manifest
@@ -177,7 +177,7 @@ CONFIG = TableConfig(
 
 def test_every_setting_of_a_table_is_restored(tmp_path):
     store = Store(0)
-    store.adopt(table=make_table(CONFIG))
+    store.adopt(table=EmbeddingTable(CONFIG))
     save([store], tmp_path / "c")
     assert restore(tmp_path / "c", 1)[0].tables()[0].config == CONFIG
 
