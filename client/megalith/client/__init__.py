@@ -9,8 +9,14 @@ with mg.connect(model_dir="model") as cluster:
 """
 
 from megalith.client._cluster import Cluster, Pulled, connect
+from megalith.client._combiners import FirstN, Mean, Sqrtn, Sum
 from megalith.client._controller import ClusterStatus, Controller, Member, SavedCheckpoint
+from megalith.client._feature import Feature, Slice
+from megalith.client._feature_set import Batch, FeatureSet
+from megalith.client._layout import Columns, Layout, OutType
+from megalith.client._ragged import Ragged
 from megalith.wire import errors
+from megalith.wire.fids import V1, V2, FidLayout
 from megalith.wire.schema import (
     Adadelta,
     Adagrad,
@@ -47,41 +53,56 @@ from megalith.wire.schema import (
 )
 
 __all__ = [
+    "V1",
+    "V2",
     "Adadelta",
     "Adagrad",
     "Adam",
     "AdmissionConfig",
     "Amsgrad",
+    "Batch",
     "BatchSoftmax",
     "Cluster",
     "ClusterStatus",
+    "Columns",
     "Constant",
     "Constants",
     "Controller",
     "Dc",
     "DynamicWdAdagrad",
+    "Feature",
+    "FeatureSet",
+    "FidLayout",
     "FilterKind",
+    "FirstN",
     "FixedR8",
     "Fp16",
     "Fp32",
     "Ftrl",
     "GroupAdagrad",
     "GroupFtrl",
+    "Layout",
     "LinearWarmup",
+    "Mean",
     "Member",
     "Momentum",
     "MovingAverage",
     "OneBit",
     "Ones",
+    "OutType",
     "PolynomialDecay",
     "Pulled",
+    "Ragged",
     "RandomUniform",
     "Rmsprop",
     "RmspropV2",
     "SavedCheckpoint",
     "Segment",
     "Sgd",
+    "Slice",
+    "Sqrtn",
     "StochasticRoundingFloat16",
+    "Sum",
     "TableConfig",
     "VariableConfig",
     "Zeros",

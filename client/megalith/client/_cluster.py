@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._controller import Controller
+from megalith.client._feature import Feature
+from megalith.client._feature_set import FeatureSet
+from megalith.client._layout import Layout
 from megalith.client._partition import Partition, checked_gradients, checked_ids
 from megalith.client._servers import Servers
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
 from megalith.wire.errors import UnknownTable
 from megalith.wire.routing import Routing
-from megalith.wire.schema import TableConfig, VariableConfig
+from megalith.wire.schema import AdmissionConfig, TableConfig, VariableConfig
 
 Update = tuple["pb.VariableUpdate.Kind.ValueType", Mapping[str, ArrayLike]]
 
@@ -87,6 +90,32 @@ class Cluster:
         }
         self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
         self._tables |= {config.name: config for config in configs}
+
+    def features(
+        self,
+        *features: Feature,
+        layouts: Mapping[str, Layout] | None = None,
+        merge: bool = True,
+        admission: AdmissionConfig | None = None,
+        memory_budget_bytes: int = 0,
+    ) -> FeatureSet:
+        """The features of a model; their tables are created, or kept if they exist with the same row layout.
+
+        Parameters
+        ----------
+        layouts
+            What the model sees, by name; None: an array per feature, under its name.
+        merge
+            Features with slots and equal slices live in one table, which costs less than one each. It is named after
+            all of them: a feature added later starts another table. False, or a feature's own `table`, avoids that.
+        admission
+            The filter of features with an occurrence threshold; thresholds in it are replaced by theirs.
+        memory_budget_bytes
+            Of each table on each server; 0 is no limit.
+        """
+        return FeatureSet(
+            self, features, layouts, merge=merge, admission=admission, memory_budget_bytes=memory_budget_bytes
+        )
 
     def create_variables(self, *configs: VariableConfig) -> None:
         """Create variables, each on its server; those that exist keep their values."""

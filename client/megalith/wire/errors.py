@@ -6,10 +6,13 @@
     |  |- MalformedArray         bytes that are not what dtype and shape say
     |  |- ShapeMismatch          right bytes, wrong width or count
     |  |- NonFiniteValue         NaN or infinity in gradients or values
+    |  |- WrongSlot              ids of another slot than their feature's
     |  '- DuplicateKeys          ids, tables or variables repeated where they must be distinct
     |- NotFound              the thing named does not exist
     |  |- UnknownTable
     |  |- UnknownVariable
+    |  |- UnknownFeature         a feature or slice that the feature set does not have
+    |  |- UnknownLayout
     |  '- CheckpointNotFound
     |- Conflict              it exists already, and differs
     |  |- BarrierAlreadyPlaced
@@ -72,6 +75,12 @@ class NonFiniteValue(InvalidRequest):
     code = "non_finite_value"
 
 
+class WrongSlot(InvalidRequest):
+    """An id whose slot bits are not those of the feature that it was given for."""
+
+    code = "wrong_slot"
+
+
 class DuplicateKeys(InvalidRequest):
     """Something occurs twice in a request where it must be distinct."""
 
@@ -94,6 +103,18 @@ class UnknownVariable(NotFound):
     """No variable of that name on this server."""
 
     code = "unknown_variable"
+
+
+class UnknownFeature(NotFound):
+    """No feature of that name in the feature set, or no such slice in the feature."""
+
+    code = "unknown_feature"
+
+
+class UnknownLayout(NotFound):
+    """No layout of that name in the feature set."""
+
+    code = "unknown_layout"
 
 
 class CheckpointNotFound(NotFound):

@@ -1,0 +1,128 @@
+"""A feature: which ids it has, what their rows look like, and how an example's rows are combined."""
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from megalith.client._combiners import Combiner, Sum
+from megalith.client._ragged import Ragged
+from megalith.wire.errors import DuplicateKeys, InvalidRequest, WrongSlot
+from megalith.wire.fids import V1, V2, FidLayout, v1_to_v2
+from megalith.wire.schema import Adagrad, Compressor, Fp32, Initializer, Optimizer, Schedule, Segment, Zeros
+from megalith.wire.validation import require
+
+KEPT_DAYS = 36500  # a hundred years: rows do not expire
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Named columns of a feature's rows: how they start, move, how fast, and how serving stores them."""
+
+    name: str
+    dim: int
+    initializer: Initializer = field(default_factory=Zeros)
+    optimizer: Optimizer = field(default_factory=Adagrad)
+    compressor: Compressor = field(default_factory=Fp32)
+    schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
+
+    def __post_init__(self) -> None:
+        require(bool(self.name) and "." not in self.name, f"slice {self.name!r}: a name is not empty and has no dot")
+        self.segment(self.dim)
+
+    def segment(self, dim: int) -> Segment:
+        """A segment of that width which behaves like this slice."""
+        return Segment(dim, self.initializer, self.optimizer, self.compressor, self.schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A named column of a batch whose ids have rows of the same slices.
+
+    With a `slot` every id must have it in its bits, and the feature may live in one table with others of equal slices.
+    Without one, ids are any int64 and the feature has a table for itself.
+    """
+
+    name: str
+    slices: tuple[Slice, ...]
+    slot: int | tuple[int, ...] = ()
+    combiner: Combiner = field(default_factory=Sum)
+    occurrence_threshold: int = 0  # pushes of an id before it gets a row; 0 = the first one does
+    expire_days: int = KEPT_DAYS  # of data time without an update
+    # Features of one table have the same row for the same id; another feature's name shares that feature's rows.
+    table: str | None = None
+    # How the bits of incoming ids are divided. Tables know v2 only: v1 ids lose the top 6 bits of their signature.
+    fid_layout: FidLayout = V2
+
+    def __post_init__(self) -> None:
+        label = f"feature {self.name}"
+        require(bool(self.name) and "," not in self.name, f"feature {self.name!r}: a name is not empty, without comma")
+        require(bool(self.slices), f"{label}: it has no slices")
+        require(self.table != "", f"{label}: the name of its table is empty")
+        require(self.fid_layout in (V1, V2), f"{label}: fid_layout is neither V1 nor V2")
+        names = [part.name for part in self.slices]
+        if len(set(names)) < len(names):
+            raise DuplicateKeys(f"{label}: slices {names} are not distinct")
+        for slot in self.slots:
+            limit = self.fid_layout.num_slots
+            require(
+                0 <= slot < limit, f"{label}: slot {slot} is outside 0..{limit - 1} of layout {self.fid_layout.name}"
+            )
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (self.slot,) if isinstance(self.slot, int) else self.slot
+
+    @property
+    def dim(self) -> int:
+        return sum(part.dim for part in self.slices)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What a table stores: neighbouring slices that differ in nothing but their width are one segment.
+
+        An optimizer that looks at a group of columns (group_adagrad, group_ftrl) sees the whole segment.
+        """
+        merged: list[tuple[Slice, int]] = []
+        for part in self.slices:
+            if merged and merged[-1][0].segment(1) == part.segment(1):
+                merged[-1] = (part, merged[-1][1] + part.dim)
+            else:
+                merged.append((part, part.dim))
+        return tuple(part.segment(dim) for part, dim in merged)
+
+    def columns(self, slice_name: str) -> tuple[int, int] | None:
+        """[start, end) of a slice in the feature's row; None if it has no such slice."""
+        ends = accumulate(part.dim for part in self.slices)
+        return next(
+            ((end - part.dim, end) for part, end in zip(self.slices, ends, strict=True) if part.name == slice_name),
+            None,
+        )
+
+    def fids(self, signatures: ArrayLike) -> NDArray[np.int64]:
+        """Ids of this feature: its slot in the high bits, `signatures` (raw ids or hashes) in the low ones."""
+        if len(self.slots) != 1:
+            raise InvalidRequest(f"feature {self.name}: it has {len(self.slots)} slots; ids are made for exactly one")
+        return self.fid_layout.pack(self.slots[0], signatures)
+
+    def stored(self, ids: Ragged) -> Ragged:
+        """The ids as tables know them. WrongSlot if one is of another slot than the feature's."""
+        if not self.slots and self.fid_layout is V2:
+            return ids
+        if self.slots:
+            self._check_slots(ids)
+        if self.fid_layout is V2:
+            return ids
+        return Ragged(v1_to_v2(ids.values), ids.row_splits, is_shared=ids.is_shared)
+
+    def _check_slots(self, ids: Ragged) -> None:
+        slots = ids.values.view(np.uint64) >> np.uint64(self.fid_layout.signature_bits)  # v2's free bit 63 included
+        known = np.array(self.slots, np.uint64)
+        wrong = slots != known[0] if known.size == 1 else ~np.isin(slots, known)
+        if wrong.any():
+            place = int(np.flatnonzero(wrong)[0])
+            raise WrongSlot(
+                f"feature {self.name}: {np.count_nonzero(wrong)} ids are not of slot {list(self.slots)}; "
+                f"the first, {ids.values[place]} at value {place}, is of slot {slots[place]}"
+            )

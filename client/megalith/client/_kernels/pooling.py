@@ -1,0 +1,121 @@
+"""Rows of a feature's ids to one vector per example, and gradients back to the rows.
+
+Everywhere `places[i]` is the row of use i, example b has the uses [splits[b], splits[b + 1]), a row's columns
+[first, first + width) are taken, and they meet the columns from `base` of a matrix with one line per example. All
+adding is float32 in the order of the batch.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.client._kernels._jit import kernel
+
+Bools = NDArray[np.bool_]
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+_ONE = np.float32(1.0)
+
+
+@kernel
+def add_sums(rows: F32, places: I32, splits: I64, is_mean: bool, first: int, width: int, base: int, out: F32) -> None:
+    """out[b] += sum of the rows of example b; with `is_mean` each row is multiplied by 1/count first."""
+    for b in range(splits.size - 1):
+        begin, end = splits[b], splits[b + 1]
+        scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
+        target = out[b, base : base + width]
+        for i in range(begin, end):
+            source = rows[places[i], first : first + width]
+            for c in range(width):
+                target[c] += scale * source[c]
+
+
+@kernel
+def spread_sums(
+    gradient: F32, places: I32, splits: I64, is_mean: bool, first: int, width: int, base: int, out: F32
+) -> None:
+    """The gradient of `add_sums`: out[row] += gradient[b] for each use of a row, with `is_mean` times 1/count."""
+    for b in range(splits.size - 1):
+        begin, end = splits[b], splits[b + 1]
+        scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
+        source = gradient[b, base : base + width]
+        for i in range(begin, end):
+            target = out[places[i], first : first + width]
+            for c in range(width):
+                target[c] += scale * source[c]
+
+
+@kernel
+def copy_first(rows: F32, places: I32, splits: I64, stride: int, first: int, width: int, base: int, out: F32) -> None:
+    """Row j of example b to out[b] at base + j * stride; an example has at most as many uses as fit (cut before)."""
+    for b in range(splits.size - 1):
+        for i in range(splits[b], splits[b + 1]):
+            at = base + (i - splits[b]) * stride
+            target, source = out[b, at : at + width], rows[places[i], first : first + width]
+            for c in range(width):
+                target[c] = source[c]
+
+
+@kernel
+def spread_first(
+    gradient: F32, places: I32, splits: I64, stride: int, first: int, width: int, base: int, out: F32
+) -> None:
+    """The gradient of `copy_first`; a row that is used several times gets the sum."""
+    for b in range(splits.size - 1):
+        for i in range(splits[b], splits[b + 1]):
+            at = base + (i - splits[b]) * stride
+            target, source = out[places[i], first : first + width], gradient[b, at : at + width]
+            for c in range(width):
+                target[c] += source[c]
+
+
+@kernel
+def add_roots(rows: F32, places: I32, splits: I64, first: int, width: int, base: int, out: F32) -> None:
+    """out[b] += sqrt(sum of squares) of the rows of example b, column by column."""
+    squares = np.empty(width, np.float32)
+    for b in range(splits.size - 1):
+        _squares(rows, places, splits[b], splits[b + 1], first, squares)
+        for c in range(width):
+            out[b, base + c] += np.sqrt(squares[c])
+
+
+@kernel
+def spread_roots(
+    gradient: F32, rows: F32, places: I32, splits: I64, first: int, width: int, base: int, out: F32
+) -> None:
+    """The gradient of `add_roots`: gradient * x / root, and 0 where the root is."""
+    squares = np.empty(width, np.float32)
+    for b in range(splits.size - 1):
+        begin, end = splits[b], splits[b + 1]
+        _squares(rows, places, begin, end, first, squares)
+        for c in range(width):
+            root = np.sqrt(squares[c])
+            squares[c] = gradient[b, base + c] / root if root > 0 else np.float32(0)
+        for i in range(begin, end):
+            for c in range(width):
+                out[places[i], first + c] += squares[c] * rows[places[i], first + c]
+
+
+@kernel
+def _squares(rows: F32, places: I32, begin: int, end: int, first: int, out: F32) -> None:
+    out[:] = 0
+    for i in range(begin, end):
+        for c in range(out.size):
+            out[c] += rows[places[i], first + c] ** 2
+
+
+@kernel
+def mark(places: I32, used: Bools) -> None:
+    """used[row] for each row that is used."""
+    for i in range(places.size):
+        used[places[i]] = True
+
+
+@kernel
+def cut(values: I64, splits: I64, kept_splits: I64, kept: I64) -> None:
+    """The first values of every example, as many as the new splits leave it; no example grows."""
+    for b in range(splits.size - 1):
+        begin, at = splits[b], kept_splits[b]
+        for i in range(kept_splits[b + 1] - at):
+            kept[at + i] = values[begin + i]

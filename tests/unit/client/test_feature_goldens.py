@@ -1,0 +1,223 @@
+"""Golden cases of tables.md 7.1, 7.2 and cluster.md 7.4, each on the function that does that work here.
+
+Where the reference has an operation of its own for a step, several of them meet in one here; the numbers are the same.
+What only names a place in its buffers (finalize_shared_tensor) has nothing to stand for, and the reversed order of
+reorder_by_indices is by first appearance here, as everywhere else. The table side (fused_lookup, fused_apply_gradient)
+is in tests/unit/ps/test_fused.py.
+"""
+
+import numpy as np
+import pytest
+
+from megalith.client import Feature, FeatureSet, FirstN, Layout, Mean, Ragged, Slice, Sqrtn, Sum
+from megalith.client._kernels import distinct
+from megalith.client._kernels import rows as row_kernels
+from support.rows import RecordedRows
+
+
+def feature_set(table, combiner, dims=(1,)):
+    rows = RecordedRows(dict(enumerate(table)))
+    slices = tuple(Slice(f"s{k}", dim) for k, dim in enumerate(dims))
+    layouts = {"out": Layout.none(*(f"f.s{k}" for k in range(len(dims))))}
+    return FeatureSet(rows, (Feature("f", slices, combiner=combiner),), layouts), rows
+
+
+def pooled(table, splits, combiner, dims):
+    """Row i of the table is value i of the batch."""
+    model, rows = feature_set(table, combiner, dims)
+    batch = model.lookup({"f": Ragged(np.arange(len(table)), np.array(splits))})
+    return [part.tolist() for part in batch.parts("out")], (model, batch, rows)
+
+
+def trained(model, batch, rows, gradients):
+    model.apply(batch, {"out": tuple(np.array(gradient, np.float32) for gradient in gradients)})
+    return [rows.pushed()[key] for key in sorted(rows.pushed())]
+
+
+def test_golden_combiner_sum():
+    assert pooled([[1], [2], [3]], [0, 1, 3], Sum(), (1,))[0] == [[[1], [5]]]
+
+
+def test_golden_combiner_first_n():
+    outputs, _ = pooled([[1], [2], [3], [4], [5], [6]], [0, 1, 3, 6], FirstN(2), (1,))
+    assert outputs == [[[[1], [0]], [[2], [3]], [[4], [5]]]]
+
+
+def test_golden_reduce_mean_and_gradient():
+    outputs, _ = pooled([[4, 4], [2, 2], [1, 1]], [0, 2, 3], Mean(), (2,))
+    assert outputs == [[[3, 3], [1, 1]]]
+    _, context = pooled([[4, 4], [2, 2]], [0, 2], Mean(), (2,))
+    assert trained(*context, [[[-2, -2]]]) == [[-1, -1], [-1, -1]]
+
+
+def test_golden_reduce_sum_and_gradient():
+    outputs, context = pooled([[1, 1], [2, 2], [4, 4]], [0, 2, 3], Sum(), (2,))
+    assert outputs == [[[3, 3], [4, 4]]]
+    assert trained(*context, [[[-1, -1], [-1, -1]]]) == [[-1, -1]] * 3
+
+
+def test_golden_reduce_sqrtn_and_gradient():
+    outputs, _ = pooled([[3, 3], [4, 4], [4, 4]], [0, 2, 3], Sqrtn(), (2,))
+    assert outputs == [[[5, 5], [4, 4]]]
+    _, context = pooled([[3, 4], [4, 3]], [0, 2], Sqrtn(), (2,))
+    np.testing.assert_allclose(trained(*context, [[[-1, -1]]]), [[-0.6, -0.8], [-0.8, -0.6]], rtol=1e-6)
+    _, context = pooled([[0, 0], [0, 0]], [0, 2], Sqrtn(), (2,))
+    assert trained(*context, [[[-1, -1]]]) == [[0, 0], [0, 0]]
+
+
+def test_golden_fused_reduce_sum_and_split():
+    outputs, context = pooled([[1, 1, 1], [2, 2, 1], [4, 4, 2]], [0, 2, 2, 3, 3], Sum(), (1, 2))
+    assert outputs == [[[3], [0], [4], [0]], [[3, 2], [0, 0], [4, 2], [0, 0]]]
+    assert trained(*context, [np.ones((4, 1)), np.ones((4, 2))]) == [[1, 1, 1]] * 3
+
+
+def test_golden_fused_sorted_segment_sum():
+    rows = np.arange(20).reshape(4, 5)
+    outputs, _ = pooled(rows.tolist(), [0, 2, 2, 4], Sum(), (5,))
+    assert outputs == [[(rows[0] + rows[1]).tolist(), [0] * 5, (rows[2] + rows[3]).tolist()]]
+
+
+def test_golden_embedding_fused_factory():
+    outputs, _ = pooled([[1, 2], [2, 3], [3, 5]], [0, 1, 1, 3], Sum(), (1, 1))
+    assert outputs == [[[1], [0], [5]], [[2], [0], [8]]]
+
+
+def test_golden_embedding_sequences_longer_than_the_limit():
+    outputs, _ = pooled([[1, 2], [2, 3], [3, 5], [10, 11]], [0, 1, 1, 4], FirstN(2), (1, 1))
+    assert outputs == [[[[1], [0]], [[0], [0]], [[2], [3]]], [[[2], [0]], [[0], [0]], [[3], [5]]]]
+
+
+def test_golden_embedding_slice_of_sequences():
+    outputs, _ = pooled([[1, 2], [3, 4], [5, 6], [7, 8]], [0, 2, 4], FirstN(2), (1, 1))
+    assert outputs[0] == [[[1], [3]], [[5], [7]]]
+
+
+def test_golden_unique_key_with_value_and_offset_and_fill_with_offset_map():
+    """Keys [[], [0,1,2,1,0], [0,1,0], []] of widths 1..4: distinct ones pulled, uses filled, gradients summed."""
+    rows = RecordedRows({100: [0, 1], 101: [2, 3], 102: [4, 5], 200: [6, 7, 8], 201: [9, 10, 11]})
+    features = [Feature(f"k{dim}", (Slice("v", dim),), combiner=FirstN(5)) for dim in (1, 2, 3, 4)]
+    model = FeatureSet(rows, features)
+    batch = model.lookup({"k1": [[]], "k2": [[100, 101, 102, 101, 100]], "k3": [[200, 201, 200]], "k4": [[]]})
+    assert rows.pulls == [{"k2": [100, 101, 102], "k3": [200, 201]}]
+    filled = [*batch["k2"].flat, *batch["k3"][0, :3].flat]
+    assert filled == [0, 1, 2, 3, 4, 5, 2, 3, 0, 1, 6, 7, 8, 9, 10, 11, 6, 7, 8]
+    gradient = np.arange(19, dtype=np.float32)
+    padded = np.concatenate([gradient[10:].reshape(3, 3), np.zeros((2, 3), np.float32)])
+    model.apply(batch, {"k2": gradient[:10].reshape(1, 5, 2), "k3": padded.reshape(1, 5, 3)})
+    summed = [value for key in sorted(rows.pushed()) for value in rows.pushed()[key]]
+    assert summed == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
+
+
+def test_golden_map_id_to_embedding():
+    model, rows = feature_set([[0, 0], [1, 1], [2, 2]], Sum(), (2,))
+    assert model.lookup({"f": [[1], [2]]})["out"].tolist() == [[1, 1], [2, 2]]
+    batch = model.lookup({"f": [1, 1, 2]})
+    assert trained(model, batch, rows, [np.full((3, 2), -1)]) == [[-2, -2], [-1, -1]]
+
+
+def test_golden_gather_embeddings_by_input():
+    model, rows = feature_set([[0, 0], [1, 1], [2, 2], [3, 3]], Sum(), (2,))
+    assert model.lookup({"f": [2, 1, 2]})["out"].tolist() == [[2, 2], [1, 1], [2, 2]]
+    batch = model.lookup({"f": [1, 2, 1]})
+    assert trained(model, batch, rows, [np.full((3, 2), -1)]) == [[-2, -2], [-1, -1]]
+    out = np.zeros((3, 1), np.float32)
+    row_kernels.add(np.array([[1], [2], [4], [8]], np.float32), np.array([1, 0, 1, 2], np.int32), out)
+    assert out.tolist() == [[2], [5], [8]]
+
+
+def split(keys, servers, num_servers):
+    """Keys sorted by server, their sizes, and where each went."""
+    counts = np.bincount(servers, minlength=num_servers)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    ordered, places = np.empty(keys.size, np.int64), np.empty(keys.size, np.int32)
+    distinct.sort_by_server(keys, servers.astype(np.int32), starts, ordered, places)
+    return ordered, counts, places
+
+
+def test_golden_split_by_indices_is_stable():
+    keys = np.array([0, 1, 2, 2, 3])
+    ordered, counts, places = split(keys, keys % 3, 3)
+    assert (ordered.tolist(), counts.tolist()) == ([0, 3, 1, 2, 2], [2, 1, 2])
+    assert ordered[places].tolist() == keys.tolist()
+    assert split(keys[:0], keys[:0], 3)[0].tolist() == []
+
+
+def test_golden_ragged_split_by_indices():
+    """Values [4,3,2] and [1] of two tables over servers 0,1,0,1: each server has [4,2] and [], [3] and [1]."""
+    first, second = np.array([4, 3, 2]), np.array([1])
+    assert split(first, np.array([0, 1, 0]), 2)[0].tolist() == [4, 2, 3]
+    assert split(second, np.array([1]), 2)[1].tolist() == [0, 1]
+    assert np.argsort(split(first, np.array([0, 1, 0]), 2)[2]).tolist() == [0, 2, 1]
+
+
+def reorder(tables, num_servers, dims):
+    """Distinct ids of all tables by server, sizes by server and by (server, table), and the float offset of each id."""
+    parts = []
+    for ids in tables:
+        ids = np.array(ids, np.int64)
+        keys, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
+        one_server, servers = np.zeros(1024, np.uint16), np.empty(ids.size, np.int32)
+        count = distinct.distinct(ids, one_server, keys, servers, numbers, np.zeros(1, np.int64))
+        ordered, counts, places = split(keys[:count], keys[:count] % num_servers, num_servers)
+        distinct.follow(places, numbers, numbers)
+        parts.append((ordered, counts, numbers))
+    out, sizes, starts, floats = [], [], {}, 0
+    for server in range(num_servers):
+        for table, (ordered, counts, _) in enumerate(parts):
+            begin = counts[:server].sum()
+            out += ordered[begin : begin + counts[server]].tolist()
+            sizes.append(int(counts[server]))
+            starts |= {(table, begin + k): floats + k * dims[table] for k in range(counts[server])}
+            floats += int(counts[server]) * dims[table]
+    offsets = [starts[table, number] for table, part in enumerate(parts) for number in part[2].tolist()]
+    shards = np.array(sizes).reshape(num_servers, -1).sum(axis=1).tolist()
+    return out, shards, sizes, offsets
+
+
+@pytest.mark.parametrize(
+    ("tables", "num_servers", "dims", "expected"),
+    [
+        (
+            [[0, 1, 0], [3, 2, 3], [5, 6, 7]],
+            2,
+            [1, 2, 3],
+            ([0, 2, 6, 1, 3, 5, 7], [3, 4], [1, 1, 1, 1, 1, 2], [0, 6, 0, 7, 1, 7, 9, 3, 12]),
+        ),
+        (
+            [[2, 3, 1, 2, 7, 2], [5, 8, 4, 4, 5, 11, 6]],
+            3,
+            [3, 2],
+            (
+                [3, 6, 1, 7, 4, 2, 5, 8, 11],
+                [2, 3, 4],
+                [1, 1, 2, 1, 1, 3],
+                [13, 0, 5, 13, 8, 13, 16, 18, 11, 11, 16, 20, 3],
+            ),
+        ),
+        (
+            [[0, 1, 2, 2, 3, 5], [6, 7, 8, 8, 9, 11]],
+            3,
+            [1, 1],
+            ([0, 3, 6, 9, 1, 7, 2, 5, 8, 11], [4, 2, 4], [2, 2, 1, 1, 2, 2], [0, 4, 6, 6, 1, 7, 2, 5, 8, 8, 3, 9]),
+        ),
+        ([[], []], 2, [1, 1], ([], [0, 0], [0, 0, 0, 0], [])),
+        ([[0, 1, 2, 2, 3, 5], []], 3, [1, 1], ([0, 3, 1, 2, 5], [2, 1, 2], [2, 0, 1, 0, 2, 0], [0, 2, 3, 3, 1, 4])),
+    ],
+)
+def test_golden_fused_reorder_by_indices(tables, num_servers, dims, expected):
+    assert reorder(tables, num_servers, dims) == expected
+
+
+def test_golden_fused_gather_gradient_sums_the_uses_of_an_id():
+    model, rows = feature_set([[0, 0, 0]] * 8, Sum(), (3,))
+    batch = model.lookup({"f": [2, 3, 1, 2, 7, 2]})
+    gradient = np.array([[i + 0.1, i + 0.2, i + 0.3] for i in range(1, 7)], np.float32)
+    model.apply(batch, {"out": gradient})
+    np.testing.assert_allclose(rows.pushed()[2], [11.3, 11.6, 11.9], rtol=1e-6)
+
+
+def test_golden_normalize_merged_split():
+    first, second = Ragged(np.arange(9), np.array([0, 2, 5, 5, 9])), Ragged(np.arange(4), np.array([0, 0, 3, 4]))
+    joined = Ragged.concat([first, second])
+    assert joined.row_splits.tolist() == [0, 2, 5, 5, 9, 9, 12, 13]
+    assert joined.values.tolist() == [*range(9), *range(4)]
