@@ -1,8 +1,11 @@
 """The AppMaster mock over a real socket, in front of a real job."""
 
+import threading
+
 import grpc
 import pytest
 
+from megalith.client import AppMaster, SupervisedProcess, errors
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
 from megalith.wire.channel import open_channel
@@ -22,10 +25,21 @@ def servers(tmp_path):
 
 
 @pytest.fixture
-def stub(servers):
-    server = servers.start_appmaster()
-    with open_channel(server.address) as channel:
+def appmaster(servers):
+    return servers.start_appmaster()
+
+
+@pytest.fixture
+def stub(appmaster):
+    with open_channel(appmaster.address) as channel:
         yield appmaster_pb2_grpc.AppMasterServiceStub(channel)
+
+
+@pytest.fixture
+def operator(servers, appmaster):
+    master = AppMaster(None, str(servers.model_dir), 10.0)
+    yield master
+    master.close()
 
 
 def test_all_fifteen_calls_answer(stub):
@@ -44,11 +58,13 @@ def test_all_fifteen_calls_answer(stub):
         "createSavepoint": pb.CreateSavepointRequest(),
         "createSavepointStatus": pb.CreateSavepointStatusRequest(savepoint_restore_id="1"),
         "succeed": pb.SucceedRequest(),
-        "kill": pb.KillRequest(),
     }
-    assert set(requests) == {method.name for method in pb.DESCRIPTOR.services_by_name["AppMasterService"].methods}
+    assert {*requests, "kill"} == {method.name for method in pb.DESCRIPTOR.services_by_name["AppMasterService"].methods}
     for name, request in requests.items():
         getattr(stub, name)(request, timeout=10)
+    with pytest.raises(grpc.RpcError, match="has ended: SUCCEEDED") as raised:
+        stub.kill(pb.KillRequest(), timeout=10)
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 def test_the_phase_and_the_servers_are_the_cluster_s(stub, servers):
@@ -95,3 +111,89 @@ def test_kill_and_succeed_end_every_process_of_the_job(stub, servers, call, stat
         wait_until(lambda name=name: servers.exits[name].reason, 10, name)
         assert "enough" in servers.exits[name].reason
     assert servers.exits["controller"].status == status
+
+
+def test_an_operator_sees_the_application_and_follows_a_savepoint(operator, servers, tmp_path):
+    wait_until(lambda: operator.status().phase == "running")
+    shown = operator.status()
+    assert (shown.app_id, shown.final_status, shown.processes) == ("megalith-local", "UNDEFINED", ())
+    assert shown.controller == servers.controller.address
+    operator.suspend()
+    operator.resume()
+    saved = operator.wait_for_savepoint(operator.create_savepoint(str(tmp_path / "there")), 30)
+    assert saved.state == "succeeded"
+    assert operator.status().savepoints == (saved,)
+    with pytest.raises(errors.NotFound, match="no savepoint '9'"):
+        operator.savepoint("9")
+
+
+def test_a_second_savepoint_is_refused_while_one_is_written(operator, servers, monkeypatch):
+    may_end = threading.Event()
+    save = servers.controller._saver.save
+
+    def slow_save(*arguments):
+        assert may_end.wait(20)
+        return save(*arguments)
+
+    monkeypatch.setattr(servers.controller._saver, "save", slow_save)
+    first = operator.create_savepoint()
+    with pytest.raises(errors.SavepointRefused, match=f"savepoint {first} is"):
+        operator.create_savepoint()
+    wait_until(lambda: operator.savepoint(first).state == "running")
+    with pytest.raises(errors.DeadlinePassed, match=f"savepoint {first} is running after 0 s"):
+        operator.wait_for_savepoint(first, 0)
+    may_end.set()
+    assert operator.wait_for_savepoint(first, 30).state == "succeeded"
+
+
+def test_a_restarted_appmaster_remembers_policy_and_savepoints(operator, appmaster, servers):
+    saved = operator.wait_for_savepoint(operator.create_savepoint(), 30)
+    operator.set_max_restarts(4)
+    appmaster.stop(0.5)
+    servers.start_appmaster()
+    shown = operator.status()
+    assert (shown.max_restarts, shown.savepoints) == (4, (saved,))
+
+
+def test_an_application_that_ended_is_not_run_again_under_its_id(operator, appmaster, servers):
+    operator.kill("enough", exit_code=3)
+    shown = operator.status()
+    assert (shown.final_status, shown.exit_code, shown.reason) == ("FAILED", 3, "enough")
+    with pytest.raises(errors.ApplicationEnded, match="has ended: FAILED, enough"):
+        operator.succeed()
+    with pytest.raises(errors.SavepointRefused, match="the application has ended"):
+        operator.create_savepoint()
+    appmaster.stop(0.5)
+    with pytest.raises(errors.ApplicationEnded, match="give the next job another --app-id"):
+        servers.start_appmaster()
+    servers.start_appmaster(app_id="the-next-one")
+
+
+def test_two_appmasters_are_kept_apart_by_state_and_by_port(servers, appmaster, tmp_path):
+    with pytest.raises(errors.AppMasterRunning, match="a live AppMaster keeps its state there"):
+        servers.start_appmaster()
+    port = int(appmaster.address.rpartition(":")[2])
+    with pytest.raises(errors.InvalidSetting, match=f"--port={port}: cannot listen"):
+        servers.start_appmaster(port=port, state_file=str(tmp_path / "other.json"))
+
+
+def test_malformed_heart_beats_are_refused_and_the_next_good_one_is_taken(operator):
+    twice = SupervisedProcess("ps-0", 1, 1, True)
+    with pytest.raises(errors.InvalidRequest, match="process ps-0 occurs 2 times"):
+        operator.supervise([twice, twice])
+    with pytest.raises(errors.InvalidRequest, match="max_restarts=-1: below 0"):
+        operator.set_max_restarts(-1)
+    assert not operator.status().is_supervised
+    assert operator.supervise([SupervisedProcess("ps-0", 1, 1, False, -9)]).start == ()
+    assert operator.status().is_supervised
+
+
+def test_a_killed_job_ends_although_its_controller_is_gone_if_somebody_supervises(operator, servers):
+    wait_until(lambda: operator.status().phase == "running")
+    servers.controller.stop(0)
+    with pytest.raises(errors.Unavailable):
+        operator.kill("hung")
+    operator.supervise([SupervisedProcess("controller", 1, 1, False, -9)])
+    operator.kill("hung", grace_s=7)
+    verdict = operator.supervise([SupervisedProcess("controller", 1, 1, False, -9)])
+    assert (verdict.is_over, verdict.succeeded, verdict.reason, verdict.grace_s) == (True, False, "hung", 7.0)

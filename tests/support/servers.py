@@ -68,10 +68,9 @@ class Servers:
         config = WorkerConfig(index=index, step_timeout_s=60.0, task=TaskSettings(**task), membership=self.membership())
         return self.start(f"worker-{index}", lambda request: WorkerServer(config, request))
 
-    def start_appmaster(self):
-        config = AppMasterConfig(
-            model_dir=str(self.model_dir), server=AppMasterServerSettings(port=0, metrics_port=0), linger_s=0.0
-        )
+    def start_appmaster(self, port=0, **settings):
+        server = AppMasterServerSettings(port=port, metrics_port=0)
+        config = AppMasterConfig(model_dir=str(self.model_dir), server=server, linger_s=0.0, **settings)
         return self.start("appmaster", lambda request: AppMasterServer(config, request))
 
     def start_all(self, **task):

@@ -8,6 +8,7 @@ with mg.connect(model_dir="model") as cluster:
     cluster.push({"user": (ids, gradients)})
 """
 
+from megalith.client._appmaster import Application, AppMaster, Savepoint, SupervisedProcess, Verdict
 from megalith.client._cluster import Cluster, Pulled, connect
 from megalith.client._combiners import FirstN, Mean, Sqrtn, Sum
 from megalith.client._controller import ClusterStatus, Controller, Member, SavedCheckpoint
@@ -60,6 +61,8 @@ __all__ = [
     "Adam",
     "AdmissionConfig",
     "Amsgrad",
+    "AppMaster",
+    "Application",
     "Batch",
     "BatchSoftmax",
     "Cluster",
@@ -97,14 +100,17 @@ __all__ = [
     "Rmsprop",
     "RmspropV2",
     "SavedCheckpoint",
+    "Savepoint",
     "Segment",
     "Sgd",
     "Slice",
     "Sqrtn",
     "StochasticRoundingFloat16",
     "Sum",
+    "SupervisedProcess",
     "TableConfig",
     "VariableConfig",
+    "Verdict",
     "Zeros",
     "connect",
     "errors",

@@ -18,10 +18,15 @@
     |  |- BarrierAlreadyPlaced
     |  |- TableConflict
     |  |- IndexTaken
-    |  '- ModelDirInUse
+    |  |- ModelDirInUse
+    |  |- AppMasterRunning       a live AppMaster keeps that application
+    |  |- ProcessAlive           to be started again, but it runs
+    |  '- SavepointRefused       one is under way, or the application has ended
     |- WrongPlace            right call, wrong process
     |  |- ShardNotOwned          refresh routing, then retry
     |  |- NotInCluster           an index or count that does not fit the cluster
+    |  |- ApplicationEnded       it ended, and otherwise than this call wants
+    |  |- NotSupervised          nobody is there who could start a process
     |  '- SequenceExpired        a push older than what the server remembers
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
     |- Unavailable           not now; retry with backoff
@@ -153,6 +158,24 @@ class ModelDirInUse(Conflict):
     code = "model_dir_in_use"
 
 
+class AppMasterRunning(Conflict):
+    """A live AppMaster keeps the state of that application."""
+
+    code = "appmaster_running"
+
+
+class ProcessAlive(Conflict):
+    """A process that is to be started again runs."""
+
+    code = "process_alive"
+
+
+class SavepointRefused(Conflict):
+    """The AppMaster takes no savepoint now: one is under way, or the application has ended."""
+
+    code = "savepoint_refused"
+
+
 class WrongPlace(MegalithError):
     """The call is sound, but not here or not now."""
 
@@ -169,6 +192,18 @@ class NotInCluster(WrongPlace):
     """An index or a count that does not fit the cluster the controller runs."""
 
     code = "not_in_cluster"
+
+
+class ApplicationEnded(WrongPlace):
+    """The application has ended otherwise than this call wants it to, or earlier than it can be asked."""
+
+    code = "application_ended"
+
+
+class NotSupervised(WrongPlace):
+    """Nobody has told the AppMaster of processes that it could have started again."""
+
+    code = "not_supervised"
 
 
 class SequenceExpired(WrongPlace):

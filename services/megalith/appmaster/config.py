@@ -22,6 +22,13 @@ class AppMasterConfig:
     controller: str = setting("host:port of the controller; empty = read it from the model directory.", "")
     model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
     app_id: str = setting("The job's id, as status reports it.", "megalith-local")
+    max_restarts: int = setting(
+        "How often each process that died is started again; 0 = never. `megalith ctl app restart-policy` changes it.", 0
+    )
+    state_file: str = setting(
+        "What it remembers over its own restart; empty = appmaster_state.json in the model directory, if there is one.",
+        "",
+    )
     join_timeout_s: float = setting("Seconds to look for the controller before giving up, at start and later.", 30.0)
     linger_s: float = setting("Seconds to go on answering after the job has ended.", 2.0)
     server: AppMasterServerSettings = field(default_factory=AppMasterServerSettings)
@@ -29,6 +36,10 @@ class AppMasterConfig:
     def __post_init__(self) -> None:
         if not self.controller and not self.model_dir:
             raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say which job it is")
+        if not self.app_id:
+            raise InvalidSetting("--app-id='': the job needs an id")
+        if self.max_restarts < 0:
+            raise InvalidSetting(f"--max-restarts={self.max_restarts}: below 0")
         if not self.join_timeout_s > 0:
             raise InvalidSetting(f"--join-timeout-s={self.join_timeout_s}: must be above 0")
         if not self.linger_s >= 0:

@@ -1,46 +1,37 @@
-"""The job as the resource manager sees it: how it ends, its savepoints, how far it is."""
+"""The job as the resource manager sees it: whether it runs, how it ended, whether it is held."""
 
-import itertools
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
-from megalith.wire.errors import BarrierAlreadyPlaced, NotFound
+from megalith.wire.errors import ApplicationEnded, BarrierAlreadyPlaced, DeadlinePassed, InvalidRequest, Unavailable
 
 logger = logging.getLogger(__name__)
 
 
 class FinalStatus(Enum):
+    """As the platform names it."""
+
     UNDEFINED = "UNDEFINED"  # the job runs
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
 
 
-class SavepointState(Enum):
-    """A savepoint only moves forward through these."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
-class Savepoint:
-    id: str
-    state: SavepointState
-    path: str = ""
-    message: str = ""
+class Ending:
+    """How a job ended. `grace_s` is what its processes get to end; 0 = no limit was named."""
 
-
-class Saved(Protocol):
-    """A finished checkpoint."""
+    succeeded: bool
+    reason: str
+    exit_code: int = 0
+    grace_s: float = 0.0
 
     @property
-    def path(self) -> str: ...
+    def final_status(self) -> FinalStatus:
+        return FinalStatus.SUCCEEDED if self.succeeded else FinalStatus.FAILED
 
 
 class JobController(Protocol):
@@ -48,39 +39,64 @@ class JobController(Protocol):
 
     def stop(self) -> None: ...
     def resume(self) -> None: ...
-    def save(self, directory: str = "") -> Saved: ...
     def end_job(self, succeeded: bool, reason: str) -> None: ...
 
 
 class Job:
-    """One application. `_lock` guards the final status and the savepoints; the controller is called outside it."""
+    """One application. `_lock` guards its ending; the controller is called outside it.
 
-    def __init__(self, app_id: str, controller: JobController, start: Callable[[Callable[[], None]], None]) -> None:
+    `can_force` says whether somebody else will end the processes if the controller does not answer.
+    """
+
+    def __init__(
+        self,
+        app_id: str,
+        controller: JobController,
+        can_force: Callable[[], bool],
+        kept: Mapping[str, Any],
+        keep: Callable[[dict[str, Any]], None],
+    ) -> None:
         self.app_id = app_id
-        self._controller, self._start = controller, start
+        self._controller, self._can_force, self._keep = controller, can_force, keep
         self._lock = threading.Lock()
-        self._final_status = FinalStatus.UNDEFINED
-        self._savepoints: dict[str, Savepoint] = {}
-        self._ids = itertools.count(1)
+        self._ending = Ending(**kept) if kept else None
+
+    @property
+    def ending(self) -> Ending | None:
+        """None while the job runs."""
+        with self._lock:
+            return self._ending
 
     @property
     def final_status(self) -> FinalStatus:
-        with self._lock:
-            return self._final_status
+        ending = self.ending
+        return ending.final_status if ending else FinalStatus.UNDEFINED
 
-    def end(self, succeeded: bool, reason: str) -> None:
-        """End the job. The first end decides; a repeated one changes nothing."""
-        if self.final_status is not FinalStatus.UNDEFINED:
+    def end(self, ending: Ending) -> None:
+        """End the job. The first end decides; repeating it changes nothing, contradicting it is ApplicationEnded."""
+        if ending.grace_s < 0:
+            raise InvalidRequest(f"graceful_shutdown_timeout_ms={ending.grace_s * 1000:.0f}: below 0")
+        earlier = self.ending
+        if earlier is not None:
+            if earlier.succeeded != ending.succeeded:
+                logger.warning("end refused wanted=%s is=%s", ending.final_status.value, earlier.final_status.value)
+                raise ApplicationEnded(f"{self.app_id} has ended: {earlier.final_status.value}, {earlier.reason}")
             return
-        logger.info("job ends succeeded=%s reason=%s", succeeded, reason)
-        self._controller.end_job(succeeded, reason)  # idempotent; if it fails, the caller may try again
-        self.ended(succeeded)
+        logger.info("job ends succeeded=%s reason=%s", ending.succeeded, ending.reason)
+        try:
+            self._controller.end_job(ending.succeeded, ending.reason)  # idempotent; the caller may try again
+        except (Unavailable, DeadlinePassed) as error:
+            if not self._can_force():
+                raise
+            logger.warning("no controller to end the job, its supervisor will: %s", error)
+        self.ended(ending)
 
-    def ended(self, succeeded: bool) -> None:
-        """The controller knows that the job is over. The first word counts."""
+    def ended(self, ending: Ending) -> None:
+        """The job is over. The first word counts."""
         with self._lock:
-            if self._final_status is FinalStatus.UNDEFINED:
-                self._final_status = FinalStatus.SUCCEEDED if succeeded else FinalStatus.FAILED
+            if self._ending is None:
+                self._ending = ending
+                self._keep(asdict(ending))
 
     def suspend(self) -> None:
         """Hold training; holding what is held changes nothing."""
@@ -91,37 +107,3 @@ class Job:
 
     def resume(self) -> None:
         self._controller.resume()
-
-    def create_savepoint(self, directory: str) -> Savepoint:
-        """Begin a checkpoint in the background; follow it by its id."""
-        with self._lock:
-            savepoint = Savepoint(str(next(self._ids)), SavepointState.PENDING)
-            self._savepoints[savepoint.id] = savepoint
-        self._start(lambda: self._save(savepoint, directory))
-        return savepoint
-
-    def savepoint(self, savepoint_id: str) -> Savepoint:
-        with self._lock:
-            if savepoint_id not in self._savepoints:
-                raise NotFound(f"no savepoint {savepoint_id!r}; known are {sorted(self._savepoints)}")
-            return self._savepoints[savepoint_id]
-
-    def snapshot_dir(self, savepoint_id: str) -> str:
-        """Where a savepoint that finished well is; empty for any other."""
-        with self._lock:
-            savepoint = self._savepoints.get(savepoint_id)
-        return savepoint.path if savepoint else ""
-
-    def _save(self, savepoint: Savepoint, directory: str) -> None:
-        self._put(replace(savepoint, state=SavepointState.RUNNING))
-        try:
-            path = self._controller.save(directory).path
-        except Exception as error:
-            logger.exception("savepoint %s failed", savepoint.id)
-            self._put(replace(savepoint, state=SavepointState.FAILED, message=str(error)))
-        else:
-            self._put(replace(savepoint, state=SavepointState.SUCCEEDED, path=path))
-
-    def _put(self, savepoint: Savepoint) -> None:
-        with self._lock:
-            self._savepoints[savepoint.id] = savepoint

@@ -3,20 +3,31 @@
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from megalith.appmaster.config import AppMasterConfig
-from megalith.appmaster.job import FinalStatus, Job
+from megalith.appmaster.heartbeats import Heartbeats
+from megalith.appmaster.job import Job
+from megalith.appmaster.savepoints import Savepoints
 from megalith.appmaster.servicer import AppMasterServicer
-from megalith.client import Controller, errors
-from megalith.protos import appmaster_pb2_grpc
+from megalith.appmaster.state_file import StateFile
+from megalith.appmaster.supervision import Supervision
+from megalith.appmaster.supervision_servicer import SupervisionServicer
+from megalith.appmaster.watch import JobWatch
+from megalith.client import Controller
+from megalith.protos import appmaster_pb2_grpc, supervision_pb2_grpc
 from megalith.runtime import lifecycle
+from megalith.runtime.files import write_atomically
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer
+from megalith.wire import appmaster_address
+from megalith.wire.errors import ApplicationEnded
 
 logger = logging.getLogger(__name__)
 
-_WATCH_S = 1.0
+_STATE_FILE = "appmaster_state.json"
+_CONTROLLER_S = 5.0  # one call to the controller; below the 10 s that the platform's clients give a call to us
 
 
 class AppMasterServer:
@@ -24,57 +35,110 @@ class AppMasterServer:
 
     def __init__(self, config: AppMasterConfig, exit_request: ExitRequest) -> None:
         self._config, self._exit_request = config, exit_request
+        self._state = StateFile(_state_path(config), config.app_id)
+        self._refuse_an_ended_application()
         self._controller = Controller(
-            config.controller or None, None if config.controller else config.model_dir, config.join_timeout_s
+            config.controller or None,
+            None if config.controller else config.model_dir,
+            min(_CONTROLLER_S, config.join_timeout_s),
         )
-        self._job = Job(config.app_id, self._controller, _start_thread)
-        servicer = AppMasterServicer(self._job, self._controller)
+        self._supervision = Supervision(
+            config.max_restarts, self._state.section("supervision"), lambda kept: self._state.put("supervision", kept)
+        )
+        self._job = Job(
+            config.app_id,
+            self._controller,
+            lambda: self._supervision.is_supervised,
+            self._state.section("ending"),
+            lambda kept: self._state.put("ending", kept),
+        )
+        self._savepoints = Savepoints(
+            lambda directory: self._controller.save(directory).path,
+            _start_thread,
+            lambda: self._job.ending is not None,
+            self._state.section("savepoints"),
+            lambda kept: self._state.put("savepoints", kept),
+        )
+        self._heartbeats = Heartbeats()
+        self._watch = JobWatch(
+            self._job,
+            self._controller.status,
+            config.join_timeout_s,
+            is_serving=lambda is_serving: self._rpc.set_serving(is_serving),
+            finished=self._finished,
+        )
+        appmaster = AppMasterServicer(self._job, self._savepoints, self._heartbeats, self._controller)
+        supervision = SupervisionServicer(self._job, self._savepoints, self._supervision, self._watch)
         self._rpc = RpcServer(
             config.server,
-            Metrics(),
+            self._metrics(),
             {
                 "primus.AppMasterService": (
-                    lambda server: appmaster_pb2_grpc.add_AppMasterServiceServicer_to_server(servicer, server)
-                )
+                    lambda server: appmaster_pb2_grpc.add_AppMasterServiceServicer_to_server(appmaster, server)
+                ),
+                "megalith.v1.Supervision": (
+                    lambda server: supervision_pb2_grpc.add_SupervisionServicer_to_server(supervision, server)
+                ),
             },
         )
-        self._stopping = threading.Event()
-        self._watch = threading.Thread(target=self._watch_job, name="job-watch", daemon=True)
 
     @property
     def address(self) -> str:
         return self._rpc.address
 
     def start(self) -> None:
-        self._rpc.start()
+        try:
+            self._rpc.start()
+        except BaseException:
+            self._state.close()
+            raise
+        if self._config.model_dir:
+            write_atomically(Path(self._config.model_dir) / appmaster_address.FILE_NAME, self.address.encode())
         self._watch.start()
         logger.info("appmaster listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
 
     def stop(self, grace_s: float) -> None:
-        self._stopping.set()
+        self._watch.stop()
         self._rpc.stop(grace_s)
+        if self._config.model_dir and appmaster_address.read(self._config.model_dir) == self.address:
+            (Path(self._config.model_dir) / appmaster_address.FILE_NAME).unlink(missing_ok=True)
         self._controller.close()
+        self._state.close()
 
-    def _watch_job(self) -> None:
-        """Follow the controller until the job is over or the controller is gone."""
-        status, reason = 0, ""
-        while not self._stopping.is_set():
-            try:
-                seen = self._controller.status()
-            except Exception as error:
-                if not isinstance(error, errors.MegalithError):
-                    logger.exception("watching the job failed")
-                is_over = self._job.final_status is not FinalStatus.UNDEFINED
-                status, reason = (0, "the job is over") if is_over else (1, f"no controller: {error}")
-                break
-            self._rpc.set_serving(True)
-            if seen.outcome:
-                self._job.ended(seen.outcome == "succeeded")
-                reason = f"the job {seen.outcome}: {seen.reason}"
-                break
-            self._stopping.wait(_WATCH_S)
-        self._stopping.wait(self._config.linger_s)
+    def _refuse_an_ended_application(self) -> None:
+        ending = self._state.section("ending")
+        if ending:
+            self._state.close()
+            raise ApplicationEnded(
+                f"application {self._config.app_id} has ended ({ending['reason']}), says {_state_path(self._config)}; "
+                "give the next job another --app-id"
+            )
+
+    def _finished(self, status: int, reason: str) -> None:
+        self._watch.linger(self._config.linger_s)
         self._exit_request.request(status, reason)
+
+    def _metrics(self) -> Metrics:
+        metrics = Metrics()
+        heartbeats, supervision, job = self._heartbeats, self._supervision, self._job
+        metrics.gauge("megalith_app_heartbeats", "Heart-beats of the job since start.", lambda: heartbeats.count)
+        metrics.gauge(
+            "megalith_app_last_heartbeat_seconds", "Unix time of the last one; 0 = none.", lambda: heartbeats.last_s
+        )
+        metrics.gauge("megalith_app_ended", "1 once the job is over.", lambda: job.ending is not None)
+        metrics.gauge("megalith_app_restarts", "Processes started again, in all.", supervision.restarts)
+        metrics.gauge(
+            "megalith_app_processes_running",
+            "Processes of the job that run, as their supervisor says.",
+            lambda: sum(process.is_running for process in supervision.processes()),
+        )
+        return metrics
+
+
+def _state_path(config: AppMasterConfig) -> Path | None:
+    if config.state_file:
+        return Path(config.state_file).absolute()
+    return Path(config.model_dir).absolute() / _STATE_FILE if config.model_dir else None
 
 
 def _start_thread(work: Callable[[], None]) -> None:

@@ -2,7 +2,9 @@
 
 import grpc
 
-from megalith.appmaster.job import FinalStatus, Job, SavepointState
+from megalith.appmaster.heartbeats import Heartbeats
+from megalith.appmaster.job import Ending, FinalStatus, Job
+from megalith.appmaster.savepoints import Savepoints, SavepointState
 from megalith.client import ClusterStatus, Controller
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
@@ -20,16 +22,20 @@ _SAVEPOINT_STATES = {
     SavepointState.FAILED: pb.CreateSavepointStatusResponse.FAILED,
 }
 
+REFUSED = 1  # CreateSavepointResponse.code: not taken; on the platform any code but 0 means that
+
 
 class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     """Answers for one job."""
 
-    def __init__(self, job: Job, controller: Controller) -> None:
-        self._job, self._controller = job, controller
+    def __init__(self, job: Job, savepoints: Savepoints, heartbeats: Heartbeats, controller: Controller) -> None:
+        self._job, self._savepoints, self._heartbeats = job, savepoints, heartbeats
+        self._controller = controller
 
     def ponyHeartbeat(
         self, request: pb.PonyHeartbeatRequest, context: grpc.ServicerContext
     ) -> pb.PonyHeartbeatResponse:
+        self._heartbeats.heard()
         if self._job.final_status is not FinalStatus.UNDEFINED:
             return pb.PonyHeartbeatResponse(state=pb.FINISH)
         return pb.PonyHeartbeatResponse(state=_PHASES.get(self._controller.status().phase, pb.PS_REGISTERING))
@@ -48,11 +54,13 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         return pb.PonyStartWorkerResponse()
 
     def succeed(self, request: pb.SucceedRequest, context: grpc.ServicerContext) -> pb.SucceedResponse:
-        self._job.end(True, request.diagnose or "the AppMaster was told that the job succeeded")
+        reason = request.diagnose or "the AppMaster was told that the job succeeded"
+        self._job.end(Ending(True, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000))
         return pb.SucceedResponse()
 
     def kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillResponse:
-        self._job.end(False, request.diagnose or f"killed with exit code {request.exit_code}")
+        reason = request.diagnose or f"killed with exit code {request.exit_code}"
+        self._job.end(Ending(False, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000))
         return pb.KillResponse()
 
     def suspend(self, request: pb.SuspendRequest, context: grpc.ServicerContext) -> pb.SuspendResponse:
@@ -74,11 +82,11 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         return pb.ResumeResponse()
 
     def getSnapshot(self, request: pb.GetSnapshotRequest, context: grpc.ServicerContext) -> pb.GetSnapshotResponse:
-        directory = self._job.snapshot_dir(str(request.snapshot_id))
+        directory = self._savepoints.finished_path(str(request.snapshot_id))
         return pb.GetSnapshotResponse(available=bool(directory), dir=directory)
 
     def progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
-        return pb.ProgressResponse(progress=_progress(self._controller.status()))
+        return pb.ProgressResponse(progress=progress_of(self._controller.status()))
 
     def isStarving(self, request: pb.StarvingRequest, context: grpc.ServicerContext) -> pb.StarvingResponse:
         members = self._controller.status().members
@@ -99,13 +107,14 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     def createSavepoint(
         self, request: pb.CreateSavepointRequest, context: grpc.ServicerContext
     ) -> pb.CreateSavepointResponse:
-        savepoint = self._job.create_savepoint(request.savepoint_dir)
-        return pb.CreateSavepointResponse(code=0, savepoint_id=savepoint.id)
+        savepoint = self._savepoints.create(request.savepoint_dir)
+        code = 0 if savepoint.id else REFUSED
+        return pb.CreateSavepointResponse(code=code, message=savepoint.message, savepoint_id=savepoint.id)
 
     def createSavepointStatus(
         self, request: pb.CreateSavepointStatusRequest, context: grpc.ServicerContext
     ) -> pb.CreateSavepointStatusResponse:
-        savepoint = self._job.savepoint(request.savepoint_restore_id)
+        savepoint = self._savepoints.get(request.savepoint_restore_id)
         return pb.CreateSavepointStatusResponse(
             code=0,
             message=savepoint.message or savepoint.path,
@@ -118,7 +127,8 @@ def _ps_info(index: int, address: str) -> pb.PSInfo:
     return pb.PSInfo(ip=host.strip("[]"), ports=[int(port)], shard_id=index, name=f"ps-{index}")
 
 
-def _progress(status: ClusterStatus) -> float:
+def progress_of(status: ClusterStatus) -> float:
+    """The share of the work that is done, 0 to 1; 0 while its length is not known."""
     workers = [member for member in status.members if member.role == "worker" and member.total_batches]
     total = sum(member.total_batches for member in workers)
     return sum(member.position for member in workers) / total if total else 0.0

@@ -13,14 +13,16 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from megalith.cli import ctl, training
+from megalith.cli import ctl, ctl_app, training
 from megalith.cli.local import LocalCluster
 from megalith.cli.output import print_status
+from megalith.cli.supervision import Supervisor
 from megalith.runner.config import RunnerConfig
 from megalith.runtime import settings
 from megalith.wire.errors import InvalidSetting, MegalithError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+ctl.app.add_typer(ctl_app.app, name="app")
 app.add_typer(ctl.app, name="ctl")
 
 _DEFAULT_EXAMPLES = 2_000_000
@@ -48,16 +50,16 @@ def megalith(version: VersionOption = False) -> None:
 def up(context: typer.Context) -> None:
     config = RunnerConfig.from_command_line("up", context.args, os.environ, summary=_UP)
     console = Console()
-    with _running(console, config, False) as cluster:
+    with _running(console, config, False) as (cluster, supervisor):
         print_status(cluster.controller.status(), console)
         where = f" --model-dir {config.model_dir}" if config.model_dir != ctl.DEFAULT_MODEL_DIR else ""
         console.print(f"logs in {cluster.model_dir}/logs; drive it with: megalith ctl{where} status", highlight=False)
         console.print("Ctrl-C stops everything")
-        known: set[str] = set()
-        while cluster.processes[0].poll() is None:
-            training.report_ended(cluster, known, console, is_over=False)
+        # A controller that exits by itself has ended the job; one that was killed is the supervisor's concern.
+        while (status := cluster.controller_status) is None or status < 0:
+            supervisor.look()
             time.sleep(_POLL_S)
-    raise typer.Exit(cluster.processes[0].poll() or 0)
+    raise typer.Exit(status)
 
 
 def train(context: typer.Context) -> None:
@@ -73,17 +75,17 @@ def train(context: typer.Context) -> None:
     if not config.num_workers or not config.num_examples:
         _fail(InvalidSetting("train needs workers and an end: --num-workers and --num-examples above 0"))
     console = Console()
-    with _running(console, config, True) as cluster:
+    with _running(console, config, True) as (cluster, supervisor):
         where = f"--model-dir {config.model_dir}"
         console.print(f"drive it with: megalith ctl {where} status", highlight=False, soft_wrap=True)
         started = time.monotonic()
-        status = training.follow(cluster, console)
+        status = training.follow(cluster, supervisor, console)
         training.print_summary(status, time.monotonic() - started, console)
     raise typer.Exit(0 if status.outcome == "succeeded" else 1)
 
 
 @contextmanager
-def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Iterator[LocalCluster]:
+def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Iterator[tuple[LocalCluster, Supervisor]]:
     """A cluster that is formed on the way in and gone on the way out. An error is one line and exit status 1."""
     # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -92,12 +94,13 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         cluster = LocalCluster(config, stay_up=is_run_to_end)
     except MegalithError as error:
         _fail(error)
+    supervisor = Supervisor(cluster, config.max_restarts, console)
     try:
         shape = f"{config.num_ps} ps, {config.num_workers} workers"
         console.print(f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False)
         cluster.start()
-        _wait_until_formed(cluster, console)
-        yield cluster
+        _wait_until_formed(cluster, supervisor)
+        yield cluster, supervisor
     except MegalithError as error:
         _fail(error)
     except KeyboardInterrupt:
@@ -107,14 +110,14 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         # From here on the end is near and bounded; another Ctrl-C must not leave processes behind.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        supervisor.close()
         cluster.stop()
 
 
-def _wait_until_formed(cluster: LocalCluster, console: Console) -> None:
-    known: set[str] = set()
-    while (status := cluster.controller.status()).phase == "forming" or not all(m.address for m in status.members):
-        training.report_ended(cluster, known, console, is_over=False)
-        time.sleep(_POLL_S)
+def _wait_until_formed(cluster: LocalCluster, supervisor: Supervisor) -> None:
+    for status in training.statuses(cluster, supervisor):
+        if status.outcome or (status.phase != "forming" and all(member.address for member in status.members)):
+            return
 
 
 def _fail(error: MegalithError) -> NoReturn:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,6 +15,8 @@ from megalith.cli.output import print_status
 from megalith.client import Controller
 from megalith.wire.errors import MegalithError
 from megalith.wire.status import status_of
+
+R = TypeVar("R")
 
 app = typer.Typer(no_args_is_help=True, help="Drive a running job: status, stop, resume, save.")
 DEFAULT_MODEL_DIR = "model"
@@ -68,7 +70,7 @@ def stop(
     as_json: JsonOption = False,
 ) -> None:
     """Hold training: every worker blocks at its next step boundary."""
-    _run(context, controller, model_dir, as_json, lambda job: job.stop(), _say("training is held"))
+    _run(context, controller, model_dir, as_json, lambda job: job.stop(), say("training is held"))
 
 
 @app.command()
@@ -79,7 +81,7 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Let held training go on."""
-    _run(context, controller, model_dir, as_json, lambda job: job.resume(), _say("training goes on"))
+    _run(context, controller, model_dir, as_json, lambda job: job.resume(), say("training goes on"))
 
 
 @app.command("block-status")
@@ -154,14 +156,20 @@ def _run(
     address, directory = _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
     job = Controller(address, directory, group.timeout_s)
     try:
-        answer = ask(job)
-    except MegalithError as error:
-        line = " ".join(str(error).split())
-        print(f"megalith ctl {context.info_name}: {line} [{status_of(type(error)).name}]", file=sys.stderr)
-        raise typer.Exit(1) from None
+        answer_with(f"ctl {context.info_name}", as_json or group.as_json, lambda: ask(job), show)
     finally:
         job.close()
-    if as_json or group.as_json:
+
+
+def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]) -> None:
+    """Ask, then show or print the answer; an error is one line on stderr and exit status 1."""
+    try:
+        answer = ask()
+    except MegalithError as error:
+        line = " ".join(str(error).split())
+        print(f"megalith {command}: {line} [{status_of(type(error)).name}]", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if as_json:
         print(json.dumps({"ok": True} if answer is None else answer, default=dataclasses.asdict))
     else:
         show(answer)
@@ -178,5 +186,5 @@ def _which_job(
     return None, DEFAULT_MODEL_DIR
 
 
-def _say(text: str) -> Callable[[Any], None]:
+def say(text: str) -> Callable[[Any], None]:
     return lambda _answer: print(text)

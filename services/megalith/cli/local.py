@@ -14,7 +14,7 @@ from megalith.runner.config import RunnerConfig
 from megalith.runner.plan import PlannedProcess
 from megalith.runtime import settings
 from megalith.runtime.files import prepare_model_dir
-from megalith.wire import controller_address
+from megalith.wire import appmaster_address, controller_address
 from megalith.wire.errors import MegalithError
 
 _START_S = 60.0  # for the controller to come up; imports from a cold disk are the slow part
@@ -29,9 +29,13 @@ class ProcessFailed(MegalithError):
 
 
 class LocalProcess:
-    """One service, logging to a file, in a session of its own so that Ctrl-C reaches only its supervisor."""
+    """One service, logging to a file, in a session of its own so that Ctrl-C reaches only its supervisor.
 
-    def __init__(self, planned: PlannedProcess, log_dir: Path) -> None:
+    `starts` counts how often it was started, this one included; `last_status` is the exit status of the one before.
+    """
+
+    def __init__(self, planned: PlannedProcess, log_dir: Path, starts: int = 1, last_status: int = 0) -> None:
+        self.planned, self.starts, self.last_status = planned, starts, last_status
         self.name, self.log = planned.name, log_dir / f"{planned.name}.log"
         self.command = " ".join(["megalith", planned.service, *settings.to_flags(planned.values)])
         flags = settings.to_flags({**planned.values, "exit_with_stdin": True})
@@ -80,6 +84,7 @@ class LocalCluster:
         self.model_dir = prepare_model_dir(config.model_dir)
         self._config = dataclasses.replace(config, model_dir=str(self.model_dir))
         self._stay_up = stay_up
+        self._app_id = f"megalith-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
         self._log_dir = self.model_dir / "logs"
         self._log_dir.mkdir(exist_ok=True)
         self.processes: list[LocalProcess] = []
@@ -88,10 +93,11 @@ class LocalCluster:
     def start(self) -> None:
         """Start everything; returns once the controller answers. On failure nothing is left running."""
         try:
+            (self.model_dir / appmaster_address.FILE_NAME).unlink(missing_ok=True)  # of an earlier job
             before = self._address_written_at()
             controller = self._spawn(plan.controller(self._config, stay_up=self._stay_up))
             self._wait_for_address(controller, before)
-            for planned in (*plan.members(self._config), plan.appmaster(self._config)):
+            for planned in (*plan.members(self._config), plan.appmaster(self._config, self._app_id)):
                 self._spawn(planned)
         except BaseException:
             self.stop()
@@ -106,11 +112,18 @@ class LocalCluster:
             process.wait_or_kill(deadline)
         self.controller.close()
 
-    def newly_ended(self, known: set[str]) -> list[LocalProcess]:
-        """Processes that are gone and not in `known`, to which they are added."""
-        ended = [process for process in self.processes if process.name not in known and process.poll() is not None]
-        known.update(process.name for process in ended)
-        return ended
+    def start_again(self, name: str) -> LocalProcess:
+        """Start a process that has ended once more, with the same arguments and log."""
+        (place,) = [place for place, process in enumerate(self.processes) if process.name == name]
+        ended = self.processes[place]
+        ended.wait_or_kill(time.monotonic())
+        self.processes[place] = LocalProcess(ended.planned, self._log_dir, ended.starts + 1, ended.poll() or 0)
+        return self.processes[place]
+
+    @property
+    def controller_status(self) -> int | None:
+        """Exit status of the controller, negative for a signal; None while it runs."""
+        return self.processes[0].poll()
 
     def _spawn(self, planned: PlannedProcess) -> LocalProcess:
         process = LocalProcess(planned, self._log_dir)

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from megalith.cli.local import LocalCluster, LocalProcess, ProcessFailed
+from megalith.cli.local import LocalCluster, ProcessFailed
+from megalith.cli.supervision import Supervisor
 from megalith.client import ClusterStatus
 from megalith.wire.errors import MegalithError
 
@@ -15,7 +16,7 @@ _POLL_S = 0.2
 _LINE_S = 5.0  # between progress lines where there is no terminal to redraw
 
 
-def follow(cluster: LocalCluster, console: Console) -> ClusterStatus:
+def follow(cluster: LocalCluster, supervisor: Supervisor, console: Console) -> ClusterStatus:
     """Show progress until the job has an outcome; raises ProcessFailed when it cannot get one."""
     progress = Progress(
         TextColumn("{task.description}"),
@@ -29,7 +30,7 @@ def follow(cluster: LocalCluster, console: Console) -> ClusterStatus:
     next_line = 0.0
     with progress:
         bar = progress.add_task("starting", total=None)
-        for status in _statuses(cluster, console):
+        for status in statuses(cluster, supervisor):
             done, total, text = _summary_line(status)
             progress.update(bar, description=text, completed=done, total=total or None)
             if not console.is_terminal and (status.outcome or time.monotonic() >= next_line):
@@ -38,18 +39,6 @@ def follow(cluster: LocalCluster, console: Console) -> ClusterStatus:
             if status.outcome:
                 return status
     raise ProcessFailed("the controller is gone")
-
-
-def report_ended(cluster: LocalCluster, known: set[str], console: Console, *, is_over: bool) -> None:
-    """Say which processes ended. One that failed by itself is ProcessFailed; one that was killed can be replaced."""
-    for process in cluster.newly_ended(known):
-        status = process.poll()
-        if is_over or status == 0:
-            continue
-        if status is not None and status < 0 and process.name != "controller":
-            console.print(f"[yellow]{_death_notice(process)}[/yellow]", highlight=False, soft_wrap=True)
-        else:
-            raise ProcessFailed(f"{process.name} exited with {status}; {process.log} ends with\n{process.last_lines()}")
 
 
 def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> None:
@@ -74,16 +63,18 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
 _RESULT_NAMES = {"auc": "AUC", "best_auc": "best reachable AUC"}
 
 
-def _statuses(cluster: LocalCluster, console: Console) -> Iterator[ClusterStatus]:
-    known: set[str] = set()
+def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterStatus]:
+    """What the controller says, over and over; a controller that is started again is waited for."""
     while True:
         try:
             status = cluster.controller.status()
         except MegalithError as error:
-            report_ended(cluster, known, console, is_over=False)
-            raise ProcessFailed(f"the controller does not answer: {error}") from error
-        report_ended(cluster, known, console, is_over=bool(status.outcome))
-        yield status
+            supervisor.look()
+            if not supervisor.is_controller_expected:
+                raise ProcessFailed(f"the controller does not answer: {error}") from error
+        else:
+            supervisor.look(is_over=bool(status.outcome))
+            yield status
         time.sleep(_POLL_S)
 
 
@@ -99,8 +90,3 @@ def _summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     if workers and all(member.is_finished or member.position == member.total_batches for member in workers):
         return done, total, f"step {status.global_step:,}  evaluating and saving"
     return done, total, f"step {status.global_step:,}  {rate:,.0f} examples/s  loss {loss}"
-
-
-def _death_notice(process: LocalProcess) -> str:
-    signal_number = -(process.poll() or 0)
-    return f"{process.name} was killed (signal {signal_number}); replace it with: {process.command}"

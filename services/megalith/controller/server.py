@@ -10,7 +10,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.saves import Saver
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
-from megalith.runtime import lifecycle, manifest
+from megalith.runtime import application, lifecycle, manifest
 from megalith.runtime.files import prepare_model_dir, write_atomically
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
@@ -125,6 +125,7 @@ class ControllerServer:
             return
         succeeded, reason = self._coordinator.outcome or (False, "stopped")
         self._coordinator.dismiss(reason, _DISMISS_S)
+        application.report_outcome(succeeded, reason)
         if not self._config.stay_up:
             self._stopping.wait(_LINGER_S)
             self._exit_request.request(0 if succeeded else 1, reason)

@@ -31,10 +31,10 @@ def _job(help: str, default: Any, *reaches: str, alias: str = "") -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "alias": alias, "reaches": reaches})
 
 
-def _as_in(name: str, *reaches: str) -> Any:
+def _as_in(name: str, *reaches: str, alias: str = "") -> Any:
     """A field that is the services' own setting of that name, with their default and their words."""
     (leaf,) = [leaf for leaf in settings.leaves(SERVICES[reaches[0]]) if leaf.name == name]
-    return _job(leaf.help, leaf.default, *reaches)
+    return _job(leaf.help, leaf.default, *reaches, alias=alias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class RunnerConfig:
     num_examples: int = _as_in("num_examples", "worker")
     seed: int = _as_in("seed", "worker")
 
+    max_restarts: int = _as_in("max_restarts", "appmaster", alias="--restart")
     heartbeat_s: float = _as_in("heartbeat_s", *_MEMBERS)
     silence_s: float = _as_in("silence_s", "controller")
     lost_worker_s: float = _as_in("lost_worker_s", "controller")

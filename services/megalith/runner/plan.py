@@ -31,5 +31,7 @@ def members(config: RunnerConfig) -> list[PlannedProcess]:
     ]
 
 
-def appmaster(config: RunnerConfig) -> PlannedProcess:
-    return PlannedProcess("appmaster", "appmaster", config.settings_of("appmaster") | {"port": 0, "metrics_port": 0})
+def appmaster(config: RunnerConfig, app_id: str) -> PlannedProcess:
+    """`app_id` is new for each run of the job: an AppMaster takes up the state of the same one only."""
+    own = {"app_id": app_id, "port": 0, "metrics_port": 0}
+    return PlannedProcess("appmaster", "appmaster", config.settings_of("appmaster") | own)

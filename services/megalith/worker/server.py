@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from megalith.client import connect
 from megalith.protos import coordination_pb2
-from megalith.runtime import lifecycle
+from megalith.runtime import application, lifecycle
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer
@@ -105,10 +105,16 @@ class WorkerServer:
             work(welcome)
         except MegalithError as error:
             if not self._view.is_stopping:
-                self._exit_request.request(1, f"{type(error).__name__}: {error}")
+                self._fail(f"{type(error).__name__}: {error}")
         except Exception as error:
             logger.exception("training failed")
-            self._exit_request.request(1, f"training failed: {error}")
+            self._fail(f"training failed: {error}")
+
+    def _fail(self, reason: str) -> None:
+        """Without its chief a job cannot end well, so on a platform the chief takes the whole job down."""
+        if self._config.index == 0:
+            application.report_outcome(False, reason)
+        self._exit_request.request(1, reason)
 
     def _metrics(self) -> Metrics:
         metrics = Metrics()

@@ -1,7 +1,9 @@
 import pytest
 
-from megalith.appmaster.job import FinalStatus, Job, SavepointState
-from megalith.wire.errors import BarrierAlreadyPlaced, NotFound, SaveFailed
+from megalith.appmaster.job import Ending, FinalStatus, Job
+from megalith.wire.errors import ApplicationEnded, BarrierAlreadyPlaced, InvalidRequest, PeerUnreachable
+
+KILLED, DONE = Ending(False, "out of memory", 3), Ending(True, "all done")
 
 
 class FakeController:
@@ -17,12 +19,9 @@ class FakeController:
     def resume(self):
         self.calls.append("resume")
 
-    def save(self, directory=""):
+    def end_job(self, succeeded, reason):
         if self.error:
             raise self.error
-        return type("Saved", (), {"path": f"{directory}/model.ckpt-1"})
-
-    def end_job(self, succeeded, reason):
         self.calls.append((succeeded, reason))
 
 
@@ -32,62 +31,75 @@ def controller():
 
 
 @pytest.fixture
-def started():
+def kept():
     return []
 
 
 @pytest.fixture
-def job(controller, started):
-    return Job("app", controller, started.append)
+def make_job(controller, kept):
+    return lambda can_force=False, before=None: Job("app", controller, lambda: can_force, before or {}, kept.append)
 
 
-def test_the_first_end_decides_and_reaches_the_controller_once(job, controller):
-    job.end(False, "out of memory")
-    job.end(True, "too late")
-    assert job.final_status is FinalStatus.FAILED
+def test_the_first_end_decides_and_reaches_the_controller_once(make_job, controller, kept):
+    job = make_job()
+    job.end(KILLED)
+    job.end(Ending(False, "again"))
+    assert (job.final_status, job.ending) == (FinalStatus.FAILED, KILLED)
     assert controller.calls == [(False, "out of memory")]
+    assert kept == [{"succeeded": False, "reason": "out of memory", "exit_code": 3, "grace_s": 0.0}]
 
 
-def test_an_end_that_did_not_reach_the_controller_may_be_tried_again(job, controller):
-    controller.end_job = lambda succeeded, reason: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        job.end(False, "first")
-    assert job.final_status is FinalStatus.UNDEFINED
-    del controller.end_job
-    job.end(False, "second")
-    assert controller.calls == [(False, "second")]
+def test_a_contradicting_end_is_refused_and_says_how_it_ended(make_job, controller):
+    job = make_job()
+    job.end(DONE)
+    with pytest.raises(ApplicationEnded, match="app has ended: SUCCEEDED, all done"):
+        job.end(KILLED)
+    assert job.ending == DONE
+    assert controller.calls == [(True, "all done")]
 
 
-def test_a_job_that_ended_by_itself_is_not_ended_again(job, controller):
-    job.ended(True)
-    job.end(False, "late kill")
-    assert job.final_status is FinalStatus.SUCCEEDED
+def test_a_job_that_ended_by_itself_can_not_be_killed(make_job, controller):
+    job = make_job()
+    job.ended(DONE)
+    with pytest.raises(ApplicationEnded):
+        job.end(KILLED)
+    job.end(DONE)
     assert controller.calls == []
 
 
-def test_a_savepoint_goes_from_pending_to_succeeded(job, started):
-    savepoint = job.create_savepoint("/models")
-    assert job.savepoint(savepoint.id).state is SavepointState.PENDING
-    started[0]()
-    done = job.savepoint(savepoint.id)
-    assert (done.state, done.path) == (SavepointState.SUCCEEDED, "/models/model.ckpt-1")
+def test_an_end_that_did_not_reach_the_controller_may_be_tried_again(make_job, controller):
+    job = make_job()
+    controller.error = PeerUnreachable("gone")
+    with pytest.raises(PeerUnreachable):
+        job.end(KILLED)
+    assert job.final_status is FinalStatus.UNDEFINED
+    controller.error = None
+    job.end(KILLED)
+    assert job.final_status is FinalStatus.FAILED
 
 
-def test_a_savepoint_that_fails_says_why(job, controller, started):
-    controller.error = SaveFailed("disk full")
-    savepoint = job.create_savepoint("")
-    started[0]()
-    failed = job.savepoint(savepoint.id)
-    assert (failed.state, failed.message) == (SavepointState.FAILED, "disk full")
+def test_a_supervised_job_ends_without_its_controller(make_job, controller):
+    job = make_job(can_force=True)
+    controller.error = PeerUnreachable("gone")
+    job.end(KILLED)
+    assert job.ending == KILLED
 
 
-def test_savepoints_have_ids_of_their_own(job):
-    assert [job.create_savepoint("").id for _ in range(3)] == ["1", "2", "3"]
-    with pytest.raises(NotFound, match="no savepoint '9'"):
-        job.savepoint("9")
+def test_a_negative_grace_is_refused_and_nothing_ends(make_job, controller):
+    job = make_job()
+    with pytest.raises(InvalidRequest, match="graceful_shutdown_timeout_ms=-5: below 0"):
+        job.end(Ending(False, "enough", grace_s=-0.005))
+    assert job.ending is None
+    assert controller.calls == []
 
 
-def test_suspending_twice_is_the_same_as_once(job, controller):
+def test_a_restarted_appmaster_knows_how_the_job_ended(make_job, kept):
+    make_job().end(KILLED)
+    assert make_job(before=kept[-1]).ending == KILLED
+
+
+def test_suspend_twice_is_one_pause(make_job, controller):
+    job = make_job()
     job.suspend()
     job.suspend()
     job.resume()

@@ -82,7 +82,7 @@ def test_every_field_reaches_a_service_that_has_it_with_the_same_type(field):
 
 def test_a_plan_has_every_process_once_with_settings_that_its_service_takes():
     config = RunnerConfig(model_dir="m", num_ps=3, num_workers=2, batch_size=64, heartbeat_s=0.5)
-    processes = [plan.controller(config, stay_up=True), *plan.members(config), plan.appmaster(config)]
+    processes = [plan.controller(config, stay_up=True), *plan.members(config), plan.appmaster(config, "app-1")]
     assert [process.name for process in processes] == [
         "controller",
         *(f"ps-{index}" for index in range(3)),

@@ -1,0 +1,116 @@
+"""Savepoints of the job: checkpoints taken in the background, followed by their id."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from megalith.wire.errors import NotFound
+
+logger = logging.getLogger(__name__)
+
+
+class SavepointState(Enum):
+    """A savepoint only moves forward through these."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+_UNFINISHED = (SavepointState.PENDING, SavepointState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """One savepoint. A refused one has no id and its message says why."""
+
+    id: str
+    state: SavepointState
+    path: str = ""
+    message: str = ""
+
+
+class Savepoints:
+    """One at a time. `_lock` guards them; `save` is called outside it, on a thread that `start` provides.
+
+    `save` writes a checkpoint to a directory and returns its path. What an earlier AppMaster left unfinished has
+    failed: whether its checkpoint was completed nobody knows.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[str], str],
+        start: Callable[[Callable[[], None]], None],
+        is_over: Callable[[], bool],
+        kept: Mapping[str, Any],
+        keep: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._save, self._start, self._is_over, self._keep = save, start, is_over, keep
+        self._lock = threading.Lock()
+        self._by_id = {savepoint.id: savepoint for savepoint in map(_restored, kept.get("all", ()))}
+
+    def create(self, directory: str) -> Savepoint:
+        """Begin a checkpoint in the background; refused while one is under way and after the end of the job."""
+        with self._lock:
+            if refusal := self._refusal():
+                logger.warning("savepoint refused: %s", refusal)
+                return Savepoint("", SavepointState.FAILED, message=refusal)
+            savepoint = Savepoint(str(len(self._by_id) + 1), SavepointState.PENDING)
+            self._put(savepoint)
+        self._start(lambda: self._run(savepoint, directory))
+        return savepoint
+
+    def get(self, savepoint_id: str) -> Savepoint:
+        with self._lock:
+            if savepoint_id not in self._by_id:
+                raise NotFound(f"no savepoint {savepoint_id!r}; known are {sorted(self._by_id)}")
+            return self._by_id[savepoint_id]
+
+    def all(self) -> list[Savepoint]:
+        """Oldest first."""
+        with self._lock:
+            return list(self._by_id.values())
+
+    def finished_path(self, savepoint_id: str) -> str:
+        """Where a savepoint that finished well is; empty for any other."""
+        with self._lock:
+            savepoint = self._by_id.get(savepoint_id)
+        return savepoint.path if savepoint else ""
+
+    def _refusal(self) -> str:
+        if self._is_over():
+            return "the application has ended"
+        unfinished = [each for each in self._by_id.values() if each.state in _UNFINISHED]
+        return (
+            f"savepoint {unfinished[0].id} is {unfinished[0].state.value}; wait until it is done" if unfinished else ""
+        )
+
+    def _run(self, savepoint: Savepoint, directory: str) -> None:
+        self._move(replace(savepoint, state=SavepointState.RUNNING))
+        try:
+            path = self._save(directory)
+        except Exception as error:
+            logger.exception("savepoint %s failed", savepoint.id)
+            self._move(replace(savepoint, state=SavepointState.FAILED, message=str(error)))
+        else:
+            logger.info("savepoint %s complete path=%s", savepoint.id, path)
+            self._move(replace(savepoint, state=SavepointState.SUCCEEDED, path=path))
+
+    def _move(self, savepoint: Savepoint) -> None:
+        with self._lock:
+            self._put(savepoint)
+
+    def _put(self, savepoint: Savepoint) -> None:
+        self._by_id[savepoint.id] = savepoint
+        self._keep({"all": [{**asdict(each), "state": each.state.value} for each in self._by_id.values()]})
+
+
+def _restored(kept: Mapping[str, str]) -> Savepoint:
+    savepoint = Savepoint(kept["id"], SavepointState(kept["state"]), kept["path"], kept["message"])
+    if savepoint.state not in _UNFINISHED:
+        return savepoint
+    return replace(savepoint, state=SavepointState.FAILED, message="the AppMaster was restarted while it was written")

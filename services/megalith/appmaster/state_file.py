@@ -1,0 +1,76 @@
+"""What the AppMaster remembers over its own restarts: one JSON file, replaced whole at each change."""
+
+import fcntl
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+from megalith.runtime.files import write_atomically
+from megalith.wire.errors import AppMasterRunning
+
+logger = logging.getLogger(__name__)
+
+
+class StateFile:
+    """Sections of plain values, each owned by one part of the AppMaster.
+
+    Belongs to one application: what the file says of another one is forgotten at the first change, and a file that
+    cannot be read is kept beside it with the suffix .damaged. Without a path nothing outlives the process. `_lock`
+    guards the sections and the writing, so the file never goes back to an older state.
+    """
+
+    def __init__(self, path: Path | None, app_id: str) -> None:
+        self._path, self._app_id = path, app_id
+        self._lock = threading.Lock()
+        self._held: IO[str] | None = None
+        if path is not None:
+            self._hold(path)
+        self._sections: dict[str, dict[str, Any]] = self._read(path) if path is not None else {}
+
+    def section(self, name: str) -> dict[str, Any]:
+        """What was last put there; empty if nothing was."""
+        with self._lock:
+            return dict(self._sections.get(name, {}))
+
+    def put(self, name: str, values: dict[str, Any]) -> None:
+        """Remember; once this returns, a kill loses nothing of it."""
+        with self._lock:
+            self._sections[name] = values
+            if self._path is not None:
+                content = {"app_id": self._app_id, **self._sections}
+                write_atomically(self._path, json.dumps(content, indent=1).encode())
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _hold(self, path: Path) -> None:
+        """Refuse a second AppMaster. The kernel releases the lock when its holder dies, however it dies."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._held = open(path.with_name(f"{path.name}.lock"), "w")  # noqa: SIM115  # held open while this lives
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise AppMasterRunning(
+                f"{path}: a live AppMaster keeps its state there; stop that one, or give another --state-file"
+            ) from None
+
+    def _read(self, path: Path) -> dict[str, dict[str, Any]]:
+        try:
+            content = json.loads(path.read_text())
+            app_id, sections = content.pop("app_id"), {name: dict(values) for name, values in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            damaged = path.with_name(f"{path.name}.damaged")
+            path.rename(damaged)
+            logger.error("cannot read the state, starting without it error=%s kept=%s", error, damaged)
+            return {}
+        if app_id != self._app_id:
+            logger.info("the state is another application's, starting anew app_id=%s", app_id)
+            return {}
+        return sections

@@ -1,0 +1,127 @@
+"""Which processes of the job run, and which are started again after they died."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
+
+logger = logging.getLogger(__name__)
+
+_PRESENT_S = 5.0  # a supervisor calls twice a second; one silent for this long is gone
+_MAX_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """One process as whoever starts it sees it; `exit_status` counts once it does not run, negative for a signal."""
+
+    name: str
+    pid: int
+    starts: int
+    is_running: bool
+    exit_status: int = 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it died. A controller that exits by itself, with any status, has ended the job."""
+        if self.is_running:
+            return False
+        return self.exit_status < 0 if self.name == "controller" else self.exit_status != 0
+
+
+class Supervision:
+    """The restart policy, and what was last heard of the processes.
+
+    Decides from each report alone: a process says how often it was started, so an answer that got lost is given again
+    and never counted twice. `_lock` guards everything here.
+    """
+
+    def __init__(
+        self,
+        max_restarts: int,
+        kept: Mapping[str, Any],
+        keep: Callable[[dict[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keep, self._clock = keep, clock
+        self._lock = threading.Lock()
+        self._max_restarts = int(kept.get("max_restarts", max_restarts))
+        self._processes: tuple[ProcessState, ...] = ()
+        self._wanted: dict[str, int] = {}  # name -> starts when an operator asked: done once there are more
+        self._heard_at: float | None = None
+
+    @property
+    def max_restarts(self) -> int:
+        with self._lock:
+            return self._max_restarts
+
+    @max_restarts.setter
+    def max_restarts(self, count: int) -> None:
+        if count < 0:
+            raise InvalidRequest(f"max_restarts={count}: below 0; 0 = no restarts")
+        with self._lock:
+            self._max_restarts = count
+            self._keep({"max_restarts": count})
+        logger.info("restart policy max_restarts=%d", count)
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether somebody who can start and end processes has called lately."""
+        with self._lock:
+            return self._is_present()
+
+    def processes(self) -> tuple[ProcessState, ...]:
+        with self._lock:
+            return self._processes
+
+    def restarts(self) -> int:
+        """Starts beyond the first, of all processes."""
+        return sum(process.starts - 1 for process in self.processes())
+
+    def hear(self, processes: Sequence[ProcessState], is_over: bool) -> list[str]:
+        """Take a report; returns the names to start again. A malformed one is InvalidRequest and changes nothing."""
+        _check(processes)
+        with self._lock:
+            self._processes, self._heard_at = tuple(processes), self._clock()
+            starts = {process.name: process.starts for process in processes}
+            self._wanted = {name: asked for name, asked in self._wanted.items() if starts.get(name, asked + 1) <= asked}
+            return [] if is_over else [process.name for process in processes if self._is_to_start(process)]
+
+    def restart(self, name: str) -> None:
+        """Have a process that is down started again, whatever the policy says."""
+        with self._lock:
+            if not self._is_present():
+                raise NotSupervised(f"{name}: nobody supervises this job; start it with the command that started it")
+            process = next((process for process in self._processes if process.name == name), None)
+            if process is None:
+                raise NotFound(f"no process {name!r}; known are {', '.join(p.name for p in self._processes)}")
+            if process.is_running:
+                raise ProcessAlive(f"{name} runs as process {process.pid}; kill that one first")
+            self._wanted[name] = process.starts
+        logger.info("restart asked for process=%s", name)
+
+    def _is_present(self) -> bool:
+        return self._heard_at is not None and self._clock() - self._heard_at < _PRESENT_S
+
+    def _is_to_start(self, process: ProcessState) -> bool:
+        if process.is_running:
+            return False
+        return process.name in self._wanted or (process.has_failed and process.starts <= self._max_restarts)
+
+
+def _check(processes: Sequence[ProcessState]) -> None:
+    counts = Counter(process.name for process in processes)
+    for process in processes:
+        if not 0 < len(process.name) <= _MAX_NAME:
+            raise InvalidRequest(f"a process name of {len(process.name)} characters; 1 to {_MAX_NAME} are taken")
+        if counts[process.name] > 1:
+            raise InvalidRequest(f"process {process.name} occurs {counts[process.name]} times in one report")
+        if process.starts < 1 or process.pid < 0:
+            raise InvalidRequest(
+                f"process {process.name}: starts={process.starts} pid={process.pid}; starts begin at 1, a pid at 0"
+            )

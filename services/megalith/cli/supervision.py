@@ -1,0 +1,121 @@
+"""Keeping the processes of a local cluster alive: `up` and `train` report to the AppMaster and do what it says."""
+
+import time
+
+from rich.console import Console
+
+from megalith.cli.local import LocalCluster, LocalProcess, ProcessFailed
+from megalith.client import AppMaster, SupervisedProcess, Verdict
+from megalith.wire.errors import MegalithError
+
+_LOOK_S = 0.5
+_CALL_S = 1.0
+_PATIENCE_S = 15.0  # for the AppMaster's word about a process that died; it may be starting itself
+_CONTROLLER_S = 30.0  # for a controller that was started again to answer
+_GRACE_S = 20.0  # for processes to end after the job has, when its end named no time
+
+
+class Supervisor:
+    """The hands of the AppMaster: it decides which processes are started again, this starts them.
+
+    The AppMaster itself is started again here, up to `max_restarts` times. Not for use from several threads.
+    """
+
+    def __init__(self, cluster: LocalCluster, max_restarts: int, console: Console) -> None:
+        self._cluster, self._max_restarts, self._console = cluster, max_restarts, console
+        self._appmaster = AppMaster(None, str(cluster.model_dir), _CALL_S)
+        self._next_look = 0.0
+        self._died_at: dict[str, float] = {}  # deaths without the AppMaster's word, and since when
+        self._told: set[tuple[str, int]] = set()  # (process, start) whose end needs no more words
+        self._has_answered = False
+        self._end_by: float | None = None
+        self._controller_by = 0.0
+
+    def close(self) -> None:
+        self._appmaster.close()
+
+    @property
+    def is_controller_expected(self) -> bool:
+        """Whether a controller that does not answer may be back soon: it was started again, or may be."""
+        return time.monotonic() < self._controller_by or "controller" in self._died_at
+
+    def look(self, *, is_over: bool = False) -> None:
+        """See to the processes, at most twice a second; ProcessFailed when the job cannot go on without one.
+
+        Once the job `is_over`, processes may end as they like.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_S
+        dead = [process for process in self._cluster.processes if process.poll() is not None]
+        verdict = self._ask(dead)
+        for name in verdict.start if verdict else ():
+            self._start_again(name)
+        if verdict and verdict.is_over:
+            self._see_to_the_end(verdict, now)
+        elif not is_over:
+            self._see_to_the_appmaster()
+            for process in dead:
+                if process in self._cluster.processes:  # not started again
+                    self._see_to(process, verdict, now)
+
+    def _ask(self, dead: list[LocalProcess]) -> Verdict | None:
+        """The AppMaster's word on what is dead now; None while it does not answer."""
+        states = [
+            SupervisedProcess(each.name, each.pid, each.starts, each not in dead, (each in dead and each.poll()) or 0)
+            for each in self._cluster.processes
+        ]
+        try:
+            verdict = self._appmaster.supervise(states)
+        except MegalithError:
+            return None
+        self._has_answered = True
+        return verdict
+
+    def _start_again(self, name: str) -> None:
+        process = self._cluster.start_again(name)
+        if name == "controller":
+            self._controller_by = time.monotonic() + _CONTROLLER_S
+        self._died_at.pop(name, None)
+        self._console.print(
+            f"[yellow]{name} {_how(process.last_status)}; started again as process {process.pid}[/yellow]",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def _see_to_the_appmaster(self) -> None:
+        for process in self._cluster.processes:
+            if process.name == "appmaster" and process.poll() and process.starts <= self._max_restarts:
+                self._start_again(process.name)
+                return
+
+    def _see_to(self, process: LocalProcess, verdict: Verdict | None, now: float) -> None:
+        status = process.poll() or 0
+        if (process.name, process.starts) in self._told:
+            return
+        is_undecided = status != 0 and verdict is None and self._is_word_expected()
+        if is_undecided and now - self._died_at.setdefault(process.name, now) < _PATIENCE_S:
+            return
+        self._died_at.pop(process.name, None)
+        self._told.add((process.name, process.starts))
+        if status < 0 and process.name != "controller":
+            notice = f"{process.name} {_how(status)}; replace it with: {process.command}"
+            self._console.print(f"[yellow]{notice}[/yellow]", highlight=False, soft_wrap=True)
+        elif status != 0:
+            raise ProcessFailed(f"{process.name} exited with {status}; {process.log} ends with\n{process.last_lines()}")
+
+    def _is_word_expected(self) -> bool:
+        is_running = any(each.name == "appmaster" and each.poll() is None for each in self._cluster.processes)
+        return is_running and (self._has_answered or self._max_restarts > 0)
+
+    def _see_to_the_end(self, verdict: Verdict, now: float) -> None:
+        if self._end_by is None:
+            self._end_by = now + (verdict.grace_s or _GRACE_S)
+        if now > self._end_by:
+            how = "succeeded" if verdict.succeeded else "was killed"
+            raise ProcessFailed(f"the job {how} ({verdict.reason}), but its processes did not end in time")
+
+
+def _how(status: int) -> str:
+    return f"was killed (signal {-status})" if status < 0 else f"exited with {status}"

@@ -1,0 +1,129 @@
+"""`megalith up --restart`: processes killed with kill -9 are started again, and the job still ends well."""
+
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from megalith.cli.app import app as cli_app
+from support.processes import Processes, children_of
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def ctl(*arguments):
+    """`megalith ctl ...` without a process of its own: (status, stdout, stderr)."""
+    done = CliRunner().invoke(cli_app, ["ctl", *map(str, arguments)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def app(processes):
+    """`megalith ctl app ... --json` as a function: the answer, or the line of its error."""
+
+    def call(*arguments):
+        status, out, err = ctl("app", "--model-dir", processes.model_dir, "--json", *arguments)
+        return json.loads(out) if status == 0 else err
+
+    return call
+
+
+def child(cli, service, index=None):
+    """Process id of one service that `up` runs; None if it does not."""
+    wanted = {f"megalith.{service}", *([f"--index={index}"] if index is not None else [])}
+    return next((pid for pid in children_of(cli.pid) if wanted <= arguments(pid)), None)
+
+
+def arguments(pid):
+    return set(Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
+
+
+def kill_and_wait_for_the_next(cli, service, index=None):
+    victim = wait_until(lambda: child(cli, service, index), 30, f"{service} runs")
+    before = arguments(victim)
+    os.kill(victim, signal.SIGKILL)
+    successor = wait_until(
+        lambda: (pid := child(cli, service, index)) and pid != victim and pid, 60, f"{service} is started again"
+    )
+    assert arguments(successor) == before
+    return successor
+
+
+def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0(processes, app):
+    cli = processes.cli(
+        "up", "--model-dir", processes.model_dir, "--restart", 2, "--batch-size", 256, "--num-examples", 100_000
+    )
+    job = processes.job(60)
+    wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists() or cli.poll() is not None, 60)
+    wait_until(lambda: job.training_status() > 5, 60)
+    assert app("suspend") == {"ok": True}  # so that the data does not end before the faults do
+    for service, index in (("worker", 1), ("ps", 0), ("appmaster", None), ("controller", None), ("worker", 0)):
+        kill_and_wait_for_the_next(cli, service, index)
+    wait_until(lambda: job.status().phase == "running", 60)
+    assert app("resume") == {"ok": True}
+    restarts = wait_until(
+        lambda: {each["name"]: each["starts"] - 1 for each in app("status")["processes"]}, 20, "a supervised status"
+    )
+    assert restarts == {"controller": 1, "ps-0": 1, "ps-1": 0, "worker-0": 1, "worker-1": 1, "appmaster": 1}
+    assert cli.wait(100) == 0, cli.output()
+    assert cli.output().count("was killed (signal 9); started again as process") == 5
+
+
+def test_an_operator_drives_the_application(processes, app):
+    cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, "--ps", 1, "--workers", 1)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
+    job = processes.job()
+    wait_until(lambda: job.training_status() > 5, 60)
+    shown = wait_until(lambda: (status := app("status")) and status["is_supervised"] and status, 20)
+    assert (shown["final_status"], shown["max_restarts"], shown["phase"]) == ("UNDEFINED", 0, "running")
+    assert {each["name"] for each in shown["processes"]} == {"controller", "ps-0", "worker-0", "appmaster"}
+
+    saved = app("savepoint", "--wait", "--directory", processes.directory / "there")
+    assert (saved["state"], Path(saved["path"]).parent) == ("succeeded", processes.directory / "there")
+    assert "no savepoint '9'" in app("savepoint-status", "9")
+    assert "worker-0 runs as process" in app("restart", "worker-0")
+    assert "no process 'ps-7'; known are" in app("restart", "ps-7")
+
+    os.kill(child(cli, "worker", 0), signal.SIGKILL)
+    wait_until(lambda: "worker-0 was killed (signal 9); replace it with" in cli.output(), 20)
+    assert app("restart", "worker-0") == {"ok": True}
+    wait_until(lambda: child(cli, "worker", 0), 30)
+    assert app("restart-policy", 1) == {"ok": True}
+
+    # A controller that hangs does not keep an operator from killing the job.
+    os.kill(child(cli, "controller"), signal.SIGSTOP)
+    assert app("kill", "--reason", "enough", "--exit-code", 3, "--grace-s", 1) == {"ok": True}
+    assert cli.wait(40) == 1
+    assert "the job was killed (enough)" in " ".join(cli.output().split())
+    assert children_of(cli.pid) == []
+
+
+def test_ctl_app_says_what_is_wrong(processes):
+    status, out, err = ctl("--timeout-s", 0.2, "app", "--model-dir", processes.directory, "status")
+    assert (status, out) == (1, "")
+    assert "megalith ctl app status: no appmaster_server_addr.txt in" in err
+    status, _, err = ctl("--timeout-s", 0.5, "app", "--appmaster", "127.0.0.1:1", "kill")
+    assert status == 1
+    assert err.startswith("megalith ctl app kill: appmaster 127.0.0.1:1: ")
+    assert ctl("app", "explode")[0] == 2
+    assert ctl("app", "restart-policy", "-1")[0] == 2
+    _, help_text, _ = ctl("app", "--help")
+    for command in ("status", "kill", "succeed", "savepoint", "suspend", "resume", "restart-policy", "restart"):
+        assert command in help_text
+
+
+def test_the_appmaster_has_metrics_of_its_own(processes):
+    processes.start_controller()
+    appmaster = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
+    page = urllib.request.urlopen(f"http://{appmaster.reported('metrics')}/metrics", timeout=5).read().decode()
+    for metric in ("megalith_app_ended 0.0", "megalith_app_restarts 0.0", "megalith_app_last_heartbeat_seconds 0.0"):
+        assert metric in page
