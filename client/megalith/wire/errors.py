@@ -280,7 +280,8 @@ class InternalError(MegalithError):
 
 def all_errors(base: type[MegalithError] = MegalithError) -> list[type[MegalithError]]:
     """Every error class of this module, base first."""
-    return [base, *(error for child in base.__subclasses__() for error in all_errors(child))]
+    own = [child for child in base.__subclasses__() if child.__module__ == __name__]
+    return [base, *(error for child in own for error in all_errors(child))]
 
 
 def error_for(code: str) -> type[MegalithError]:
