@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from megalith.client import VariableConfig, connect, errors
+from megalith.controller import journal
 from megalith.protos import appmaster_pb2, appmaster_pb2_grpc
 from megalith.wire.channel import open_channel
 from support.processes import Processes
@@ -113,7 +114,7 @@ def test_a_killed_ps_is_replaced_from_the_checkpoint_and_training_goes_on(proces
     wait_for_steps(job)
     before = job.status()
     members["ps-1"].kill()
-    wait_until(lambda: job.status().phase == "forming")
+    wait_until(lambda: job.status().phase == "forming", 20)
     replacement = processes.start_member("ps", 1)
     wait_until(lambda: job.status().phase == "running", 30)
     wait_for_steps(job)
@@ -144,12 +145,40 @@ def test_a_killed_controller_is_replaced_and_training_goes_on(processes):
     job = processes.job()
     wait_for_steps(job)
     step = job.training_status()
+    epoch = job.status().epoch
     members["controller"].kill()
     processes.start_controller(num_ps=2, num_workers=2)
     wait_until(lambda: job.status().phase == "running", 40)
     wait_until(lambda: job.training_status() > step, 30)
     wait_for_steps(job)
+    assert job.status().epoch == epoch  # the same servers: the same map, and nobody had to look twice
     for name in ("worker-0", "worker-1", "ps-0", "ps-1"):
+        assert members[name].poll() is None
+
+
+def test_a_barrier_outlives_the_controller_that_placed_it(processes):
+    members = processes.start_cluster()
+    job = processes.job()
+    wait_for_steps(job)
+    job.stop()
+    wait_until(lambda: job.block_status() == ([0, 1], []), 20)
+    step = job.training_status()
+    wait_until(lambda: journal.read(processes.model_dir).global_step == step)
+    members["controller"].kill()
+    members["worker-1"].kill()
+    processes.start_controller(num_ps=2, num_workers=2)
+    replacement = processes.start_member("worker", 1, batch_size=256)
+    wait_until(lambda: job.block_status() == ([0, 1], []), 60)
+    status = job.status()
+    assert status.is_stopped
+    assert (status.phase, status.global_step) == ("running", step)
+    with pytest.raises(errors.BarrierAlreadyPlaced):
+        job.stop()
+    job.resume()
+    wait_for_steps(job)
+    position = int(replacement.reported("position"))
+    assert 0 < position <= step  # it went on where the killed one stood, which only the journal could tell
+    for name in ("worker-0", "ps-0", "ps-1"):
         assert members[name].poll() is None
 
 

@@ -49,6 +49,35 @@ PHASE_FINISHED: Phase.ValueType  # 4
 """All workers are done and the final checkpoint is written, or the job was ended."""
 Global___Phase: _TypeAlias = Phase  # noqa: Y015
 
+class _Standing:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Standing.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STANDING_UNSPECIFIED: _Standing.ValueType  # 0
+    STANDING_EXPECTED: _Standing.ValueType  # 1
+    """Never seen."""
+    STANDING_ALIVE: _Standing.ValueType  # 2
+    """Its session is open."""
+    STANDING_SUSPECT: _Standing.ValueType  # 3
+    """Its session was lost a moment ago; it may be back, and its work counts on."""
+    STANDING_DEAD: _Standing.ValueType  # 4
+    """Its session was lost for too long. A replacement, or itself, may take the place."""
+
+class Standing(_Standing, metaclass=_StandingEnumTypeWrapper): ...
+
+STANDING_UNSPECIFIED: Standing.ValueType  # 0
+STANDING_EXPECTED: Standing.ValueType  # 1
+"""Never seen."""
+STANDING_ALIVE: Standing.ValueType  # 2
+"""Its session is open."""
+STANDING_SUSPECT: Standing.ValueType  # 3
+"""Its session was lost a moment ago; it may be back, and its work counts on."""
+STANDING_DEAD: Standing.ValueType  # 4
+"""Its session was lost for too long. A replacement, or itself, may take the place."""
+Global___Standing: _TypeAlias = Standing  # noqa: Y015
+
 @_typing.final
 class SessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -104,6 +133,8 @@ class Register(_message.Message):
     INITIALIZED_EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     NUM_PS_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    GLOBAL_STEP_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
     index: _builtins.int
@@ -122,6 +153,10 @@ class Register(_message.Message):
     """Seconds between its reports: what silence means for it."""
     num_ps: _builtins.int
     """Parameter servers it expects in the cluster; 0 = takes what the controller says."""
+    job: _builtins.str
+    """The job it belongs to: as it was told, or as an earlier welcome said; empty = any."""
+    global_step: _builtins.int
+    """Workers: newest global step seen in a push reply; 0 = none."""
     def __init__(
         self,
         *,
@@ -134,10 +169,12 @@ class Register(_message.Message):
         initialized_epoch: _builtins.int = ...,
         heartbeat_s: _builtins.float = ...,
         num_ps: _builtins.int = ...,
+        job: _builtins.str = ...,
+        global_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "heartbeat_s", b"heartbeat_s", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +214,9 @@ class WorkerReport(_message.Message):
     IS_FINISHED_FIELD_NUMBER: _builtins.int
     INITIALIZED_EPOCH_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    BARRIER_ID_FIELD_NUMBER: _builtins.int
+    HAS_BEGUN_FIELD_NUMBER: _builtins.int
+    FAILOVERS_FIELD_NUMBER: _builtins.int
     global_step: _builtins.int
     """Newest global step it has seen in a push reply."""
     position: _builtins.int
@@ -195,6 +235,12 @@ class WorkerReport(_message.Message):
     """It is done with its share and takes no more steps."""
     initialized_epoch: _builtins.int
     """Chief: tables and variables exist on every ps of this epoch."""
+    barrier_id: _builtins.int
+    """The barrier that it waits at; 0 while it does not."""
+    has_begun: _builtins.bool
+    """It has been let through to its first step; before that position says nothing."""
+    failovers: _builtins.int
+    """Steps that it had to try again because servers were away, since it started."""
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Chief, once finished: figures of merit by name."""
@@ -212,10 +258,13 @@ class WorkerReport(_message.Message):
         is_finished: _builtins.bool = ...,
         initialized_epoch: _builtins.int = ...,
         results: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        barrier_id: _builtins.int = ...,
+        has_begun: _builtins.bool = ...,
+        failovers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["examples", b"examples", "examples_per_s", b"examples_per_s", "global_step", b"global_step", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "loss", b"loss", "position", b"position", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "loss", b"loss", "position", b"position", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -230,6 +279,11 @@ class PsReport(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     PULLS_FIELD_NUMBER: _builtins.int
     PUSHES_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
+    P99_S_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    COMPLAINT_FIELD_NUMBER: _builtins.int
     is_ready: _builtins.bool
     """State restored and kernels compiled."""
     rows: _builtins.int
@@ -240,6 +294,16 @@ class PsReport(_message.Message):
     """Pull calls answered since start."""
     pushes: _builtins.int
     """Push calls applied since start."""
+    requests_per_s: _builtins.float
+    """Calls answered, over the last few seconds."""
+    p99_s: _builtins.float
+    """99th percentile of their times, in seconds; 0 without calls."""
+    resident_bytes: _builtins.int
+    """Memory of the whole process; 0 = unknown on this system."""
+    memory_limit_bytes: _builtins.int
+    """What it may take; 0 = no limit."""
+    complaint: _builtins.str
+    """Why it is not healthy, for people; empty = healthy."""
     def __init__(
         self,
         *,
@@ -248,10 +312,15 @@ class PsReport(_message.Message):
         bytes: _builtins.int = ...,
         pulls: _builtins.int = ...,
         pushes: _builtins.int = ...,
+        requests_per_s: _builtins.float = ...,
+        p99_s: _builtins.float = ...,
+        resident_bytes: _builtins.int = ...,
+        memory_limit_bytes: _builtins.int = ...,
+        complaint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "is_ready", b"is_ready", "pulls", b"pulls", "pushes", b"pushes", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -380,8 +449,7 @@ class Welcome(_message.Message):
     MODEL_DIR_FIELD_NUMBER: _builtins.int
     RESTORE_FROM_FIELD_NUMBER: _builtins.int
     OWNERS_FIELD_NUMBER: _builtins.int
-    POSITION_FIELD_NUMBER: _builtins.int
-    GLOBAL_STEP_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
     num_ps: _builtins.int
     """Parameter servers in the cluster."""
     num_workers: _builtins.int
@@ -392,10 +460,8 @@ class Welcome(_message.Message):
     """Parameter servers: directory of the checkpoint to start from; empty = start empty."""
     owners: _builtins.bytes
     """As RoutingMap.owners: the buckets to restore, before there is a map."""
-    position: _builtins.int
-    """Workers: batches of the share that an earlier incarnation has done."""
-    global_step: _builtins.int
-    """Newest global step known."""
+    job: _builtins.str
+    """The job's name; the member says it when it comes back."""
     def __init__(
         self,
         *,
@@ -404,12 +470,11 @@ class Welcome(_message.Message):
         model_dir: _builtins.str = ...,
         restore_from: _builtins.str = ...,
         owners: _builtins.bytes = ...,
-        position: _builtins.int = ...,
-        global_step: _builtins.int = ...,
+        job: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["global_step", b"global_step", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "position", b"position", "restore_from", b"restore_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -423,7 +488,11 @@ class ClusterState(_message.Message):
     ROUTING_FIELD_NUMBER: _builtins.int
     BARRIER_FIELD_NUMBER: _builtins.int
     FINISHED_WORKERS_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    GLOBAL_STEP_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
+    global_step: _builtins.int
+    """Newest global step known when this was sent."""
     @_builtins.property
     def routing(self) -> _common_pb2.RoutingMap:
         """Unset until the first map."""
@@ -436,6 +505,10 @@ class ClusterState(_message.Message):
     def finished_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Workers that are done, and those lost for longer than the controller waits."""
 
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """By worker: batches of its share that are done. For a worker that has not begun."""
+
     def __init__(
         self,
         *,
@@ -443,10 +516,12 @@ class ClusterState(_message.Message):
         routing: _common_pb2.RoutingMap | None = ...,
         barrier: Global___Barrier | None = ...,
         finished_workers: _abc.Iterable[_builtins.int] | None = ...,
+        positions: _abc.Iterable[_builtins.int] | None = ...,
+        global_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "routing", b"routing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "phase", b"phase", "routing", b"routing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "global_step", b"global_step", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,19 +533,27 @@ class Barrier(_message.Message):
 
     IS_PLACED_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     is_placed: _builtins.bool
     """Workers block at their next step boundary while it is."""
     action: _builtins.str
-    """Why, as the placer said: "", "Save" or "Stop"."""
+    """What workers do about it, as the placer said: "", "Save" or "Stop"."""
+    id: _builtins.int
+    """Number of the newest barrier, counted from 1 over the whole job; 0 = there was none."""
+    reason: _builtins.str
+    """Who placed it, for people; empty while none is placed."""
     def __init__(
         self,
         *,
         is_placed: _builtins.bool = ...,
         action: _builtins.str = ...,
+        id: _builtins.int = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "is_placed", b"is_placed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "id", b"id", "is_placed", b"is_placed", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -613,6 +696,11 @@ class GetStatusResponse(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     NUM_PS_FIELD_NUMBER: _builtins.int
     NUM_WORKERS_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    UP_S_FIELD_NUMBER: _builtins.int
+    LAST_SAVE_FIELD_NUMBER: _builtins.int
+    NEXT_SAVE_S_FIELD_NUMBER: _builtins.int
+    NEXT_SAVE_STEP_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -633,6 +721,14 @@ class GetStatusResponse(_message.Message):
     """Parameter servers in the cluster."""
     num_workers: _builtins.int
     """Workers in the cluster."""
+    job: _builtins.str
+    """The job's name."""
+    up_s: _builtins.float
+    """Seconds since this controller started."""
+    next_save_s: _builtins.float
+    """Seconds until the next save by the clock; -1 = none is planned by the clock."""
+    next_save_step: _builtins.int
+    """Step at which the next save is due; 0 = none is planned by steps."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -644,6 +740,10 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The chief's figures of merit, once it is finished."""
+
+    @_builtins.property
+    def last_save(self) -> Global___LastSave:
+        """Unset until this controller has saved or tried to."""
 
     def __init__(
         self,
@@ -661,14 +761,55 @@ class GetStatusResponse(_message.Message):
         reason: _builtins.str = ...,
         num_ps: _builtins.int = ...,
         num_workers: _builtins.int = ...,
+        job: _builtins.str = ...,
+        up_s: _builtins.float = ...,
+        last_save: Global___LastSave | None = ...,
+        next_save_s: _builtins.float = ...,
+        next_save_step: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "epoch", b"epoch", "global_step", b"global_step", "last_checkpoint", b"last_checkpoint", "members", b"members", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class LastSave(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDED_AT_S_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ended_at_s: _builtins.float
+    """Unix time at which it was complete or had failed."""
+    seconds: _builtins.float
+    """How long it took."""
+    step: _builtins.int
+    """The step it is named after."""
+    path: _builtins.str
+    """Directory of the checkpoint; empty when it failed."""
+    error: _builtins.str
+    """Why it failed; empty = success."""
+    def __init__(
+        self,
+        *,
+        ended_at_s: _builtins.float = ...,
+        seconds: _builtins.float = ...,
+        step: _builtins.int = ...,
+        path: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_at_s", b"ended_at_s", "error", b"error", "path", b"path", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastSave: _TypeAlias = LastSave  # noqa: Y015
 
 @_typing.final
 class MemberStatus(_message.Message):
@@ -682,6 +823,8 @@ class MemberStatus(_message.Message):
     SILENT_S_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
     PS_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What it is."""
     index: _builtins.int
@@ -694,6 +837,10 @@ class MemberStatus(_message.Message):
     """Its session stream is alive."""
     silent_s: _builtins.float
     """Seconds since its last message."""
+    standing: Global___Standing.ValueType
+    """What the controller makes of it."""
+    buckets: _builtins.int
+    """Parameter servers: buckets that the map gives it; 0 without a map."""
     @_builtins.property
     def worker(self) -> Global___WorkerReport:
         """Workers: the last report."""
@@ -713,10 +860,12 @@ class MemberStatus(_message.Message):
         silent_s: _builtins.float = ...,
         worker: Global___WorkerReport | None = ...,
         ps: Global___PsReport | None = ...,
+        standing: Global___Standing.ValueType = ...,
+        buckets: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ps", b"ps", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "is_connected", b"is_connected", "metrics_address", b"metrics_address", "ps", b"ps", "role", b"role", "silent_s", b"silent_s", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "buckets", b"buckets", "index", b"index", "is_connected", b"is_connected", "metrics_address", b"metrics_address", "ps", b"ps", "role", b"role", "silent_s", b"silent_s", "standing", b"standing", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -727,16 +876,20 @@ class SaveRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DIRECTORY_FIELD_NUMBER: _builtins.int
+    HOLD_TRAINING_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     """Where the checkpoint goes; empty = the model directory."""
+    hold_training: _builtins.bool
+    """Place the barrier for the save, so that the checkpoint is one moment of all workers."""
     def __init__(
         self,
         *,
         directory: _builtins.str = ...,
+        hold_training: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "hold_training", b"hold_training"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -769,6 +922,52 @@ class SaveResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SaveResponse: _TypeAlias = SaveResponse  # noqa: Y015
+
+@_typing.final
+class PlaceBarrierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """"" = hold, "Save" = save your input, "Stop" = end your share when the barrier is removed. Others"""
+    reason: _builtins.str
+    """hold too and reach the task's on_barrier. At most 64 characters.
+    For people; empty = "operator".
+    """
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaceBarrierRequest: _TypeAlias = PlaceBarrierRequest  # noqa: Y015
+
+@_typing.final
+class PlaceBarrierResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Number of the barrier."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaceBarrierResponse: _TypeAlias = PlaceBarrierResponse  # noqa: Y015
 
 @_typing.final
 class EndJobRequest(_message.Message):

@@ -49,6 +49,11 @@ class CoordinationStub:
                 request_serializer=megalith_dot_protos_dot_coordination__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_coordination__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.PlaceBarrier = channel.unary_unary(
+                '/megalith.v1.Coordination/PlaceBarrier',
+                request_serializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierResponse.FromString,
+                _registered_method=True)
         self.Save = channel.unary_unary(
                 '/megalith.v1.Coordination/Save',
                 request_serializer=megalith_dot_protos_dot_coordination__pb2.SaveRequest.SerializeToString,
@@ -88,6 +93,14 @@ class CoordinationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlaceBarrier(self, request, context):
+        """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
+        ALREADY_EXISTS while a barrier is placed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Save(self, request, context):
         """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls.
         """
@@ -119,6 +132,11 @@ def add_CoordinationServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=megalith_dot_protos_dot_coordination__pb2.GetStatusRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_coordination__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'PlaceBarrier': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlaceBarrier,
+                    request_deserializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierResponse.SerializeToString,
             ),
             'Save': grpc.unary_unary_rpc_method_handler(
                     servicer.Save,
@@ -212,6 +230,33 @@ class Coordination:
             '/megalith.v1.Coordination/GetStatus',
             megalith_dot_protos_dot_coordination__pb2.GetStatusRequest.SerializeToString,
             megalith_dot_protos_dot_coordination__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlaceBarrier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.Coordination/PlaceBarrier',
+            megalith_dot_protos_dot_coordination__pb2.PlaceBarrierRequest.SerializeToString,
+            megalith_dot_protos_dot_coordination__pb2.PlaceBarrierResponse.FromString,
             options,
             channel_credentials,
             insecure,

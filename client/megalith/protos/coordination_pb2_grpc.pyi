@@ -41,6 +41,10 @@ class CoordinationStub:
     """The routing map for clients that are not members. Idempotent. UNAVAILABLE until every ps is ready."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.GetStatusRequest, _coordination_pb2.GetStatusResponse]
     """Everything that `megalith ctl status` shows. Idempotent."""
+    PlaceBarrier: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.PlaceBarrierRequest, _coordination_pb2.PlaceBarrierResponse]
+    """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
+    ALREADY_EXISTS while a barrier is placed.
+    """
     Save: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.SaveRequest, _coordination_pb2.SaveResponse]
     """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls."""
     EndJob: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.EndJobRequest, _coordination_pb2.EndJobResponse]
@@ -59,6 +63,10 @@ class CoordinationAsyncStub(CoordinationStub):
     """The routing map for clients that are not members. Idempotent. UNAVAILABLE until every ps is ready."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_coordination_pb2.GetStatusRequest, _coordination_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Everything that `megalith ctl status` shows. Idempotent."""
+    PlaceBarrier: _aio.UnaryUnaryMultiCallable[_coordination_pb2.PlaceBarrierRequest, _coordination_pb2.PlaceBarrierResponse]  # type: ignore[assignment]
+    """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
+    ALREADY_EXISTS while a barrier is placed.
+    """
     Save: _aio.UnaryUnaryMultiCallable[_coordination_pb2.SaveRequest, _coordination_pb2.SaveResponse]  # type: ignore[assignment]
     """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls."""
     EndJob: _aio.UnaryUnaryMultiCallable[_coordination_pb2.EndJobRequest, _coordination_pb2.EndJobResponse]  # type: ignore[assignment]
@@ -92,6 +100,16 @@ class CoordinationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordination_pb2.GetStatusResponse, _abc.Awaitable[_coordination_pb2.GetStatusResponse]]:
         """Everything that `megalith ctl status` shows. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def PlaceBarrier(
+        self,
+        request: _coordination_pb2.PlaceBarrierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordination_pb2.PlaceBarrierResponse, _abc.Awaitable[_coordination_pb2.PlaceBarrierResponse]]:
+        """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
+        ALREADY_EXISTS while a barrier is placed.
+        """
 
     @_abc_1.abstractmethod
     def Save(

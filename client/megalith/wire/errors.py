@@ -37,6 +37,7 @@
     |- LimitExceeded         too much at once
     |  '- MessageTooLarge
     |- SaveFailed            a checkpoint could not be written; it does not exist
+    |  '- ShardLost              a ps went away meanwhile; save again
     |- CheckpointDamaged     a checkpoint that cannot be trusted; an operator looks
     '- InternalError         unforeseen; the traceback is in the server's log
 
@@ -264,6 +265,12 @@ class SaveFailed(MegalithError):
     """A checkpoint was not completed. Nothing refers to it; the previous one stands."""
 
     code = "save_failed"
+
+
+class ShardLost(SaveFailed):
+    """A ps was lost while it wrote its shard; a save succeeds again once it is replaced."""
+
+    code = "shard_lost"
 
 
 class CheckpointDamaged(MegalithError):

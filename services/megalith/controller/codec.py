@@ -1,10 +1,12 @@
 """Controller values to and from protobuf messages."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from megalith.controller.barrier import BarrierState
 from megalith.controller.directives import ClusterState, Phase
-from megalith.controller.roster import Place, PsLoad, Registration, Role, WorkerProgress
+from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
+from megalith.controller.saves import SaveRecord
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.runtime.manifest import ShardFile
 from megalith.wire import codec
@@ -17,6 +19,12 @@ _PHASES = {
     Phase.INITIALIZING: coordination_pb2.PHASE_INITIALIZING,
     Phase.RUNNING: coordination_pb2.PHASE_RUNNING,
     Phase.FINISHED: coordination_pb2.PHASE_FINISHED,
+}
+_STANDINGS = {
+    Standing.EXPECTED: coordination_pb2.STANDING_EXPECTED,
+    Standing.ALIVE: coordination_pb2.STANDING_ALIVE,
+    Standing.SUSPECT: coordination_pb2.STANDING_SUSPECT,
+    Standing.DEAD: coordination_pb2.STANDING_DEAD,
 }
 
 
@@ -36,6 +44,8 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         initialized_epoch=message.initialized_epoch,
         num_ps=message.num_ps,
         heartbeat_s=message.heartbeat_s,
+        job=message.job,
+        global_step=message.global_step,
     )
 
 
@@ -51,11 +61,14 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
         is_finished=message.is_finished,
         initialized_epoch=message.initialized_epoch,
         results=dict(message.results),
+        barrier_id=message.barrier_id,
+        has_begun=message.has_begun,
+        failovers=message.failovers,
     )
 
 
 def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
-    return PsLoad(message.is_ready, message.rows, message.bytes, message.pulls, message.pushes)
+    return PsLoad(**{field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)})
 
 
 def decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:
@@ -69,22 +82,37 @@ def encode_phase(phase: Phase) -> "coordination_pb2.Phase.ValueType":
 def encode_state(state: ClusterState) -> coordination_pb2.ClusterState:
     message = coordination_pb2.ClusterState(
         phase=encode_phase(state.phase),
-        barrier=coordination_pb2.Barrier(is_placed=state.is_barrier_placed, action=state.barrier_action),
+        barrier=encode_barrier(state.barrier),
         finished_workers=state.finished_workers,
+        positions=state.positions,
+        global_step=state.global_step,
     )
     if state.routing is not None:
         message.routing.CopyFrom(codec.routing_to_proto(state.routing))
     return message
 
 
-def encode_place(place: Place, now: float) -> coordination_pb2.MemberStatus:
+def encode_barrier(barrier: BarrierState) -> coordination_pb2.Barrier:
+    return coordination_pb2.Barrier(**dataclasses.asdict(barrier))
+
+
+def encode_save(record: SaveRecord | None) -> coordination_pb2.LastSave | None:
+    return None if record is None else coordination_pb2.LastSave(**dataclasses.asdict(record))
+
+
+def encode_place(
+    place: Place, standing: Standing, silent_s: float, buckets: Mapping[int, int]
+) -> coordination_pb2.MemberStatus:
+    """`buckets` counts the map's buckets by ps index."""
     message = coordination_pb2.MemberStatus(
         role=_ROLE_TAGS[place.role],
         index=place.index,
         address=place.address,
         metrics_address=place.metrics_address,
         is_connected=place.is_connected,
-        silent_s=now - place.last_seen if place.address else 0.0,
+        silent_s=silent_s,
+        standing=_STANDINGS[standing],
+        buckets=buckets.get(place.index, 0) if place.role is Role.PS else 0,
     )
     if place.role is Role.WORKER:
         message.worker.CopyFrom(coordination_pb2.WorkerReport(**dataclasses.asdict(place.progress)))

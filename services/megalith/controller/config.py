@@ -25,8 +25,18 @@ class ControllerConfig:
     silence_s: float = setting(
         "A member silent for this long has lost its place; shorter heals faster, longer forgives pauses.", 10.0
     )
+    suspect_s: float = setting(
+        "A member whose session is lost is suspect for this long, then dead; shorter notices a loss earlier.",
+        5.0,
+    )
     lost_worker_s: float = setting("A lost worker that nobody replaces counts as finished after this long.", 300.0)
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
+    save_hold_s: float = setting(
+        "Longest wait for workers to block when a save is to hold training; it then goes on without them.", 30.0
+    )
+    save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
+    save_every_steps: int = setting("Steps between two saves; 0 = none. Not together with --save-every-s.", 0)
+    job: str = setting("Name of the job; members of another one are refused. Empty = the model directory.", "")
     stay_up: bool = setting("Go on serving after the last worker is done, until told to exit.", False)
     server: ControllerServerSettings = field(default_factory=ControllerServerSettings)
 
@@ -35,6 +45,12 @@ class ControllerConfig:
             raise InvalidSetting(f"--num-ps={self.num_ps}: outside 1..1024")
         if self.num_workers < 0:
             raise InvalidSetting(f"--num-workers={self.num_workers}: below 0")
-        for name in ("silence_s", "lost_worker_s", "save_timeout_s"):
+        if self.save_every_s < 0 or self.save_every_steps < 0:
+            raise InvalidSetting("--save-every-s and --save-every-steps: below 0")
+        if self.save_every_s and self.save_every_steps:
+            raise InvalidSetting(
+                f"--save-every-s={self.save_every_s} and --save-every-steps={self.save_every_steps}: give one of them"
+            )
+        for name in ("silence_s", "suspect_s", "lost_worker_s", "save_timeout_s", "save_hold_s"):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")

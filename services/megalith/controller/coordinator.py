@@ -2,7 +2,7 @@
 
 FORMING --all ps ready--> INITIALIZING --chief created tables--> RUNNING --all workers done, saved--> FINISHED
    ^                          |  ^                                  |
-   '-------- ps lost ---------'  '-- ps replaced: epoch + 1 --------'
+   '--- ps dead or replaced --'  '---- new ps ready: epoch + 1 -----'
 """
 
 import itertools
@@ -10,23 +10,37 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from megalith.controller.barrier import Barrier
-from megalith.controller.directives import ClusterState, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder, Welcome
-from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, WorkerProgress
+from megalith.controller.barrier import Barrier, BarrierState
+from megalith.controller.directives import ClusterState, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
+from megalith.controller.journal import Journal, JournaledMember
+from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.wire import routing
-from megalith.wire.errors import NotReady
+from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the coordinator waits for members, in seconds."""
+
+    silence_s: float  # an open session that says nothing
+    suspect_s: float  # a lost session, before its member counts as dead
+    lost_worker_s: float  # a dead worker, before its share counts as done
 
 
 class Coordinator:
     """Every decision of the controller about membership, made under one lock.
 
     The lock guards everything here; the condition on it is notified at each change. `send` functions of sessions are
-    called under it, so each session sees directives in the order of the decisions; they only enqueue.
+    called under it, so each session sees directives in the order of the decisions; they only enqueue. `wake_journal`
+    is called under it too; `flush_journal` is called without it and returns once the newest state is on disk.
+
+    With the `journal` of a controller that died, its members are suspects that may come back: the first one that does
+    proves that the run goes on, with its map, barrier, step and positions. If none does, this is a new run.
     """
 
     def __init__(
@@ -34,13 +48,19 @@ class Coordinator:
         num_ps: int,
         num_workers: int,
         *,
-        silence_s: float,
-        lost_worker_s: float,
+        patience: Patience,
+        job: str = "",
+        checkpoint_step: int = 0,
+        journal: Journal | None = None,
+        wake_journal: Callable[[], None] = lambda: None,
+        flush_journal: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._silence_s, self._lost_worker_s = clock, silence_s, lost_worker_s
+        self.job = job
+        self._clock, self._patience, self._checkpoint_step = clock, patience, checkpoint_step
+        self._wake_journal, self._flush_journal = wake_journal, flush_journal
         self._changed = threading.Condition()
-        self._roster = Roster(num_ps, num_workers, taken_silence_s=min(3.0, silence_s))
+        self._roster = Roster(num_ps, num_workers, taken_silence_s=min(3.0, patience.silence_s))
         self._barrier = Barrier()
         self._sessions: dict[int, tuple[Place, Send]] = {}
         self._session_ids = itertools.count(1)
@@ -49,28 +69,36 @@ class Coordinator:
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
         self._epoch_floor = 0  # the newest epoch that any member has seen, also under an earlier controller
         self._initialized_epoch = 0
-        self._global_step = 0
+        self._global_step = checkpoint_step
         self._outcome: tuple[bool, str] | None = None
+        self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
+        self._watched_at: float | None = None
+        self._awaited: frozenset[str] = frozenset()  # incarnations, one of which proves that the journal's run goes on
+        if journal is not None:
+            self._recover(journal)
 
     # --- sessions ---
 
-    def join(self, registration: Registration, send: Send) -> Welcome:
-        """Seat a process; from now on `send` gets every directive, the first being the current state."""
+    def join(self, registration: Registration, send: Send) -> int:
+        """Seat a process and return its session; `send` gets every directive, the first being the current state."""
         with self._changed:
+            self._check_job(registration)
             place = self._roster.take(registration, self._clock())
             self._drop_sessions_of(place)
             self._epoch_floor = max(self._epoch_floor, registration.epoch)
             if self._routing is not None and self._epoch_floor > self._routing.epoch:
                 self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
             if registration.role is Role.WORKER:
+                self._global_step = max(self._global_step, registration.global_step)
                 self._initialized_epoch = max(self._initialized_epoch, registration.initialized_epoch)
-                place.progress = replace(place.progress, is_blocked=False, is_finished=False)
+                place.progress = replace(place.progress, is_blocked=False, barrier_id=0, is_finished=False)
             session = next(self._session_ids)
             self._settle()
             self._sessions[session] = (place, send)
             send(self._state())
             logger.info("joined role=%s index=%d address=%s", place.role, place.index, place.address)
-            return Welcome(session, place.progress.position, self._global_step)
+            self._wake_journal()
+            return session
 
     def leave(self, session: int) -> None:
         """The stream of that session is over. Leaving twice, or after a replacement, changes nothing."""
@@ -88,22 +116,38 @@ class Coordinator:
             )
             self._settle()
 
-    def drop_silent(self) -> None:
-        """Let go of members whose stream is open but who have said nothing for too long."""
+    def watch(self) -> None:
+        """Look at the time: let go of members that are silent, and draw the consequences of suspects that died."""
         with self._changed:
             now = self._clock()
-            silent = {s: send for s, (place, send) in self._sessions.items() if place.is_silent(now, self._silence_s)}
+            self._forgive_own_pause(now)
+            silence_s = self._patience.silence_s
+            silent = {s: send for s, (place, send) in self._sessions.items() if place.is_silent(now, silence_s)}
         for session, send in silent.items():
             self.leave(session)
             send(SessionEnd())  # should it wake up, it learns that its place is gone
         with self._changed:
-            self._settle()  # a worker may have been lost for long enough to count as finished
+            self._settle()
+
+    def _forgive_own_pause(self, now: float) -> None:
+        """A controller that did not run heard nobody: what looks like their silence was its own."""
+        pause_s = now - (now if self._watched_at is None else self._watched_at)
+        self._watched_at = now
+        if pause_s > min(self._patience.silence_s, self._patience.suspect_s) / 2:
+            logger.warning("this controller did not run for %.1f s; members are given that time", pause_s)
+            for place in (*self._roster.ps, *self._roster.workers):
+                place.last_seen += pause_s
 
     def report_worker(self, session: int, progress: WorkerProgress) -> None:
         with self._changed:
             place = self._heard(session)
             if place is None:
                 return
+            if not progress.has_begun:
+                before = place.progress
+                progress = replace(progress, position=before.position, total_batches=before.total_batches)
+            if progress.is_blocked and not place.progress.is_blocked:
+                self._wake_journal()  # at a barrier the journal is exact
             place.progress = progress
             self._global_step = max(self._global_step, progress.global_step)
             self._initialized_epoch = max(self._initialized_epoch, progress.initialized_epoch)
@@ -115,12 +159,25 @@ class Coordinator:
             if place is None:
                 return
             place.load = load
+            self._look_at_health()
             self._settle()
 
     def is_alive(self, session: int) -> bool:
         """Whether that session still holds its place."""
         with self._changed:
             return session in self._sessions
+
+    @property
+    def has_members(self) -> bool:
+        with self._changed:
+            return bool(self._sessions)
+
+    def _check_job(self, registration: Registration) -> None:
+        if registration.job not in ("", self.job):
+            raise NotInCluster(
+                f"{registration.role} {registration.index} belongs to job {registration.job}, this controller runs "
+                f"{self.job}; correct --controller or --job"
+            )
 
     def _heard(self, session: int) -> Place | None:
         place, _ = self._sessions.get(session, (None, None))
@@ -134,19 +191,54 @@ class Coordinator:
             send(ShutdownOrder(f"{place.role} {place.index} was taken over by {place.address}"))
             send(SessionEnd())
 
+    def _look_at_health(self) -> None:
+        """Hold training when a ps complains; each complaint is made once."""
+        ill = [place for place in self._roster.ps if place.is_connected and place.load.complaint]
+        news = [place for place in ill if (place.index, place.incarnation) not in self._unhealthy]
+        self._unhealthy = {(place.index, place.incarnation) for place in ill}
+        if not news:
+            return
+        logger.error("PS are not healthy:\n%s", "\n".join(f"ps {place.index}: {place.load.complaint}" for place in ill))
+        # In the reference a barrier that is placed already ends the check for good; here it is left as it is.
+        if not self._barrier.state.is_placed:
+            self._barrier.place(reason=f"ps {news[0].index}: {news[0].load.complaint}")
+
     # --- operators ---
 
-    def place_barrier(self, action: str = "") -> None:
+    def place_barrier(self, action: str = "", reason: str = "") -> BarrierState:
         with self._changed:
-            self._barrier.place(action)
-            logger.info("barrier placed action=%r step=%d", action, self._global_step)
+            placed = self._barrier.place(action, reason or "operator")
+            logger.info("barrier placed id=%d action=%r reason=%s", placed.id, action, placed.reason)
             self._settle()
+        self._flush_journal()
+        return placed
 
     def remove_barrier(self) -> None:
         with self._changed:
+            if self._barrier.state.is_placed:
+                logger.info("barrier removed id=%d step=%d", self._barrier.state.id, self._global_step)
             self._barrier.remove()
-            logger.info("barrier removed step=%d", self._global_step)
             self._settle()
+        self._flush_journal()
+
+    def hold(self, action: str, reason: str, timeout_s: float) -> Callable[[], None]:
+        """Place the barrier and wait, at most `timeout_s`, until no worker can take a step; returns how to let go.
+
+        A barrier that somebody else holds is waited for too, and is left to them.
+        """
+        try:
+            placed = self.place_barrier(action, reason)
+        except BarrierAlreadyPlaced:
+            logger.info("the barrier is held by another; it stays after: %s", reason)
+            placed = None
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._moving_workers(), timeout_s):
+                logger.warning("workers not blocked after %.0f s: %s; going on", timeout_s, self._moving_workers())
+        return lambda: self._let_go(placed)
+
+    def _let_go(self, placed: BarrierState | None) -> None:
+        if placed is not None and self.state().barrier.id == placed.id:
+            self.remove_barrier()
 
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices; see GetBlockStatusResponse."""
@@ -156,23 +248,30 @@ class Coordinator:
 
     def _is_blocked(self, place: Place) -> bool:
         # Slot 0 of the reference is the barrier itself; with a chief connected the chief's own word is better.
+        barrier, said = self._barrier.state, place.progress
         if place.index == 0 and not place.is_connected:
-            return self._barrier.is_placed
-        return place.is_connected and place.progress.is_blocked
+            return barrier.is_placed
+        return place.is_connected and barrier.is_placed and said.is_blocked and said.barrier_id == barrier.id
+
+    def _moving_workers(self) -> list[int]:
+        """Workers that may take a step: not those that are done, dead or never came."""
+        possible = (Standing.ALIVE, Standing.SUSPECT)
+        return [
+            place.index
+            for place in self._roster.workers
+            if self._standing(place) in possible
+            and not place.progress.is_finished
+            and not (place.is_connected and self._is_blocked(place))
+        ]
 
     @property
     def global_step(self) -> int:
         with self._changed:
             return self._global_step
 
-    def raise_global_step(self, step: int) -> None:
-        """A restored checkpoint stands at this step."""
-        with self._changed:
-            self._global_step = max(self._global_step, step)
-
     def current_routing(self) -> Routing:
         with self._changed:
-            if self._routing is None:
+            if self._routing is None or self._awaited:
                 missing = [place.index for place in self._roster.ps if not self._is_ready(place)]
                 raise NotReady(f"the cluster is forming: waiting for ps {missing}")
             return self._routing
@@ -181,19 +280,25 @@ class Coordinator:
         with self._changed:
             return self._state()
 
-    def places(self) -> tuple[list[Place], float]:
-        """Copies of all places, and the clock they are to be read against."""
+    def places(self) -> list[tuple[Place, Standing, float]]:
+        """Copies of all places, with what is made of each and the seconds since it was last heard."""
         with self._changed:
-            return [replace(place) for place in (*self._roster.ps, *self._roster.workers)], self._clock()
+            now = self._clock()
+            return [
+                (replace(place), self._standing(place), now - place.last_seen if place.address else 0.0)
+                for place in (*self._roster.ps, *self._roster.workers)
+            ]
 
     # --- saves and the end ---
 
     def order_save(self, order: SaveOrder) -> list[int]:
         """Tell every ps to write its shard; returns their sessions. NotReady unless all of them are ready."""
         with self._changed:
-            missing = [place.index for place in self._roster.ps if not self._is_ready(place)]
+            missing = [p.index for p in self._roster.ps if not (p.is_connected and self._is_ready(p))]
             if missing or self._routing is None:
                 raise NotReady(f"cannot save: waiting for ps {missing}")
+            if self._phase() is Phase.INITIALIZING:
+                raise NotReady("cannot save: the chief has not created all tables yet")
             by_place = {id(place): (session, send) for session, (place, send) in self._sessions.items()}
             targets = [by_place[id(place)] for place in self._roster.ps]
             for _, send in targets:
@@ -248,21 +353,89 @@ class Coordinator:
             for _, send in self._sessions.values():
                 send(SessionEnd())
 
+    # --- what survives this controller ---
+
+    def journal(self) -> Journal:
+        """What the next controller must know if this one dies now."""
+        with self._changed:
+            return Journal(
+                job=self.job,
+                epoch=max(self._epoch_floor, self._routing.epoch if self._routing else 0),
+                initialized_epoch=self._initialized_epoch,
+                global_step=self._global_step,
+                barrier=self._barrier.state,
+                routed=self._routed_incarnations,
+                ps=tuple(JournaledMember(place.address, place.incarnation) for place in self._roster.ps),
+                workers=tuple(
+                    JournaledMember(
+                        place.address, place.incarnation, place.progress.position, place.progress.total_batches
+                    )
+                    for place in self._roster.workers
+                ),
+            )
+
+    def _recover(self, journal: Journal) -> None:
+        """Take up what an earlier controller knew. Its members are suspects from now on."""
+        self._epoch_floor = journal.epoch
+        places, members = (*self._roster.ps, *self._roster.workers), (*journal.ps, *journal.workers)
+        if (len(journal.ps), len(journal.workers)) != (len(self._roster.ps), len(self._roster.workers)):
+            logger.warning(
+                "the last controller ran %d ps and %d workers; this is a new run", len(journal.ps), len(journal.workers)
+            )
+            return
+        for place, member in zip(places, members, strict=True):
+            place.address, place.incarnation = member.address, member.incarnation
+            place.last_seen = self._clock()
+            place.load = PsLoad(is_ready=member.incarnation in journal.routed)
+            place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
+        self._awaited = journal.incarnations
+        self._barrier.restore(journal.barrier)
+        self._global_step = max(self._global_step, journal.global_step)
+        self._initialized_epoch = journal.initialized_epoch
+        if self._awaited and journal.routed == tuple(member.incarnation for member in journal.ps):
+            addresses = tuple(member.address for member in journal.ps)
+            self._routing = Routing(journal.epoch, addresses, routing.even_owners(len(addresses)))
+            self._routed_incarnations = journal.routed
+
+    def _decide_recovery(self) -> None:
+        """Whether the run of the journal goes on: it does once one of its members is back."""
+        if not self._awaited:
+            return
+        known = [p for p in (*self._roster.ps, *self._roster.workers) if p.incarnation in self._awaited]
+        if any(place.is_connected for place in known):
+            self._awaited = frozenset()
+            barrier = self._barrier.state
+            logger.info(
+                "recovered epoch=%d step=%d barrier=%s",
+                self._routing.epoch if self._routing else 0,
+                self._global_step,
+                f"{barrier.id} placed by {barrier.reason}" if barrier.is_placed else "none",
+            )
+        elif not any(self._standing(place) is Standing.SUSPECT for place in known):
+            logger.info("no process of the last run is left; this is a new run")
+            self._awaited, self._routing, self._routed_incarnations = frozenset(), None, ()
+            self._initialized_epoch, self._global_step = 0, self._checkpoint_step
+            self._barrier.remove()
+            for place in self._roster.workers:
+                place.progress = replace(place.progress, position=0, total_batches=0)
+
     # --- the state machine ---
 
     def _settle(self) -> None:
         """Draw the consequences of a change and tell everyone who must know. Called under the lock."""
+        self._decide_recovery()
         self._update_routing()
         state = self._state()
-        told = (state.phase, state.routing and state.routing.epoch, self._barrier.is_placed, state.finished_workers)
+        told = (state.phase, state.routing and state.routing.epoch, state.barrier, state.finished_workers)
         if told != self._told:
             self._told = told
             for _, send in self._sessions.values():
                 send(state)
+            self._wake_journal()
         self._changed.notify_all()
 
     def _update_routing(self) -> None:
-        if not all(self._is_ready(place) for place in self._roster.ps):
+        if self._awaited or not all(self._is_ready(place) for place in self._roster.ps):
             return
         # A ps that is back at its old address is another process without the old one's rows: that is a new map too.
         incarnations = tuple(place.incarnation for place in self._roster.ps)
@@ -275,13 +448,17 @@ class Coordinator:
         self._routing = Routing(epoch, addresses, routing.even_owners(len(addresses)))
         logger.info("routing epoch=%d ps=%s", epoch, ",".join(addresses))
 
+    def _standing(self, place: Place) -> Standing:
+        return place.standing(self._clock(), self._patience.suspect_s)
+
     def _is_ready(self, place: Place) -> bool:
-        return place.is_connected and place.load.is_ready
+        """Restored, and not known to be gone: the data path may work for a suspect whose session alone was lost."""
+        return place.load.is_ready and self._standing(place) in (Standing.ALIVE, Standing.SUSPECT)
 
     def _phase(self) -> Phase:
         if self._outcome is not None:
             return Phase.FINISHED
-        if self._routing is None or not all(self._is_ready(place) for place in self._roster.ps):
+        if self._awaited or self._routing is None or not all(self._is_ready(place) for place in self._roster.ps):
             return Phase.FORMING
         if self._roster.workers and self._initialized_epoch < self._routing.epoch:
             return Phase.INITIALIZING
@@ -291,16 +468,19 @@ class Coordinator:
         if place.progress.is_finished:
             return True
         was_lost = not place.is_connected and place.address != ""
-        return was_lost and self._clock() - place.last_seen > self._lost_worker_s
+        return was_lost and self._clock() - place.last_seen > self._patience.lost_worker_s
 
     def _are_workers_done(self) -> bool:
-        return bool(self._roster.workers) and all(self._is_finished(place) for place in self._roster.workers)
+        """The chief waits for the others before it is finished, but not for ever: its word ends the job."""
+        workers = self._roster.workers
+        return bool(workers) and (workers[0].progress.is_finished or all(map(self._is_finished, workers)))
 
     def _state(self) -> ClusterState:
         return ClusterState(
             phase=self._phase(),
             routing=self._routing,
-            is_barrier_placed=self._barrier.is_placed,
-            barrier_action=self._barrier.action,
+            barrier=self._barrier.state,
             finished_workers=tuple(p.index for p in self._roster.workers if self._is_finished(p)),
+            positions=tuple(place.progress.position for place in self._roster.workers),
+            global_step=self._global_step,
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from megalith.controller.barrier import BarrierState
 from megalith.wire.routing import Routing
 
 
@@ -22,9 +23,10 @@ class ClusterState:
 
     phase: Phase
     routing: Routing | None
-    is_barrier_placed: bool
-    barrier_action: str
+    barrier: BarrierState
     finished_workers: tuple[int, ...]
+    positions: tuple[int, ...]
+    global_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,3 @@ class SessionEnd:
 
 Directive = ClusterState | SaveOrder | ShutdownOrder | SessionEnd
 Send = Callable[[Directive], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """What a member needs to begin."""
-
-    session: int
-    position: int
-    global_step: int

@@ -1,7 +1,7 @@
 """Who is in the cluster: the members the job expects, who holds each place, and what they last said."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 from megalith.wire.errors import IndexTaken, NotInCluster
 
@@ -9,6 +9,15 @@ from megalith.wire.errors import IndexTaken, NotInCluster
 class Role(StrEnum):
     PS = "ps"
     WORKER = "worker"
+
+
+class Standing(Enum):
+    """What the controller makes of a place's holder."""
+
+    EXPECTED = "expected"  # nobody has held it yet
+    ALIVE = "alive"  # its session is open
+    SUSPECT = "suspect"  # its session was lost a moment ago; it may be back, and its work counts on
+    DEAD = "dead"  # lost for too long: nothing is to be expected of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,9 @@ class WorkerProgress:
     is_finished: bool = False
     initialized_epoch: int = 0
     results: dict[str, float] = field(default_factory=dict)
+    barrier_id: int = 0
+    has_begun: bool = False
+    failovers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,11 @@ class PsLoad:
     bytes: int = 0
     pulls: int = 0
     pushes: int = 0
+    requests_per_s: float = 0.0
+    p99_s: float = 0.0
+    resident_bytes: int = 0
+    memory_limit_bytes: int = 0
+    complaint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,8 @@ class Registration:
     initialized_epoch: int = 0
     num_ps: int = 0
     heartbeat_s: float = 0.0
+    job: str = ""
+    global_step: int = 0
 
 
 @dataclass(slots=True)
@@ -71,6 +90,13 @@ class Place:
     def is_silent(self, now: float, limit_s: float) -> bool:
         """Not heard of for `limit_s`, and for three of its own heart-beats."""
         return now - self.last_seen > max(limit_s, 3 * self.heartbeat_s)
+
+    def standing(self, now: float, suspect_s: float) -> Standing:
+        if self.is_connected:
+            return Standing.ALIVE
+        if not self.address:
+            return Standing.EXPECTED
+        return Standing.SUSPECT if now - self.last_seen <= suspect_s else Standing.DEAD
 
 
 class Roster:

@@ -14,7 +14,7 @@ from megalith.controller.directives import SaveOrder
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
-from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed
+from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed, ShardLost
 
 logger = logging.getLogger(__name__)
 
@@ -28,33 +28,79 @@ class SavedCheckpoint:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class SaveRecord:
+    """How the last save went. `path` is empty when it failed, `error` when it did not."""
+
+    ended_at_s: float
+    seconds: float
+    step: int
+    path: str = ""
+    error: str = ""
+
+
 class Saver:
     """One save at a time, in the order of the calls.
 
-    `_turn` is held for a whole save. `_answered` guards what the sessions of the current save have answered.
+    `_turn` is held for a whole save. `_answered` guards what the sessions of the current save have answered. `on_saved`
+    gets the record of each save on the thread that saved.
     """
 
     def __init__(
-        self, coordinator: Coordinator, model_dir: Path, timeout_s: float, clock: Callable[[], float] = time.time
+        self,
+        coordinator: Coordinator,
+        model_dir: Path,
+        timeout_s: float,
+        hold_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+        on_saved: Callable[[SaveRecord], None] = lambda record: None,
     ) -> None:
         self._coordinator, self._model_dir, self._timeout_s, self._clock = coordinator, model_dir, timeout_s, clock
+        self._hold_s, self._on_saved = hold_s, on_saved
+        self.last: SaveRecord | None = None
         self._turn = threading.Lock()
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
         self._answered = threading.Condition()
         self._save_id = ""
         self._answers: dict[int, tuple[list[ShardFile], str]] = {}
 
-    def save(self, directory: str = "") -> SavedCheckpoint:
-        """Write a checkpoint of the current step and wait until it is complete; SaveFailed leaves the old one."""
+    def save(self, directory: str = "", hold: bool = False) -> SavedCheckpoint:
+        """Write a checkpoint of the current step and wait until it is complete; SaveFailed leaves the old one.
+
+        With `hold` the barrier is placed meanwhile, with the action "Save": the checkpoint is one moment of all
+        workers, except of those that do not block in time.
+        """
         if not self._queue.acquire(blocking=False):
             raise LimitExceeded(f"{_MAX_WAITING} saves are under way or waiting already; wait for one of them")
         try:
             with self._turn:
-                return self._save(directory)
-        except OSError as error:
-            raise SaveFailed(f"cannot write the checkpoint: {error}; the previous one stands") from error
+                return self._held(directory) if hold else self._recorded(directory)
         finally:
             self._queue.release()
+
+    def _held(self, directory: str) -> SavedCheckpoint:
+        let_go = self._coordinator.hold("Save", "save", self._hold_s)
+        try:
+            return self._recorded(directory)
+        finally:
+            let_go()
+
+    def _recorded(self, directory: str) -> SavedCheckpoint:
+        started, step, path, failure = time.monotonic(), self._coordinator.global_step, "", ""
+        try:
+            saved = self._save(directory)
+            step, path = saved.step, str(saved.path)
+            return saved
+        except OSError as error:
+            failure = f"cannot write the checkpoint: {error}; the previous one stands"
+            raise SaveFailed(failure) from error
+        except MegalithError as error:
+            failure = str(error)
+            raise
+        finally:
+            seconds = time.monotonic() - started
+            self.last = SaveRecord(self._clock(), seconds, step, path, failure or ("" if path else "unforeseen"))
+            self._on_saved(self.last)
 
     def _save(self, directory: str) -> SavedCheckpoint:
         target = prepare_model_dir(directory) if directory else self._model_dir
@@ -92,7 +138,7 @@ class Saver:
                 self._answered.wait(0.5)
                 for session in missing:
                     if session not in self._answers and not self._coordinator.is_alive(session):
-                        raise SaveFailed("a ps was lost during the save; the previous checkpoint stands, save again")
+                        raise ShardLost("a ps was lost during the save; the previous checkpoint stands, save again")
                 if time.monotonic() > deadline:
                     raise SaveFailed(f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s")
             failed = [error for _, error in self._answers.values() if error]

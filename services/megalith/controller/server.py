@@ -1,13 +1,17 @@
 """Composition root of the controller."""
 
-import fcntl
 import logging
 import threading
-from typing import IO
+import time
 
+from megalith.controller import journal
 from megalith.controller.config import ControllerConfig
-from megalith.controller.coordinator import Coordinator
-from megalith.controller.saves import Saver
+from megalith.controller.coordinator import Coordinator, Patience
+from megalith.controller.directives import Phase
+from megalith.controller.journal import JournalKeeper
+from megalith.controller.ownership import ModelDirOwnership
+from megalith.controller.saves import SavedCheckpoint, Saver, SaveRecord
+from megalith.controller.schedule import SaveSchedule
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
 from megalith.runtime import application, lifecycle, manifest
@@ -16,13 +20,13 @@ from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer
 from megalith.wire import controller_address
-from megalith.wire.errors import ModelDirInUse
+from megalith.wire.errors import LimitExceeded, MegalithError, NotReady, ShardLost
 
 logger = logging.getLogger(__name__)
 
-_LOCK_FILE = "controller.lock"
 _LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
 _JOIN_S = 1.0  # for own threads; one that is inside a final save is left behind
+_SCHEDULE_S = 0.5  # between two looks at whether a save is due, or possible
 _DISMISS_S = 3.0  # for members to leave once they are told to
 
 
@@ -32,13 +36,39 @@ class ControllerServer:
     def __init__(self, config: ControllerConfig, exit_request: ExitRequest) -> None:
         self._config, self._exit_request = config, exit_request
         self._model_dir = prepare_model_dir(config.model_dir)
+        job = config.job or str(self._model_dir.absolute())
+        self._ownership = ModelDirOwnership(self._model_dir, job)
+        try:
+            self._construct(config, job)
+        except BaseException:
+            self._ownership.release()
+            raise
+
+    def _construct(self, config: ControllerConfig, job: str) -> None:
+        checkpoint = manifest.latest(self._model_dir)
+        step = manifest.read(checkpoint).step if checkpoint is not None else 0
+        if checkpoint is not None:
+            logger.info("starting from checkpoint path=%s", checkpoint)
+        self._journal = JournalKeeper(self._model_dir, lambda: self._coordinator.journal())
         self._coordinator = Coordinator(
-            config.num_ps, config.num_workers, silence_s=config.silence_s, lost_worker_s=config.lost_worker_s
+            config.num_ps,
+            config.num_workers,
+            patience=Patience(
+                silence_s=config.silence_s, suspect_s=config.suspect_s, lost_worker_s=config.lost_worker_s
+            ),
+            job=job,
+            checkpoint_step=step,
+            journal=journal.read(self._model_dir),
+            wake_journal=self._journal.wake,
+            flush_journal=self._journal.flush,
         )
-        self._saver = Saver(self._coordinator, self._model_dir, config.save_timeout_s)
+        self._schedule = SaveSchedule(config.save_every_s, config.save_every_steps, time.monotonic(), step)
+        self._saver = Saver(
+            self._coordinator, self._model_dir, config.save_timeout_s, config.save_hold_s, on_saved=self._on_saved
+        )
         self._about = About(str(self._model_dir.absolute()), config.num_ps, config.num_workers)
         controller = ControllerServicer(self._coordinator, self._saver)
-        coordination = CoordinationServicer(self._coordinator, self._saver, self._about)
+        coordination = CoordinationServicer(self._coordinator, self._saver, self._schedule, self._about)
         self._rpc = RpcServer(
             config.server,
             self._metrics(),
@@ -50,11 +80,11 @@ class ControllerServer:
             },
             extra_threads=self._about.max_sessions,
         )
-        self._lock: IO[str] | None = None
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._watch_silence, name="silence-watch", daemon=True),
+            threading.Thread(target=self._watch_members, name="member-watch", daemon=True),
             threading.Thread(target=self._finish_job, name="job-end", daemon=True),
+            threading.Thread(target=self._save_on_schedule, name="save-schedule", daemon=True),
         ]
 
     @property
@@ -62,7 +92,6 @@ class ControllerServer:
         return self._rpc.address
 
     def start(self) -> None:
-        self._lock_model_dir()
         try:
             self._serve()
         except BaseException:
@@ -70,13 +99,10 @@ class ControllerServer:
             raise
 
     def _serve(self) -> None:
-        checkpoint = manifest.latest(self._model_dir)
-        if checkpoint is not None:
-            self._coordinator.raise_global_step(manifest.read(checkpoint).step)
-            logger.info("starting from checkpoint path=%s", checkpoint)
         self._rpc.start()
         self._about.address = self.address
         write_atomically(self._model_dir / controller_address.FILE_NAME, self.address.encode())
+        self._journal.start()
         for thread in self._threads:
             thread.start()
         self._rpc.set_serving(True)
@@ -86,37 +112,40 @@ class ControllerServer:
         self._stopping.set()
         self._coordinator.wake()
         self._rpc.set_serving(False)
+        # Members that are there now will look for the next controller, which finds them by the journal.
+        is_over = self._coordinator.outcome is not None or not self._coordinator.has_members
         self._coordinator.end_sessions()
         self._rpc.stop(grace_s)
+        self._journal.stop(is_over=is_over)
         if controller_address.read(self._model_dir) == self.address:
             (self._model_dir / controller_address.FILE_NAME).unlink(missing_ok=True)
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_JOIN_S)
-        if self._lock is not None:
-            self._lock.close()
+        self._ownership.release()
 
-    def _lock_model_dir(self) -> None:
-        """Refuse a second controller. The kernel releases the lock when its holder dies, however it dies."""
-        self._lock = open(self._model_dir / _LOCK_FILE, "w")  # noqa: SIM115  # held open for as long as this serves
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            address = controller_address.read(self._model_dir) or "an address not written yet"
-            raise ModelDirInUse(
-                f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
-            ) from None
+    def _watch_members(self) -> None:
+        every_s = min(1.0, self._config.silence_s / 4, self._config.suspect_s / 4)
+        while not self._stopping.wait(every_s):
+            self._coordinator.watch()
 
-    def _watch_silence(self) -> None:
-        while not self._stopping.wait(min(1.0, self._config.silence_s / 4)):
-            self._coordinator.drop_silent()
+    def _save_on_schedule(self) -> None:
+        while not self._stopping.wait(_SCHEDULE_S):
+            is_running = self._coordinator.state().phase is Phase.RUNNING
+            if is_running and self._schedule.is_due(time.monotonic(), self._coordinator.global_step):
+                try:
+                    self._saver.save()
+                except MegalithError as error:
+                    logger.warning("the planned save failed, the next one is planned: %s", error)
+
+    def _on_saved(self, record: SaveRecord) -> None:
+        self._schedule.restart(time.monotonic(), record.step)
 
     def _finish_job(self) -> None:
         """When the workers are done: the last save, the outcome, and everyone's leave."""
         if self._coordinator.wait_until_workers_finish(self._stopping.is_set):
             try:
-                saved = self._saver.save()
+                saved = self._final_save()
                 self._coordinator.end(True, f"all workers finished; saved {saved.path}")
             except Exception as error:
                 logger.exception("the final save failed")
@@ -130,15 +159,28 @@ class ControllerServer:
             self._stopping.wait(_LINGER_S)
             self._exit_request.request(0 if succeeded else 1, reason)
 
+    def _final_save(self) -> SavedCheckpoint:
+        """The save after the last step; one that a ps was missing for is tried again once the ps is replaced."""
+        deadline, said = time.monotonic() + self._config.save_timeout_s, ""
+        while True:
+            try:
+                return self._saver.save()
+            except (NotReady, ShardLost, LimitExceeded) as error:
+                if time.monotonic() > deadline or self._stopping.wait(_SCHEDULE_S):
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    logger.warning("the final save waits: %s", said)
+
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         coordinator = self._coordinator
         metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step)
         metrics.gauge(
-            "megalith_barrier_placed", "1 while training is held.", lambda: coordinator.state().is_barrier_placed
+            "megalith_barrier_placed", "1 while training is held.", lambda: coordinator.state().barrier.is_placed
         )
         metrics.gauge(
-            "megalith_members", "Live sessions.", lambda: sum(place.is_connected for place in coordinator.places()[0])
+            "megalith_members", "Live sessions.", lambda: sum(p.is_connected for p, _, _ in coordinator.places())
         )
         return metrics
 

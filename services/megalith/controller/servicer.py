@@ -1,7 +1,10 @@
 """gRPC faces of the controller: the five public calls, and coordination of members."""
 
-import queue
+import collections
+import logging
+import math
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +15,17 @@ from megalith.controller.codec import (
     decode_ps_report,
     decode_registration,
     decode_worker_report,
+    encode_barrier,
     encode_phase,
     encode_place,
+    encode_save,
     encode_state,
 )
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState, Directive, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.directives import ClusterState, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.mailbox import LIMIT, Mailbox
 from megalith.controller.saves import Saver
+from megalith.controller.schedule import SaveSchedule
 from megalith.protos import (
     controller_pb2,
     controller_pb2_grpc,
@@ -28,6 +35,8 @@ from megalith.protos import (
 from megalith.runtime import manifest
 from megalith.wire import codec, routing
 from megalith.wire.errors import InvalidRequest, LimitExceeded
+
+logger = logging.getLogger(__name__)
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
@@ -69,8 +78,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
 class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     """Sessions of members, and the calls of operators and SDK clients."""
 
-    def __init__(self, coordinator: Coordinator, saver: Saver, about: "About") -> None:
-        self._coordinator, self._saver, self._about = coordinator, saver, about
+    def __init__(self, coordinator: Coordinator, saver: Saver, schedule: SaveSchedule, about: "About") -> None:
+        self._coordinator, self._saver, self._schedule, self._about = coordinator, saver, schedule, about
         # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
@@ -95,11 +104,28 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             return  # gone before it said anything
         if first.WhichOneof("kind") != "register":
             raise InvalidRequest("a session begins with register")
-        mailbox: queue.SimpleQueue[Directive] = queue.SimpleQueue()
-        welcome = self._coordinator.join(decode_registration(first.register), mailbox.put)
-        context.add_callback(lambda: mailbox.put(SessionEnd()))
+        registration = decode_registration(first.register)
+
+        def drop() -> None:
+            logger.warning(
+                "%s %d leaves %d directives unread: its session is dropped",
+                registration.role,
+                registration.index,
+                LIMIT,
+            )
+            context.cancel()
+
+        mailbox = Mailbox(on_overflow=drop)
+        session = self._coordinator.join(registration, mailbox.put)
+
+        def ended() -> None:  # by grpc, also while the thread of this session is stuck in a send
+            self._coordinator.leave(session)
+            mailbox.close()
+
+        if not context.add_callback(ended):
+            ended()
         reader = threading.Thread(
-            target=self._read, args=(welcome.session, request_iterator, mailbox), name="session-reader", daemon=True
+            target=self._read, args=(session, request_iterator, mailbox), name="session-reader", daemon=True
         )
         reader.start()
         try:
@@ -110,20 +136,19 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     model_dir=self._about.model_dir,
                     restore_from=self._about.newest_checkpoint(),
                     owners=routing.encode_owners(routing.even_owners(self._about.num_ps)),
-                    position=welcome.position,
-                    global_step=welcome.global_step,
+                    job=self._coordinator.job,
                 )
             )
             while not isinstance(directive := mailbox.get(), SessionEnd):
                 yield _encode_directive(directive)
         finally:
-            self._coordinator.leave(welcome.session)
+            self._coordinator.leave(session)
 
     def _read(
         self,
         session: int,
         requests: Iterator[coordination_pb2.SessionRequest],
-        mailbox: "queue.SimpleQueue[Directive]",
+        mailbox: Mailbox,
     ) -> None:
         """What the member says, until its stream ends or breaks."""
         try:
@@ -139,7 +164,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         except grpc.RpcError:
             pass  # the stream broke; leave() says so
         finally:
-            mailbox.put(SessionEnd())
+            mailbox.close()
 
     def GetRouting(
         self, request: coordination_pb2.GetRoutingRequest, context: grpc.ServicerContext
@@ -150,7 +175,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         self, request: coordination_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.GetStatusResponse:
         state, outcome = self._coordinator.state(), self._coordinator.outcome
-        places, now = self._coordinator.places()
+        places = self._coordinator.places()
+        buckets = collections.Counter(state.routing.owners.tolist() if state.routing else ())
+        next_save_s = self._schedule.next_s(time.monotonic())
         return coordination_pb2.GetStatusResponse(
             address=self._about.address,
             model_dir=self._about.model_dir,
@@ -158,19 +185,31 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             num_workers=self._about.num_workers,
             phase=encode_phase(state.phase),
             epoch=state.routing.epoch if state.routing else 0,
-            barrier=coordination_pb2.Barrier(is_placed=state.is_barrier_placed, action=state.barrier_action),
+            barrier=encode_barrier(state.barrier),
             global_step=self._coordinator.global_step,
             last_checkpoint=self._about.newest_checkpoint(),
-            members=[encode_place(place, now) for place in places],
-            results=next((place.progress.results for place in places if place.progress.results), {}),
+            members=[encode_place(*place, buckets) for place in places],
+            results=next((place.progress.results for place, _, _ in places if place.progress.results), {}),
             outcome="" if outcome is None else "succeeded" if outcome[0] else "failed",
             reason="" if outcome is None else outcome[1],
+            job=self._coordinator.job,
+            up_s=time.monotonic() - self._about.started_at,
+            last_save=encode_save(self._saver.last),
+            next_save_s=-1.0 if math.isinf(next_save_s) else max(0.0, next_save_s),
+            next_save_step=self._schedule.next_step,
+        )
+
+    def PlaceBarrier(
+        self, request: coordination_pb2.PlaceBarrierRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.PlaceBarrierResponse:
+        return coordination_pb2.PlaceBarrierResponse(
+            id=self._coordinator.place_barrier(request.action, request.reason).id
         )
 
     def Save(
         self, request: coordination_pb2.SaveRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.SaveResponse:
-        saved = self._saver.save(request.directory)
+        saved = self._saver.save(request.directory, hold=request.hold_training)
         return coordination_pb2.SaveResponse(path=str(saved.path), step=saved.step, rows=saved.rows)
 
     def EndJob(
@@ -186,6 +225,7 @@ class About:
     def __init__(self, model_dir: str, num_ps: int, num_workers: int) -> None:
         self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
         self.address = ""
+        self.started_at = time.monotonic()
 
     @property
     def max_sessions(self) -> int:

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 RENAMED: Mapping[str, str] = {
     "operation_timeout_in_ms": "step_timeout_s",
     "session_creation_timeout_secs": "rejoin_timeout_s",
-    "chief_timeout_secs": "lost_worker_s",
+    "chief_timeout_secs": "chief_timeout_s",
+    "max_retry_times": "max_retries",
+    "retry_wait_in_secs": "retry_wait_s",
+    "save_checkpoints_secs": "save_every_s",
+    "save_checkpoints_steps": "save_every_steps",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
@@ -17,10 +21,9 @@ _SYNCHRONOUS = "synchronous training: not part of Megalith yet"
 _SERVING = "serving and export: not part of Megalith yet"
 _INPUT = "input pipelines other than tasks: not part of Megalith yet"
 _PIPELINE = "the pipelined worker: not part of Megalith yet"
-_CHECKPOINT = "checkpoint cadence, retention and restore choice: not part of Megalith yet"
+_CHECKPOINT = "dense-only saves, retention and restore choice: not part of Megalith yet"
 _DENSE = "dense reload: not part of Megalith yet"
 _FORMATION = "discovery back ends and choice among more ps than needed: not part of Megalith yet"
-_RETRIES = "a step is tried again until `step_timeout_s` is over; tries are not counted"
 _PLATFORM = "names of the reference's own platform"
 
 LEFT_OUT: Mapping[str, str] = {
@@ -72,8 +75,6 @@ LEFT_OUT: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "save_checkpoints_secs",
-            "save_checkpoints_steps",
             "dense_only_save_checkpoints_secs",
             "dense_only_save_checkpoints_steps",
             "dense_only_stop_training_when_save",
@@ -160,7 +161,6 @@ LEFT_OUT: Mapping[str, str] = {
         ),
         _FORMATION,
     ),
-    **dict.fromkeys(("max_retry_times", "retry_wait_in_secs"), _RETRIES),
     **dict.fromkeys(
         (
             "bzid",

@@ -33,6 +33,7 @@ class MembershipSettings:
 
     controller: str = setting("host:port of the controller; empty = read it from the model directory.", "")
     model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
+    job: str = setting("Name of the job to join; a controller of another one is refused. Empty = any.", "")
     heartbeat_s: float = setting("Seconds between reports; shorter notices a hung process earlier.", 1.0)
     join_timeout_s: float = setting("Seconds to look for the controller at start before giving up.", 30.0)
     rejoin_timeout_s: float = setting("Seconds to wait for a lost controller to come back before giving up.", 600.0)
@@ -78,6 +79,7 @@ class Member:
         self._outbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._call: grpc.RpcContext | None = None
         self._was_welcomed = False
+        self._job = settings.job  # from the first welcome on the one joined: its rows and steps belong to no other
         self._last_contact = 0.0
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
@@ -168,6 +170,7 @@ class Member:
     def _outgoing(self, outbox: queue.SimpleQueue[object]) -> Iterator[coordination_pb2.SessionRequest]:
         register = self._handler.register()
         register.incarnation, register.heartbeat_s = self._incarnation, self._settings.heartbeat_s
+        register.job = self._job
         yield coordination_pb2.SessionRequest(register=register)
         while True:
             try:
@@ -184,7 +187,7 @@ class Member:
     def _dispatch(self, response: coordination_pb2.SessionResponse) -> None:
         match response.WhichOneof("kind"):
             case "welcome":
-                self._was_welcomed = True
+                self._was_welcomed, self._job = True, response.welcome.job
                 self._handler.on_welcome(response.welcome)
             case "state":
                 self._handler.on_state(response.state)

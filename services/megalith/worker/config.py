@@ -29,6 +29,24 @@ class TaskSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetrySettings:
+    """How patient a worker is with servers and with other workers."""
+
+    retry_wait_s: float = setting("Seconds to wait before a step that failed for a passing reason is tried again.", 5.0)
+    max_retries: int = setting(
+        "Tries of one step after the cluster changed; while it is unchanged tries are not counted.", 6
+    )
+    chief_timeout_s: float = setting("Seconds that the chief waits at the end for the other workers.", 1800.0)
+
+    def __post_init__(self) -> None:
+        if self.max_retries < 0:
+            raise InvalidSetting(f"--max-retries={self.max_retries}: below 0")
+        for name in ("retry_wait_s", "chief_timeout_s"):
+            if not getattr(self, name) >= 0:
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """Run a worker: trains a task against the cluster; worker 0 is the chief and creates tables."""
 
@@ -36,6 +54,7 @@ class WorkerConfig:
     step_timeout_s: float = setting(
         "Seconds that a step may wait for servers that are away before the worker fails.", 600.0
     )
+    retries: RetrySettings = field(default_factory=RetrySettings)
     task: TaskSettings = field(default_factory=TaskSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings

@@ -1,41 +1,75 @@
 """The gate between two steps: closed while the barrier is placed or the cluster is not whole."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 
 from megalith.worker.progress import Progress
-from megalith.worker.view import ClusterView, Phase, State
+from megalith.worker.view import Barrier, ClusterView, Phase, State
+
+logger = logging.getLogger(__name__)
+
+BarrierCallback = Callable[[str], None]
+STOP = "Stop"  # the action after which a worker ends its share instead of going on
 
 
 class Gate:
-    """Passed by the training thread before each step.
+    """Passed by the training thread before each step; while it waits at a barrier it is not in a step.
 
     `drain` is called before this worker says that it is blocked: it returns once everything that earlier steps have
-    under way has been applied, so that a blocked worker changes nothing on any server.
+    under way has been applied, so that a blocked worker changes nothing on any server. Then `callbacks` get the
+    barrier's action, each once per barrier, before the worker says that it is blocked; one that raises is logged.
     """
 
     def __init__(
-        self, view: ClusterView, progress: Progress, announce: Callable[[], None], drain: Callable[[], None]
+        self,
+        view: ClusterView,
+        progress: Progress,
+        announce: Callable[[], None],
+        drain: Callable[[], None],
+        callbacks: Sequence[BarrierCallback] = (),
     ) -> None:
         self._view, self._progress, self._announce, self._drain = view, progress, announce, drain
+        self._callbacks = (self._note_stop, *callbacks)
+        self._called_for = 0  # id of the barrier whose action the callbacks have had
+        self._must_stop = False
 
     def may_step(self) -> bool:
-        """Wait until a step may begin (True) or the worker stops (False)."""
-        while not _is_open(self._view.state) and not self._view.is_stopping:
-            if self._view.state.is_barrier_placed:
-                self._block()
-            else:
-                self._view.wait_for(lambda state: _is_open(state) or state.is_barrier_placed)
-        return not self._view.is_stopping
+        """Wait until a step may begin (True), or the worker stops or was told to end its share (False)."""
+        return self.wait_for(lambda state: state.phase is Phase.RUNNING) and not self._must_stop
 
-    def _block(self) -> None:
+    def wait_for(self, condition: Callable[[State], bool], timeout_s: float | None = None) -> bool:
+        """Block until no barrier is placed and `condition` holds (True), the worker stops or time is over (False).
+
+        Whenever a barrier is placed meanwhile, this worker is blocked at it; that time does not count.
+        """
+        while not self._view.is_stopping:
+            state = self._view.state
+            if state.barrier.is_placed:
+                self._block(state.barrier)
+            elif condition(state):
+                return True
+            elif not self._view.wait_for(lambda now: now.barrier.is_placed or condition(now), timeout_s):
+                return False
+        return False
+
+    def _block(self, barrier: Barrier) -> None:
         """Wait at the barrier, and say so."""
         self._drain()
-        self._progress.set(is_blocked=True)
+        if barrier.id != self._called_for:
+            self._called_for = barrier.id
+            for callback in self._callbacks:
+                self._call(callback, barrier.action)
+        self._progress.set(is_blocked=True, barrier_id=barrier.id)
         self._announce()
-        self._view.wait_for(lambda state: not state.is_barrier_placed)
-        self._progress.set(is_blocked=False)
+        self._view.wait_for(lambda now: now.barrier != barrier)
+        self._progress.set(is_blocked=False, barrier_id=0)
         self._announce()
 
+    def _call(self, callback: BarrierCallback, action: str) -> None:
+        try:
+            callback(action)
+        except Exception:
+            logger.exception("a barrier callback failed action=%r; training goes on", action)
 
-def _is_open(state: State) -> bool:
-    return state.phase is Phase.RUNNING and not state.is_barrier_placed
+    def _note_stop(self, action: str) -> None:
+        self._must_stop = self._must_stop or action == STOP

@@ -10,7 +10,7 @@ from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import Member, MembershipSettings
 from megalith.wire.errors import MegalithError
 from megalith.worker.progress import Progress
-from megalith.worker.view import ClusterView, Phase, State
+from megalith.worker.view import Barrier, ClusterView, Phase, State
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class WorkerMember:
             metrics_address=metrics_address,
             epoch=self._newest_epoch,
             initialized_epoch=self._progress.snapshot().initialized_epoch,
+            global_step=self._progress.snapshot().global_step,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
@@ -73,14 +74,19 @@ class WorkerMember:
 
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
         self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
+        was_running = self._view.state.phase is Phase.RUNNING
         self._view.update(
             State(
                 phase=_PHASES.get(state.phase, Phase.WAITING),
                 epoch=state.routing.epoch,
-                is_barrier_placed=state.barrier.is_placed,
+                barrier=Barrier(state.barrier.id, state.barrier.is_placed, state.barrier.action),
                 finished_workers=frozenset(state.finished_workers),
+                positions=tuple(state.positions),
+                global_step=state.global_step,
             )
         )
+        if was_running and self._view.state.phase is not Phase.RUNNING:
+            self._member.report_now()  # a counter that went down with a ps starts again from what workers have seen
 
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
         logger.warning("a worker holds no shard; ignored save %s", order.save_id)

@@ -25,6 +25,9 @@ class Snapshot:
     is_finished: bool = False
     initialized_epoch: int = 0
     results: dict[str, float] = field(default_factory=dict)
+    barrier_id: int = 0
+    has_begun: bool = False
+    failovers: int = 0
 
 
 class Progress:
@@ -55,6 +58,11 @@ class Progress:
                 examples=now.examples + num_examples,
                 loss=sum(self._losses) / len(self._losses),
             )
+
+    def failed_over(self) -> None:
+        """A step has to be tried again because servers were away."""
+        with self._lock:
+            self._now = replace(self._now, failovers=self._now.failovers + 1)
 
     def snapshot(self) -> Snapshot:
         with self._lock:

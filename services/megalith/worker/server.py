@@ -53,7 +53,13 @@ class WorkerServer:
             exit_request=exit_request,
         )
         self._training = Training(
-            task, self._cluster, self._view, self._progress, config.index, announce=self._member.report_now
+            task,
+            self._cluster,
+            self._view,
+            self._progress,
+            config.index,
+            announce=self._member.report_now,
+            retries=config.retries,
         )
 
     @property
@@ -86,13 +92,14 @@ class WorkerServer:
         On a thread of its own, because a step of the training thread may be waiting for just that.
         """
         while self._view.wait_for(self._must_initialize):
-            self._training.initialize(self._view.state.epoch, welcome.global_step)
+            state = self._view.state
+            self._training.initialize(state.epoch, state.global_step)
 
     def _must_initialize(self, state: State) -> bool:
         return state.phase is Phase.INITIALIZING and state.epoch > self._progress.snapshot().initialized_epoch
 
     def _train(self, welcome: coordination_pb2.Welcome) -> None:
-        self._training.run(welcome.position, welcome.num_workers)
+        self._training.run(welcome.num_workers)
         if not self._view.is_stopping:
             self._training.finish(welcome.num_workers)
             # In session until the job is over, so that a restarted controller hears that this share is done.

@@ -53,6 +53,9 @@ class Task(Protocol, Generic[B]):
     def evaluate(self, read: Read) -> dict[str, float]:
         """Figures of merit of the trained model, by name."""
 
+    # A task may also have on_barrier(action: str) -> None. It is called once per barrier, on the training thread,
+    # between two steps, before the worker counts as blocked.
+
 
 def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
     """A built-in task by name, or any factory as package.module:attribute; called with the options as keywords."""

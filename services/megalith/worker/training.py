@@ -2,14 +2,18 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megalith.client import Cluster, VariableConfig
-from megalith.worker.gate import Gate
+from megalith.worker.config import RetrySettings
+from megalith.worker.failover import Failover
+from megalith.worker.gate import BarrierCallback, Gate
 from megalith.worker.progress import Progress
+from megalith.worker.sync import wait_for_others
 from megalith.worker.task import Ids, Rows, Task, Variables
 from megalith.worker.view import ClusterView
 
@@ -29,10 +33,26 @@ class Training:
         progress: Progress,
         index: int,
         announce: Callable[[], None],
+        retries: RetrySettings,
     ) -> None:
         self._task, self._cluster, self._view, self._progress = task, cluster, view, progress
         self._index, self._announce = index, announce
-        self._gate = Gate(view, progress, announce, drain=lambda: None)  # a step ends with its push answered
+        on_barrier: BarrierCallback | None = getattr(task, "on_barrier", None)
+        self._gate = Gate(
+            view,
+            progress,
+            announce,
+            drain=lambda: None,  # a step ends with its push answered
+            callbacks=(on_barrier,) if on_barrier else (),
+        )
+        self._failover = Failover(
+            retries.retry_wait_s,
+            retries.max_retries,
+            epoch=lambda: view.state.epoch,
+            pause=view.pause,
+            on_failover=progress.failed_over,
+        )
+        self._chief_timeout_s = retries.chief_timeout_s
         self._names = [variable.name for variable in task.variables]
         self._last_variables: Mapping[str, NDArray[Any]] = {}
         self._last_step = 0
@@ -57,20 +77,21 @@ class Training:
         self._announce()
         logger.info("initialized epoch=%d step=%d", epoch, step)
 
-    def run(self, position: int, num_workers: int) -> None:
-        """Train the share from batch `position` on, until its end or a stop."""
-        total = self._share(num_workers)
-        self._progress.set(position=position, total_batches=total or 0)
+    def run(self, num_workers: int) -> None:
+        """Train the share from where the controller says it stands, until its end or a stop."""
+        if not self._gate.may_step():
+            return
+        total, position = self._share(num_workers), self._view.state.positions[self._index]
+        self._progress.set(position=position, total_batches=total or 0, has_begun=True)
         logger.info("training position=%d of %s", position, "endless" if total is None else total)
         while (total is None or position < total) and self._gate.may_step():
-            self._step(self._index + position * num_workers)
+            self._failover.run(partial(self._step, self._index + position * num_workers))
             position += 1
 
     def finish(self, num_workers: int) -> None:
         """After the share: the chief waits for the others and evaluates; then this worker is finished."""
         if self._index == 0:
-            others = frozenset(range(1, num_workers))
-            if not self._view.wait_for(lambda state: others <= state.finished_workers):
+            if not wait_for_others(self._gate, self._view, num_workers, self._chief_timeout_s):
                 return
             results = self._task.evaluate(self._read)
             logger.info("evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items()))

@@ -16,13 +16,24 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Barrier:
+    """The newest barrier; `id` counts them over the whole job."""
+
+    id: int = 0
+    is_placed: bool = False
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class State:
-    """The newest state from the controller."""
+    """The newest state from the controller. `positions` are batches done by worker, for one that has not begun."""
 
     phase: Phase = Phase.WAITING
     epoch: int = 0
-    is_barrier_placed: bool = False
+    barrier: Barrier = Barrier()
     finished_workers: frozenset[int] = frozenset()
+    positions: tuple[int, ...] = ()
+    global_step: int = 0
 
 
 class ClusterView:
@@ -54,8 +65,13 @@ class ClusterView:
         with self._changed:
             return self._is_stopping
 
-    def wait_for(self, condition: Callable[[State], bool]) -> bool:
-        """Block until the state satisfies `condition` (True) or the worker stops (False)."""
+    def pause(self, seconds: float) -> bool:
+        """Let that time go by (True), unless the worker stops (False)."""
+        self.wait_for(lambda state: False, seconds)
+        return not self.is_stopping
+
+    def wait_for(self, condition: Callable[[State], bool], timeout_s: float | None = None) -> bool:
+        """Block until the state satisfies `condition` (True), or the worker stops or time is over (False)."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or condition(self._state))
-            return not self._is_stopping
+            is_met = self._changed.wait_for(lambda: self._is_stopping or condition(self._state), timeout_s)
+            return is_met and not self._is_stopping

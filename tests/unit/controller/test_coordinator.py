@@ -1,11 +1,15 @@
+import threading
+
 import pytest
 
-from megalith.controller.coordinator import Coordinator
+from megalith.controller.coordinator import Coordinator, Patience
 from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
-from megalith.controller.roster import PsLoad, Registration, Role, WorkerProgress
-from megalith.wire.errors import BarrierAlreadyPlaced, NotReady
+from megalith.controller.roster import PsLoad, Registration, Role, Standing, WorkerProgress
+from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
+from support.waiting import wait_until
 
-SILENCE_S, LOST_S = 10.0, 60.0
+SILENCE_S, SUSPECT_S, LOST_S = 10.0, 5.0, 60.0
+PATIENCE = Patience(silence_s=SILENCE_S, suspect_s=SUSPECT_S, lost_worker_s=LOST_S)
 
 
 class Clock:
@@ -22,8 +26,7 @@ class Member:
         self.told = []
         address = f"{role}-{index}:{incarnation}"
         self.registration = Registration(role, index, address, incarnation=incarnation, **changes)
-        self.welcome = cluster.join(self.registration, self.told.append)
-        self.session = self.welcome.session
+        self.session = cluster.join(self.registration, self.told.append)
 
     @property
     def state(self):
@@ -37,7 +40,7 @@ def clock():
 
 @pytest.fixture
 def cluster(clock):
-    return Coordinator(2, 2, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    return Coordinator(2, 2, patience=PATIENCE, clock=clock)
 
 
 def formed(cluster):
@@ -69,7 +72,7 @@ def test_training_may_run_once_the_chief_is_done(cluster):
 
 
 def test_without_workers_the_cluster_runs_as_soon_as_it_is_formed(clock):
-    cluster = Coordinator(1, 0, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    cluster = Coordinator(1, 0, patience=PATIENCE, clock=clock)
     server = Member(cluster, Role.PS, 0)
     cluster.report_ps(server.session, PsLoad(is_ready=True))
     assert server.state.phase is Phase.RUNNING
@@ -78,12 +81,11 @@ def test_without_workers_the_cluster_runs_as_soon_as_it_is_formed(clock):
 def test_a_replaced_ps_makes_a_new_epoch_even_at_its_old_address(cluster):
     servers, workers = formed(cluster)
     cluster.leave(servers[1].session)
-    assert workers[0].state.phase is Phase.FORMING
     told = []
     registration = Registration(Role.PS, 1, "ps-1:one", incarnation="two")
-    welcome = cluster.join(registration, told.append)
+    session = cluster.join(registration, told.append)
     assert workers[0].state.phase is Phase.FORMING
-    cluster.report_ps(welcome.session, PsLoad(is_ready=True))
+    cluster.report_ps(session, PsLoad(is_ready=True))
     assert workers[0].state.phase is Phase.INITIALIZING
     assert workers[0].state.routing.epoch == 2
     cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=2))
@@ -119,33 +121,33 @@ def test_a_late_member_with_a_newer_epoch_makes_a_map_above_it(cluster):
 def test_the_barrier_is_placed_once_and_told_to_everyone(cluster):
     _, workers = formed(cluster)
     cluster.place_barrier()
-    assert workers[1].state.is_barrier_placed
+    assert workers[1].state.barrier.is_placed
     with pytest.raises(BarrierAlreadyPlaced, match=r"Barrier is placed already\."):
         cluster.place_barrier()
     cluster.remove_barrier()
     cluster.remove_barrier()
-    assert not workers[1].state.is_barrier_placed
+    assert not workers[1].state.barrier.is_placed
 
 
 def test_a_worker_that_joins_during_a_barrier_is_told_at_once(cluster):
     cluster.place_barrier()
-    assert Member(cluster, Role.WORKER, 1).state.is_barrier_placed
+    assert Member(cluster, Role.WORKER, 1).state.barrier.is_placed
 
 
 def test_block_status_covers_every_worker(cluster):
     _, workers = formed(cluster)
     cluster.place_barrier()
     assert cluster.block_status() == ([], [0, 1])
-    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True))
+    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=1))
     assert cluster.block_status() == ([1], [0])
-    cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, initialized_epoch=1))
+    cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1))
     assert cluster.block_status() == ([0, 1], [])
     cluster.leave(workers[1].session)
     assert cluster.block_status() == ([0], [1])
 
 
 def test_golden_g29_capacity_one_without_a_chief(clock):
-    cluster = Coordinator(1, 1, silence_s=SILENCE_S, lost_worker_s=LOST_S, clock=clock)
+    cluster = Coordinator(1, 1, patience=PATIENCE, clock=clock)
     cluster.place_barrier()
     with pytest.raises(BarrierAlreadyPlaced):
         cluster.place_barrier()
@@ -163,10 +165,12 @@ def test_the_step_is_the_newest_that_anyone_reported(cluster):
 
 def test_a_replacement_goes_on_where_the_lost_worker_stood(cluster):
     _, workers = formed(cluster)
-    cluster.report_worker(workers[1].session, WorkerProgress(position=17, global_step=30))
+    cluster.report_worker(workers[1].session, WorkerProgress(position=17, global_step=30, has_begun=True))
     cluster.leave(workers[1].session)
     again = Member(cluster, Role.WORKER, 1, "two")
-    assert (again.welcome.position, again.welcome.global_step) == (17, 30)
+    assert (again.state.positions, again.state.global_step) == ((0, 17), 30)
+    cluster.report_worker(again.session, WorkerProgress())
+    assert cluster.state().positions == (0, 17)  # it has not begun: its 0 says nothing
 
 
 def test_a_silent_member_loses_its_place(cluster, clock):
@@ -174,7 +178,7 @@ def test_a_silent_member_loses_its_place(cluster, clock):
     clock.now += SILENCE_S - 1
     cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=1))
     clock.now += 2
-    cluster.drop_silent()
+    cluster.watch()
     assert cluster.is_alive(workers[0].session)
     assert not cluster.is_alive(servers[0].session)
     assert workers[0].state.phase is Phase.FORMING
@@ -204,7 +208,7 @@ def test_workers_are_done_when_each_is_finished_or_lost_for_long(cluster, clock)
     cluster.leave(workers[1].session)
     assert workers[0].state.finished_workers == (0,)
     clock.now += LOST_S + 1
-    cluster.drop_silent()
+    cluster.watch()
     assert cluster.wait_until_workers_finish(lambda: False)
 
 
@@ -233,3 +237,113 @@ def test_dismissed_members_are_told_and_waited_for(cluster):
         cluster.leave(member.session)
     cluster.dismiss("done", timeout_s=0.01)
     assert workers[0].told[-1] == ShutdownOrder("done")
+
+
+def test_a_lost_ps_is_suspect_while_training_goes_on_and_then_dead(cluster, clock):
+    servers, workers = formed(cluster)
+    cluster.leave(servers[1].session)
+    assert standing(cluster, Role.PS, 1) is Standing.SUSPECT
+    assert workers[0].state.phase is Phase.RUNNING
+    clock.now += SUSPECT_S + 0.1
+    cluster.watch()
+    assert standing(cluster, Role.PS, 1) is Standing.DEAD
+    assert workers[0].state.phase is Phase.FORMING
+    back = Member(cluster, Role.PS, 1)
+    assert standing(cluster, Role.PS, 1) is Standing.ALIVE
+    assert back.state.phase is Phase.RUNNING
+    assert back.state.routing.epoch == 1
+
+
+def standing(cluster, role, index):
+    (found,) = [s for place, s, _ in cluster.places() if (place.role, place.index) == (role, index)]
+    return found
+
+
+def test_a_controller_that_was_paused_drops_nobody_for_its_own_silence(cluster, clock):
+    servers, workers = formed(cluster)
+    cluster.watch()
+    clock.now += 100 * SILENCE_S
+    cluster.watch()
+    assert all(cluster.is_alive(member.session) for member in (*servers, *workers))
+    for _ in range(6):
+        clock.now += SILENCE_S / 5
+        cluster.watch()
+    assert not any(cluster.is_alive(member.session) for member in (*servers, *workers))
+
+
+def test_a_worker_blocked_at_an_older_barrier_does_not_count_for_the_next_one(cluster):
+    _, workers = formed(cluster)
+    cluster.place_barrier()
+    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=1))
+    cluster.remove_barrier()
+    assert cluster.block_status() == ([], [0, 1])
+    cluster.place_barrier()
+    assert cluster.block_status() == ([], [0, 1])
+    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=2))
+    assert cluster.block_status() == ([1], [0])
+
+
+def test_a_hold_waits_until_no_worker_can_step_and_lets_go_of_its_own_barrier_only(cluster, clock):
+    _, workers = formed(cluster)
+    cluster.report_worker(workers[1].session, WorkerProgress(is_finished=True))
+    held = []
+    holding = threading.Thread(target=lambda: held.append(cluster.hold("Save", "save", 10.0)))
+    holding.start()
+    wait_until(lambda: cluster.state().barrier.is_placed)
+    assert not held
+    cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1))
+    holding.join(5)
+    assert workers[0].state.barrier.action == "Save"
+    held[0]()
+    assert not cluster.state().barrier.is_placed
+    cluster.place_barrier()
+    cluster.hold("Save", "save", 0.01)()
+    assert cluster.state().barrier.is_placed
+
+
+def test_a_hold_does_not_wait_for_dead_workers_and_is_bounded_for_others(cluster, clock):
+    _, workers = formed(cluster)
+    cluster.leave(workers[0].session)
+    cluster.leave(workers[1].session)
+    clock.now += SUSPECT_S + 1
+    cluster.hold("Save", "save", 60.0)()
+    Member(cluster, Role.WORKER, 1)
+    cluster.hold("Save", "save", 0.01)()
+    assert not cluster.state().barrier.is_placed
+
+
+def test_a_ps_of_another_job_is_refused(clock):
+    cluster = Coordinator(1, 0, patience=PATIENCE, job="/models/a", clock=clock)
+    with pytest.raises(NotInCluster, match="ps 0 belongs to job /models/b, this controller runs /models/a"):
+        Member(cluster, Role.PS, 0, job="/models/b")
+    Member(cluster, Role.PS, 0, job="/models/a")
+
+
+def test_a_ps_out_of_memory_is_reported_once_and_holds_training(cluster, caplog):
+    servers, workers = formed(cluster)
+    ill = PsLoad(is_ready=True, complaint="Memory limit exceeded. Current: 9, Limit: 8")
+    for _ in range(3):
+        cluster.report_ps(servers[1].session, ill)
+    assert caplog.text.count("PS are not healthy:") == 1
+    assert "ps 1: Memory limit exceeded. Current: 9, Limit: 8" in caplog.text
+    assert workers[0].state.barrier.reason == "ps 1: Memory limit exceeded. Current: 9, Limit: 8"
+    cluster.remove_barrier()
+    cluster.report_ps(servers[1].session, ill)
+    assert not cluster.state().barrier.is_placed  # the operator has been told
+    cluster.place_barrier()
+    cluster.report_ps(servers[0].session, ill)
+    assert caplog.text.count("PS are not healthy:") == 2
+    assert cluster.state().barrier.reason == "operator"
+
+
+def test_the_chief_s_word_ends_the_job_even_if_a_worker_never_finishes(cluster):
+    _, workers = formed(cluster)
+    cluster.report_worker(workers[0].session, WorkerProgress(is_finished=True, initialized_epoch=1))
+    assert cluster.wait_until_workers_finish(lambda: False)
+
+
+def test_a_save_waits_for_the_chief_to_have_created_tables(cluster):
+    for index in range(2):
+        cluster.report_ps(Member(cluster, Role.PS, index).session, PsLoad(is_ready=True))
+    with pytest.raises(NotReady, match="the chief has not created all tables"):
+        cluster.order_save(SaveOrder("id", "/somewhere", 1))

@@ -1,0 +1,140 @@
+"""What a controller must know to go on for one that died: kept in the model directory while the job runs."""
+
+import dataclasses
+import json
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from megalith.controller.barrier import BarrierState
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "controller_state.json"
+_FORMAT = 1
+_EVERY_S = 1.0  # progress of workers that a new controller may not know; barriers and maps are written at once
+_FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
+
+
+@dataclass(frozen=True, slots=True)
+class JournaledMember:
+    """Who holds a place, and how far a worker is."""
+
+    address: str = ""
+    incarnation: str = ""
+    position: int = 0
+    total_batches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """One moment of a controller. `ps` and `workers` are by index; `routed` are the ps incarnations of the map."""
+
+    job: str
+    epoch: int
+    initialized_epoch: int
+    global_step: int
+    barrier: BarrierState
+    routed: tuple[str, ...]
+    ps: tuple[JournaledMember, ...]
+    workers: tuple[JournaledMember, ...]
+
+    @property
+    def incarnations(self) -> frozenset[str]:
+        return frozenset(member.incarnation for member in (*self.ps, *self.workers) if member.incarnation)
+
+
+def read(model_dir: Path) -> Journal | None:
+    """The journal that an earlier controller left; None when there is none, or none that can be read."""
+    path = model_dir / FILE_NAME
+    try:
+        content = json.loads(path.read_bytes())
+        if content.pop("format") != _FORMAT:
+            raise ValueError(f"format is not {_FORMAT}")
+        return Journal(
+            **content
+            | {
+                "barrier": BarrierState(**content["barrier"]),
+                "routed": tuple(content["routed"]),
+                "ps": tuple(JournaledMember(**member) for member in content["ps"]),
+                "workers": tuple(JournaledMember(**member) for member in content["workers"]),
+            }
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        logger.warning("%s cannot be read (%s); members that come back say what they know", path, error)
+        return None
+
+
+class JournalKeeper:
+    """Writes what `take` returns, once a second when it changed, and at once on `flush` and `wake`.
+
+    `_due` guards the flags between the thread that writes and those that ask. Nothing is synced to the disk: a power
+    cut also ends the members that a journal could find again.
+    """
+
+    def __init__(self, model_dir: Path, take: Callable[[], Journal]) -> None:
+        self._path, self._take = model_dir / FILE_NAME, take
+        self._due = threading.Condition()
+        self._asked = self._written = 0
+        self._is_stopping = self._has_failed = False
+        self._last: Journal | None = None
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Write soon; safe under any lock."""
+        with self._due:
+            self._asked += 1
+            self._due.notify_all()
+
+    def flush(self) -> None:
+        """Return once the present state is written, or a few seconds are over. Not under a lock that `take` needs."""
+        with self._due:
+            self._asked += 1
+            asked = self._asked
+            self._due.notify_all()
+            self._due.wait_for(lambda: self._written >= asked or self._is_stopping, _FLUSH_S)
+
+    def stop(self, *, is_over: bool) -> None:
+        """Stop writing. `is_over` = the job has its outcome, and the next one begins anew."""
+        with self._due:
+            self._is_stopping = True
+            self._due.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+            if is_over:
+                self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while True:
+            with self._due:
+                self._due.wait_for(lambda: self._asked > self._written or self._is_stopping, _EVERY_S)
+                asked, is_last = self._asked, self._is_stopping
+            self._write()
+            with self._due:
+                self._written = max(self._written, asked)
+                self._due.notify_all()
+            if is_last:
+                return
+
+    def _write(self) -> None:
+        journal = self._take()
+        if journal == self._last:
+            return
+        temporary = self._path.with_name(f"{FILE_NAME}-tmp-{secrets.token_hex(4)}")
+        try:
+            temporary.write_text(json.dumps({"format": _FORMAT, **dataclasses.asdict(journal)}))
+            os.replace(temporary, self._path)
+            self._last, self._has_failed = journal, False
+        except OSError as error:
+            if not self._has_failed:
+                logger.warning("%s cannot be written (%s); a restart would forget the barrier", self._path, error)
+            self._has_failed = True

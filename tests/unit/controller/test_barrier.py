@@ -1,0 +1,48 @@
+import pytest
+
+from megalith.controller.barrier import Barrier
+from megalith.wire.errors import BarrierAlreadyPlaced, InvalidRequest
+
+
+def test_callbacks_get_the_action_once_when_the_barrier_is_placed():
+    barrier, seen = Barrier(), []
+    barrier.add_callback(seen.append)
+    barrier.place("Save")
+    with pytest.raises(BarrierAlreadyPlaced):
+        barrier.place("Stop")
+    assert seen == ["Save"]
+    barrier.remove()
+    barrier.place("Stop")
+    assert seen == ["Save", "Stop"]
+
+
+def test_each_barrier_has_a_number_of_its_own():
+    barrier = Barrier()
+    assert barrier.place().id == 1
+    barrier.remove()
+    barrier.remove()
+    assert (barrier.state.id, barrier.state.is_placed) == (1, False)
+    assert barrier.place().id == 2
+
+
+def test_a_restored_barrier_goes_on_without_its_callbacks():
+    first, second, seen = Barrier(), Barrier(), []
+    second.add_callback(seen.append)
+    second.restore(first.place("Save"))
+    assert second.state.is_placed
+    assert seen == []
+
+
+def test_an_unknown_action_holds_and_is_logged_once(caplog):
+    barrier = Barrier()
+    for _ in range(3):
+        assert barrier.place("Dance").is_placed
+        barrier.remove()
+    assert caplog.text.count("unknown barrier action 'Dance'") == 1
+
+
+def test_an_endless_action_is_refused_and_nothing_is_placed():
+    barrier = Barrier()
+    with pytest.raises(InvalidRequest, match="at most 64 characters"):
+        barrier.place("x" * 65)
+    assert not barrier.state.is_placed

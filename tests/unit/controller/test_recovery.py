@@ -1,0 +1,158 @@
+"""A controller that takes over from one that died."""
+
+import pytest
+
+from megalith.controller import journal
+from megalith.controller.coordinator import Coordinator, Patience
+from megalith.controller.directives import ClusterState, Phase
+from megalith.controller.journal import JournalKeeper
+from megalith.controller.roster import PsLoad, Registration, Role, WorkerProgress
+from megalith.wire.errors import NotReady
+
+SUSPECT_S = 5.0
+PATIENCE = Patience(silence_s=10.0, suspect_s=SUSPECT_S, lost_worker_s=60.0)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def coordinator(clock, left=None, num_workers=2, **settings):
+    return Coordinator(2, num_workers, patience=PATIENCE, journal=left, clock=clock, **settings)
+
+
+def join(cluster, role, index, incarnation=None, **changes):
+    told = []
+    name = incarnation or f"{role}-{index}"
+    session = cluster.join(Registration(role, index, f"{name}:1", incarnation=name, **changes), told.append)
+    return session, told
+
+
+def last_state(told):
+    return [item for item in told if isinstance(item, ClusterState)][-1]
+
+
+@pytest.fixture
+def left(clock):
+    """The journal of a controller that died at step 30 of epoch 1 with a barrier placed."""
+    cluster = coordinator(clock)
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsLoad(is_ready=True))
+    workers = [join(cluster, Role.WORKER, index)[0] for index in range(2)]
+    cluster.report_worker(workers[0], WorkerProgress(initialized_epoch=1, position=16, has_begun=True))
+    cluster.report_worker(workers[1], WorkerProgress(position=14, global_step=30, has_begun=True))
+    cluster.place_barrier(reason="operator")
+    return cluster.journal()
+
+
+def test_map_barrier_step_and_positions_go_on_once_a_member_is_back(left, clock):
+    cluster = coordinator(clock, left)
+    assert cluster.state().phase is Phase.FORMING
+    with pytest.raises(NotReady):
+        cluster.current_routing()
+    _, told = join(cluster, Role.WORKER, 1)
+    state = last_state(told)
+    assert state.phase is Phase.RUNNING
+    assert cluster.current_routing().epoch == 1
+    assert cluster.current_routing().addresses == ("ps-0:1", "ps-1:1")
+    assert (state.barrier.id, state.barrier.is_placed, state.barrier.reason) == (1, True, "operator")
+    assert (state.positions, state.global_step) == ((16, 14), 30)
+
+
+def test_a_worker_that_died_with_the_controller_is_replaced_where_it_stood(left, clock):
+    cluster = coordinator(clock, left)
+    join(cluster, Role.WORKER, 0)
+    _, told = join(cluster, Role.WORKER, 1, "another")
+    assert last_state(told).positions == (16, 14)
+
+
+def test_a_ps_that_died_with_the_controller_is_waited_for_and_then_missed(left, clock):
+    cluster = coordinator(clock, left)
+    for role, index in ((Role.PS, 0), (Role.WORKER, 0), (Role.WORKER, 1)):
+        session, told = join(cluster, role, index)
+    assert last_state(told).phase is Phase.RUNNING
+    clock.now += SUSPECT_S + 1
+    cluster.report_worker(session, WorkerProgress(global_step=30))
+    cluster.watch()
+    assert last_state(told).phase is Phase.FORMING
+    replacement, _ = join(cluster, Role.PS, 1, "another")
+    cluster.report_ps(replacement, PsLoad(is_ready=True))
+    assert cluster.current_routing().epoch == 2
+
+
+def test_without_a_single_survivor_it_is_a_new_run_above_the_old_epochs(left, clock):
+    cluster = coordinator(clock, left, checkpoint_step=12)
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index, f"new-{index}")[0], PsLoad(is_ready=True))
+        assert cluster.state().phase is Phase.FORMING  # a worker of the old run may still be back
+    join(cluster, Role.WORKER, 0, "new-2")
+    _, told = join(cluster, Role.WORKER, 1, "new-3")
+    state = last_state(told)
+    assert state.phase is Phase.INITIALIZING
+    assert state.routing.epoch == 2
+    assert not state.barrier.is_placed
+    assert (state.positions, state.global_step) == ((0, 0), 12)
+
+
+def test_survivors_are_waited_for_only_so_long(left, clock):
+    cluster = coordinator(clock, left)
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index, f"new-{index}")[0], PsLoad(is_ready=True))
+    clock.now += SUSPECT_S + 1
+    cluster.watch()
+    assert cluster.state().phase is Phase.INITIALIZING
+    assert cluster.state().positions == (0, 0)
+
+
+def test_a_cluster_of_another_size_is_a_new_run(left, clock):
+    cluster = coordinator(clock, left, num_workers=1)
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsLoad(is_ready=True))
+    assert cluster.current_routing().epoch == 2
+    assert not cluster.state().barrier.is_placed
+
+
+def test_a_journal_comes_back_from_disk_as_it_was(left, tmp_path):
+    keeper = JournalKeeper(tmp_path, lambda: left)
+    keeper.start()
+    keeper.flush()
+    assert journal.read(tmp_path) == left
+    keeper.stop(is_over=False)
+    assert journal.read(tmp_path) == left
+    assert [path.name for path in tmp_path.iterdir()] == [journal.FILE_NAME]
+
+
+def test_the_end_of_a_job_leaves_no_journal(left, tmp_path):
+    keeper = JournalKeeper(tmp_path, lambda: left)
+    keeper.start()
+    keeper.flush()
+    keeper.stop(is_over=True)
+    assert journal.read(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"junk", b"[]", b"{}", b'{"format": 99}', b'{"format": 1, "epoch": 3}', b"\xff"]
+)
+def test_a_journal_that_cannot_be_read_is_no_journal(tmp_path, caplog, content):
+    (tmp_path / journal.FILE_NAME).write_bytes(content)
+    assert journal.read(tmp_path) is None
+    assert "cannot be read" in caplog.text
+
+
+def test_a_full_disk_is_said_once_and_the_controller_goes_on(left, tmp_path, caplog):
+    versions = iter(range(1000))
+    keeper = JournalKeeper(tmp_path / "gone", lambda: (next(versions), left)[1])
+    keeper.start()
+    keeper.flush()
+    keeper.flush()
+    keeper.stop(is_over=False)
+    assert caplog.text.count("cannot be written") == 1

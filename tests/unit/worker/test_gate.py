@@ -1,0 +1,178 @@
+"""Between two steps: the barrier, its callbacks, and the start and end of a job (golden G19)."""
+
+import logging
+import threading
+
+import pytest
+
+from megalith.worker.gate import Gate
+from megalith.worker.progress import Progress
+from megalith.worker.sync import wait_for_others
+from megalith.worker.view import Barrier, ClusterView, Phase, State
+from support.waiting import wait_until
+
+RUNNING = State(phase=Phase.RUNNING)
+
+
+class Worker:
+    """A training thread that only counts its steps, one per call of `allow`."""
+
+    def __init__(self, view, *callbacks):
+        self.view, self.progress = view, Progress()
+        self.drained, self.steps, self.is_over = 0, 0, False
+        self.gate = Gate(view, self.progress, lambda: None, self.drain, callbacks)
+        self.turns, self.is_in_step = threading.Semaphore(0), threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def drain(self):
+        assert not self.progress.snapshot().is_blocked
+        self.drained += 1
+
+    def run(self):
+        while self.gate.may_step():
+            self.is_in_step.set()
+            self.turns.acquire()
+            self.steps += 1
+        self.is_over = True
+
+    def allow(self, steps):
+        for _ in range(steps):
+            self.turns.release()
+
+    @property
+    def blocked_at(self):
+        now = self.progress.snapshot()
+        return now.barrier_id if now.is_blocked else 0
+
+
+@pytest.fixture
+def view():
+    view = ClusterView()
+    yield view
+    view.stop()
+
+
+def placed(number, action=""):
+    return State(phase=Phase.RUNNING, barrier=Barrier(number, True, action))
+
+
+def removed(number):
+    return State(phase=Phase.RUNNING, barrier=Barrier(number, False))
+
+
+def test_golden_a_worker_finishes_its_step_then_blocks_and_goes_on_after_removal(view):
+    """Extra of the goldens: exactly one step before blocking, the callback sees the action, then 5 steps."""
+    seen = []
+    worker = Worker(view, seen.append)
+    view.update(RUNNING)
+    assert worker.is_in_step.wait(5)
+    view.update(placed(1, "Save"))
+    worker.allow(1)  # the step that it was in
+    wait_until(lambda: worker.blocked_at == 1)
+    assert (worker.steps, seen, worker.drained) == (1, ["Save"], 1)
+    view.update(removed(1))
+    worker.allow(5)
+    wait_until(lambda: worker.steps == 6)
+    assert seen == ["Save"]
+
+
+def test_callbacks_run_once_per_barrier_however_often_its_state_arrives(view):
+    seen = []
+    worker = Worker(view, seen.append)
+    view.update(placed(1))
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(State(phase=Phase.WAITING, barrier=Barrier(1, True, "")))
+    view.update(placed(1))
+    assert worker.blocked_at == 1
+    assert seen == [""]
+
+
+def test_a_quick_remove_and_place_is_another_barrier(view):
+    seen = []
+    worker = Worker(view, seen.append)
+    view.update(placed(1, "Save"))
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(placed(2, "Dance"))
+    wait_until(lambda: worker.blocked_at == 2)
+    assert seen == ["Save", "Dance"]
+    assert worker.steps == 0
+
+
+def test_a_callback_that_fails_is_logged_and_the_others_are_called(view, caplog):
+    seen = []
+
+    def fail(action):
+        raise RuntimeError(f"cannot {action}")
+
+    with caplog.at_level(logging.ERROR):
+        worker = Worker(view, fail, seen.append)
+        view.update(placed(1, "Save"))
+        wait_until(lambda: worker.blocked_at == 1)
+    assert seen == ["Save"]
+    assert "cannot Save" in caplog.text
+
+
+def test_the_action_stop_ends_the_share_once_the_barrier_is_removed(view):
+    worker = Worker(view)
+    view.update(placed(1, "Stop"))
+    wait_until(lambda: worker.blocked_at == 1)
+    assert not worker.is_over
+    view.update(removed(1))
+    worker.thread.join(5)
+    assert worker.is_over
+    assert worker.steps == 0
+
+
+def test_golden_g19_a_worker_blocks_until_the_chief_has_restored(view):
+    worker = Worker(view)
+    worker.allow(3)
+    for phase in (Phase.WAITING, Phase.INITIALIZING):
+        view.update(State(phase=phase))
+        assert worker.steps == 0
+    view.update(RUNNING)
+    wait_until(lambda: worker.steps == 3)
+
+
+def chief_waits(view, **settings):
+    """The chief's end on a thread: (thread, what it returned)."""
+    answer = []
+    gate = Gate(view, Progress(), lambda: None, lambda: None)
+    thread = threading.Thread(target=lambda: answer.append(wait_for_others(gate, view, **settings)), daemon=True)
+    thread.start()
+    return thread, answer
+
+
+def test_golden_g19_the_chief_blocks_at_the_end_until_the_workers_finish(view, caplog):
+    view.update(RUNNING)
+    with caplog.at_level(logging.INFO):
+        thread, answer = chief_waits(view, num_workers=3, timeout_s=60.0)
+        view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({2})))
+        thread.join(0.05)
+        assert thread.is_alive()
+        view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({1, 2})))
+        thread.join(5)
+    assert answer == [True]
+    assert "All other workers had been finished." in caplog.text
+
+
+def test_golden_g19_a_chief_alone_waits_for_nobody(view):
+    view.update(RUNNING)
+    thread, answer = chief_waits(view, num_workers=1, timeout_s=60.0)
+    thread.join(5)
+    assert answer == [True]
+
+
+def test_the_chief_does_not_wait_for_ever(view, caplog):
+    view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({1})))
+    thread, answer = chief_waits(view, num_workers=4, timeout_s=0.05, log_every_s=0.01)
+    thread.join(5)
+    assert answer == [True]
+    assert "Reach timeout seconds! Remaining worker count: 2." in caplog.text
+
+
+def test_a_chief_that_is_told_to_stop_leaves_its_wait(view):
+    thread, answer = chief_waits(view, num_workers=2, timeout_s=60.0)
+    view.stop()
+    thread.join(5)
+    assert answer == [False]
