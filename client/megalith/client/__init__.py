@@ -14,6 +14,7 @@ from megalith.client._combiners import FirstN, Mean, Sqrtn, Sum
 from megalith.client._controller import ClusterStatus, Controller, Member, SavedCheckpoint
 from megalith.client._feature import Feature, Slice
 from megalith.client._feature_set import Batch, FeatureSet
+from megalith.client._ids import Ids
 from megalith.client._layout import Columns, Layout, OutType
 from megalith.client._ragged import Ragged
 from megalith.wire import errors
@@ -84,6 +85,7 @@ __all__ = [
     "Ftrl",
     "GroupAdagrad",
     "GroupFtrl",
+    "Ids",
     "Layout",
     "LinearWarmup",
     "Mean",

@@ -3,6 +3,7 @@
 import secrets
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -10,19 +11,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from megalith.client._background import Background
 from megalith.client._controller import Controller
 from megalith.client._feature import Feature
 from megalith.client._feature_set import FeatureSet
+from megalith.client._ids import Ids
 from megalith.client._layout import Layout
-from megalith.client._partition import Partition, checked_gradients, checked_ids
+from megalith.client._plans import PullPlan, PushPlan
 from megalith.client._servers import Servers
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
-from megalith.wire.errors import UnknownTable
-from megalith.wire.routing import Routing
+from megalith.wire.errors import InvalidRequest, UnknownTable
 from megalith.wire.schema import AdmissionConfig, TableConfig, VariableConfig
-
-Update = tuple["pb.VariableUpdate.Kind.ValueType", Mapping[str, ArrayLike]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ def connect(
     model_dir: str | None = None,
     timeout_s: float = 60.0,
     max_message_bytes: int = channel.DEFAULT_MAX_MESSAGE_BYTES,
+    max_inflight: int = 8,
+    max_inflight_bytes: int = 1 << 30,
+    row_dtype: str = "float32",
+    gradient_dtype: str = "float32",
+    bulk_lane: bool = True,
 ) -> "Cluster":
     """Connect to a cluster by its controller's host:port or its model directory.
 
@@ -50,8 +55,28 @@ def connect(
         How long a call may wait for servers that start, move or come back, in all.
     max_message_bytes
         Largest request or reply; not above the servers' --max-message-bytes.
+    max_inflight
+        Calls of pull_async and push_async that may be under way; the next one waits.
+    max_inflight_bytes
+        Bytes of pulls and pushes that may be on their way at once; the next call waits.
+    row_dtype, gradient_dtype
+        float32, or float16 for half the bytes: what travels in a pull and in a push. Servers compute in float32.
+    bulk_lane
+        False sends pulls and pushes as unary gRPC calls, also where servers offer the faster lane.
     """
-    return Cluster(Controller(address, model_dir, timeout_s), timeout_s, max_message_bytes)
+    if max_inflight < 1 or max_inflight_bytes < 1:
+        raise InvalidRequest(f"max_inflight={max_inflight}, max_inflight_bytes={max_inflight_bytes}: below 1")
+    dtypes = [_wire_dtype(name, value) for name, value in (("row", row_dtype), ("gradient", gradient_dtype))]
+    controller = Controller(address, model_dir, timeout_s)
+    servers = Servers(controller, max_message_bytes, max_inflight_bytes, use_lane=bulk_lane)
+    return Cluster(controller, servers, timeout_s, max_inflight, *dtypes)
+
+
+def _wire_dtype(name: str, value: str) -> np.dtype[Any]:
+    dtypes: dict[str, np.dtype[Any]] = {"float32": arrays.VALUE, "float16": arrays.HALF}
+    if value not in dtypes:
+        raise InvalidRequest(f"{name}_dtype={value!r}: expected float32 or float16")
+    return dtypes[value]
 
 
 class Cluster:
@@ -61,11 +86,20 @@ class Cluster:
     sequence numbers, by which a server tells a repeated push from a new one.
     """
 
-    def __init__(self, controller: Controller, timeout_s: float, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        servers: Servers,
+        timeout_s: float,
+        max_inflight: int,
+        row_dtype: np.dtype[Any],
+        gradient_dtype: np.dtype[Any],
+    ) -> None:
         self.controller = controller
-        self._timeout_s = timeout_s
-        self._servers = Servers(controller, max_message_bytes)
-        self._client_id = secrets.token_hex(8)
+        self._servers, self._timeout_s = servers, timeout_s
+        self._row_dtype, self._gradient_dtype = row_dtype, gradient_dtype
+        self._background = Background(max_inflight)
+        self._client_id, self._incarnation = secrets.token_hex(8), secrets.randbits(64)
         self._push_lock = threading.Lock()
         self._sequences: dict[int, int] = {}
         self._tables: dict[str, TableConfig] = {}
@@ -79,6 +113,8 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
+        """Wait for calls under way in the background, give up those that have not begun, and disconnect."""
+        self._background.close()
         self._servers.close()
         self.controller.close()
 
@@ -126,34 +162,25 @@ class Cluster:
             request.variables.append(codec.variable_to_proto(config))
         self._servers.call(lambda stub: stub.CreateVariables, requests, self._timeout_s)
 
-    def pull(self, tables: Mapping[str, ArrayLike] | None = None, variables: Iterable[str] = ()) -> Pulled:
+    def pull(self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()) -> Pulled:
         """Rows of ids by table, and variables by name: one call to each server concerned.
 
         An id that no push has touched reads zeros. Duplicate ids give equal rows.
         """
-        routing = self._servers.routing()
-        requests: dict[int, pb.PullRequest] = {}
-        split: dict[str, Partition] = {}
-        for table, ids in (tables or {}).items():
-            split[table] = Partition.of(checked_ids(table, ids), routing)
-            for index, part in split[table].parts():
-                keys = arrays.encode(split[table].keys[part])
-                request = requests.setdefault(index, pb.PullRequest())
-                request.tables.append(pb.TableKeys(table=table, keys=keys))
-        for name in variables:
-            requests.setdefault(routing.owner_of_name(name), pb.PullRequest()).variables.append(name)
-        replies = self._servers.call(lambda stub: stub.Pull, requests, self._timeout_s)
-        rows = {table: self._gathered(table, split[table], requests, replies) for table in split}
-        values = {
-            name: codec.array_from_proto(value, f"variable {name}")
-            for index, reply in replies.items()
-            for name, value in zip(requests[index].variables, reply.variables, strict=True)
-        }
-        return Pulled(rows, values)
+        plan = PullPlan(self._servers.routing(), tables or {}, variables, self._row_dtype)
+        replies = self._servers.exchange(plan.calls, self._timeout_s)
+        return Pulled(plan.rows(self._table), plan.variables(replies))
+
+    def pull_async(
+        self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()
+    ) -> "Future[Pulled]":
+        """`pull` in the background. With `max_inflight` calls under way, waits for one of them first."""
+        names = tuple(variables)
+        return self._background.pull(lambda: self.pull(tables, names))
 
     def push(
         self,
-        gradients: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+        gradients: Mapping[str, tuple[ArrayLike | Ids, ArrayLike]] | None = None,
         *,
         variables: Mapping[str, ArrayLike] | None = None,
         add: Mapping[str, ArrayLike] | None = None,
@@ -180,73 +207,48 @@ class Cluster:
         step
             Global step, for learning-rate schedules and optimizers that count steps.
         """
-        routing = self._servers.routing()
-        requests: dict[int, pb.PushRequest] = {}
+        plan = PushPlan(self._servers.routing(), self._table, self._gradient_dtype)
         for table, (ids, values) in (gradients or {}).items():
-            rates = (learning_rates or {}).get(table, ())
-            self._add_gradients(requests, routing, table, ids, values, rates)
-        kinds: tuple[Update, ...] = (
-            (pb.VariableUpdate.KIND_GRADIENT, variables or {}),
-            (pb.VariableUpdate.KIND_ADD, add or {}),
-            (pb.VariableUpdate.KIND_ASSIGN, assign or {}),
-        )
-        for kind, updates in kinds:
-            for name, value in updates.items():
-                update = pb.VariableUpdate(name=name, kind=kind, value=codec.array_to_proto(np.asarray(value)))
-                requests.setdefault(routing.owner_of_name(name), pb.PushRequest()).variables.append(update)
+            plan.add_gradients(table, ids, values, (learning_rates or {}).get(table, ()))
+        plan.add_updates(pb.VariableUpdate.KIND_GRADIENT, variables or {})
+        plan.add_updates(pb.VariableUpdate.KIND_ADD, add or {})
+        plan.add_updates(pb.VariableUpdate.KIND_ASSIGN, assign or {})
         with self._push_lock:
-            for index, request in requests.items():
+            for index, message in plan.messages().items():
                 self._sequences[index] = self._sequences.get(index, 0) + 1
-                request.client_id, request.sequence = self._client_id, self._sequences[index]
-                request.req_time_s, request.step = req_time_s, step
-            replies = self._servers.call(lambda stub: stub.Push, requests, self._timeout_s)
-        return {
-            name: codec.array_from_proto(value, f"variable {name}")
-            for index, reply in replies.items()
-            for name, value in zip(_added_names(requests[index]), reply.added, strict=True)
-        }
+                message.client_id, message.incarnation = self._client_id, self._incarnation
+                message.sequence = self._sequences[index]
+                message.req_time_s, message.step = req_time_s, step
+            replies = self._servers.exchange(plan.calls(), self._timeout_s)
+        return plan.added(replies)
 
-    def _add_gradients(
+    def push_async(
         self,
-        requests: dict[int, pb.PushRequest],
-        routing: Routing,
-        table: str,
-        ids: ArrayLike,
-        values: ArrayLike,
-        rates: tuple[float, ...],
-    ) -> None:
-        keys = checked_ids(table, ids)
-        partition = Partition.of(keys, routing)
-        checked = checked_gradients(table, values, keys.size, lambda table: self._table(table).skip_nonfinite)
-        summed = partition.summed(checked, self._table(table).dim if partition.has_repeated else None)
-        for index, part in partition.parts():
-            message = pb.TableGradients(
-                table=table,
-                keys=arrays.encode(partition.keys[part]),
-                gradients=arrays.encode(summed[part]),
-                learning_rates=rates,
+        gradients: Mapping[str, tuple[ArrayLike | Ids, ArrayLike]] | None = None,
+        *,
+        variables: Mapping[str, ArrayLike] | None = None,
+        add: Mapping[str, ArrayLike] | None = None,
+        assign: Mapping[str, ArrayLike] | None = None,
+        learning_rates: Mapping[str, tuple[float, ...]] | None = None,
+        req_time_s: int = 0,
+        step: int = 0,
+    ) -> "Future[dict[str, NDArray[Any]]]":
+        """`push` in the background; pushes are sent in the order of these calls. Arrays must not change until done.
+
+        With `max_inflight` calls under way, waits for one of them first. Cancelling the future of a push that has not
+        begun leaves it out whole; one that has begun goes on.
+        """
+        return self._background.push(
+            lambda: self.push(
+                gradients,
+                variables=variables,
+                add=add,
+                assign=assign,
+                learning_rates=learning_rates,
+                req_time_s=req_time_s,
+                step=step,
             )
-            requests.setdefault(index, pb.PushRequest()).tables.append(message)
-
-    def _gathered(
-        self,
-        table: str,
-        partition: Partition,
-        requests: dict[int, pb.PullRequest],
-        replies: dict[int, pb.PullResponse],
-    ) -> NDArray[np.float32]:
-        """Rows from all servers in the order of the batch."""
-        rows: NDArray[np.float32] | None = None
-        for index, part in partition.parts():
-            place = next(place for place, asked in enumerate(requests[index].tables) if asked.table == table)
-            data, count = replies[index].rows[place], part.stop - part.start
-            dim = len(data) // (count * arrays.VALUE.itemsize)
-            if rows is None:
-                rows = np.empty((partition.keys.size, dim), np.float32)
-            rows[part] = arrays.decode(data, arrays.VALUE, (count, dim), f"rows of table {table}")
-        if rows is None:
-            return np.empty((0, self._table(table).dim), np.float32)
-        return partition.spread(rows)
+        )
 
     def _table(self, table: str) -> TableConfig:
         """A table's settings, when its rows do not tell what is needed; those made elsewhere are asked for once."""
@@ -256,7 +258,3 @@ class Cluster:
         if table not in self._tables:
             raise UnknownTable(f"the cluster has no table {table!r}; it has {sorted(self._tables)}")
         return self._tables[table]
-
-
-def _added_names(request: pb.PushRequest) -> list[str]:
-    return [update.name for update in request.variables if update.kind == pb.VariableUpdate.KIND_ADD]

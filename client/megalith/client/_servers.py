@@ -2,21 +2,28 @@
 
 from __future__ import annotations  # grpc's generic types are generic for type checkers only
 
+import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from megalith.client import _retry
 from megalith.client._controller import Controller
+from megalith.client._data_call import DataCall, Reply, Started
+from megalith.client._lane import Lane, LaneClosed
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import channel
-from megalith.wire.errors import MegalithError, MessageTooLarge
+from megalith.wire.budget import ByteBudget
+from megalith.wire.errors import MegalithError, MessageTooLarge, PeerUnreachable
 from megalith.wire.routing import Routing
 from megalith.wire.status import translated
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPT_S = 30.0  # one try of one call; a hung server is asked again, or its replacement is, after it
 
@@ -32,16 +39,24 @@ class Request(Protocol):
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 Stub = parameter_server_pb2_grpc.ParameterServerStub
+Begin = Callable[[str, Q, float], Started]  # address, request, deadline on the monotonic clock
 
 
 class Servers:
-    """Channels to the parameter servers and the routing map. `_lock` guards both."""
+    """Channels and lanes to the parameter servers, and the routing map.
 
-    def __init__(self, controller: Controller, max_message_bytes: int) -> None:
-        self._controller, self._max_message_bytes = controller, max_message_bytes
+    `_lock` guards the map, the channels and the lanes. `_budget` bounds the bytes of pulls and pushes under way.
+    """
+
+    def __init__(
+        self, controller: Controller, max_message_bytes: int, max_inflight_bytes: int, *, use_lane: bool = True
+    ) -> None:
+        self._controller, self._max_message_bytes, self._use_lane = controller, max_message_bytes, use_lane
+        self._budget = ByteBudget(max_inflight_bytes)
         self._lock = threading.Lock()
         self._routing: Routing | None = None
         self._channels: dict[str, grpc.Channel] = {}
+        self._lanes: dict[str, Lane | None] = {}  # None: this server has no lane that can be reached
 
     def routing(self) -> Routing:
         """The map in use; asks the controller for the first one."""
@@ -51,31 +66,47 @@ class Servers:
         return self.refresh()
 
     def refresh(self, timeout_s: float | None = None) -> Routing:
-        """The controller's map now, whatever this client had before; channels to servers outside it are closed."""
+        """The controller's map now, whatever this client had before; servers outside it are let go."""
         newest = self._controller.routing(timeout_s)
         with self._lock:
             self._routing = newest
-            for address in [address for address in self._channels if address not in newest.addresses]:
-                self._channels.pop(address).close()
-            return newest
+            gone = [address for address in self._channels if address not in newest.addresses]
+            channels = [self._channels.pop(address) for address in gone]
+            lanes = [self._lanes.pop(address, None) for address in gone]
+        _close(channels, lanes)
+        return newest
 
     def call(
         self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]], requests: dict[int, Q], timeout_s: float
     ) -> dict[int, A]:
-        """Send each request to its ps index, all at once, until all are answered; replies by ps index.
+        """Send each request to its ps index by a unary call, all at once, until all are answered; replies by ps index.
 
         `timeout_s` bounds the whole call. A request that failed for a passing reason is sent again, with a fresh map;
         those answered are not repeated. The same requests stay valid under a newer map because a cluster's bucket
         owners do not change while it lives.
         """
+
+        def begin(address: str, request: Q, deadline: float) -> Started:
+            future = method(self._stub(address)).future(request, timeout=max(0.0, deadline - time.monotonic()))
+            return _UnaryCall(future, address)
+
+        return self._until_answered(begin, requests, timeout_s)
+
+    def exchange(self, calls: dict[int, DataCall], timeout_s: float) -> dict[int, Any]:
+        """Like `call` for pulls and pushes, over the bulk lane of each server that has one."""
+        total = sum(call.ByteSize() for call in calls.values())
+        started = time.monotonic()
+        with self._budget.holding(total, timeout_s):
+            return self._until_answered(self._begin_data, calls, timeout_s - (time.monotonic() - started))
+
+    def _until_answered(self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float) -> dict[int, Any]:
         for request in requests.values():
             self._check_size(request)
-        pending, replies = dict(requests), dict[int, A]()
-
+        pending, replies = dict(requests), dict[int, Any]()
         deadline = time.monotonic() + timeout_s
 
         def attempt() -> None:
-            failures = self._send(method, pending, replies, deadline)
+            failures = self._attempt(begin, pending, replies, deadline)
             if failures:
                 if isinstance(failures[0], _retry.PASSING):
                     self.refresh(max(0.0, deadline - time.monotonic()))
@@ -84,32 +115,83 @@ class Servers:
         _retry.until(timeout_s)(attempt)
         return replies
 
-    def _send(
-        self,
-        method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]],
-        pending: dict[int, Q],
-        replies: dict[int, A],
-        deadline: float,
+    def _attempt(
+        self, begin: Begin[Q], pending: dict[int, Q], replies: dict[int, Any], deadline: float
     ) -> list[MegalithError]:
         """One try of everything pending. Returns what went wrong, errors that no retry mends first."""
         routing = self.routing()
-        timeout_s = max(0.0, min(_ATTEMPT_S, deadline - time.monotonic()))
-        calls, failures = {}, []
-        for index, request in pending.items():
-            request.epoch = routing.epoch
-            try:
-                with translated(f"ps {index} at {routing.addresses[index]}"):
-                    calls[index] = method(self._stub(routing.addresses[index])).future(request, timeout=timeout_s)
-            except MegalithError as error:
-                failures.append(error)
-        for index, call in calls.items():
-            try:
-                with translated(f"ps {index} at {routing.addresses[index]}"):
-                    replies[index] = call.result()
-                    del pending[index]
-            except MegalithError as error:
-                failures.append(error)
+        deadline = min(deadline, time.monotonic() + _ATTEMPT_S)
+        started: dict[int, Started] = {}
+        failures: list[MegalithError] = []
+        try:
+            for index, request in pending.items():
+                request.epoch = routing.epoch
+                try:
+                    with self._peer(routing, index):
+                        started[index] = begin(routing.addresses[index], request, deadline)
+                except MegalithError as error:
+                    failures.append(error)
+            for index in list(started):
+                try:
+                    with self._peer(routing, index):
+                        replies[index] = started.pop(index).finish()
+                        del pending[index]
+                except MegalithError as error:
+                    failures.append(error)
+        finally:
+            for left in started.values():  # an error that no server made, such as an interrupt
+                left.abandon()
         return sorted(failures, key=lambda error: isinstance(error, _retry.PASSING))
+
+    @contextmanager
+    def _peer(self, routing: Routing, index: int) -> Iterator[None]:
+        """Inside, errors are MegalithErrors that name the server; one that was not reached loses its lane."""
+        try:
+            with translated(f"ps {index} at {routing.addresses[index]}"):
+                yield
+        except PeerUnreachable:
+            self._forget_lane(routing.addresses[index])
+            raise
+
+    def _begin_data(self, address: str, call: DataCall, deadline: float) -> Started:
+        lane = self._lane(address, deadline)
+        if lane is not None:
+            try:
+                return lane.start(call, deadline)
+            except LaneClosed as error:
+                logger.warning("%s; calls to %s are unary", error, address)
+                self._set_lane(address, None)
+        timeout_s = max(0.0, deadline - time.monotonic())
+        stub, message = self._stub(address), call.whole_message()
+        future: Any = (
+            stub.Pull.future(message, timeout=timeout_s)
+            if isinstance(message, pb.PullRequest)
+            else stub.Push.future(message, timeout=timeout_s)
+        )
+        return _UnaryCall(future, address, call)
+
+    def _lane(self, address: str, deadline: float) -> Lane | None:
+        """The lane of a server; asks for it at the first call, and after a failure."""
+        if not self._use_lane:
+            return None
+        with self._lock:
+            if address in self._lanes:
+                return self._lanes[address]
+        terms = self._stub(address).Negotiate(pb.NegotiateRequest(), timeout=max(0.0, deadline - time.monotonic()))
+        lane = Lane(address, terms) if terms.lane_port else None
+        return self._set_lane(address, lane)
+
+    def _set_lane(self, address: str, lane: Lane | None) -> Lane | None:
+        with self._lock:
+            before, self._lanes[address] = self._lanes.get(address), lane
+        _close((), [before])
+        return lane
+
+    def _forget_lane(self, address: str) -> None:
+        """Negotiate again at the next call: its server was not reached."""
+        with self._lock:
+            lane = self._lanes.pop(address, None)
+        _close((), [lane])
 
     def _stub(self, address: str) -> Stub:
         with self._lock:
@@ -133,6 +215,31 @@ class Servers:
 
     def close(self) -> None:
         with self._lock:
-            for open_channel in self._channels.values():
-                open_channel.close()
+            channels, lanes = list(self._channels.values()), list(self._lanes.values())
             self._channels.clear()
+            self._lanes.clear()
+        _close(channels, lanes)
+
+
+class _UnaryCall:
+    """A unary call that is on its way."""
+
+    def __init__(self, future: Any, address: str, call: DataCall | None = None) -> None:
+        self._future, self._address, self._call = future, address, call
+
+    def finish(self) -> Reply | Any:
+        reply = self._future.result()
+        if self._call is not None:
+            self._call.take(reply)
+        return reply
+
+    def abandon(self) -> None:
+        self._future.cancel()
+
+
+def _close(channels: Iterable[grpc.Channel], lanes: Iterable[Lane | None]) -> None:
+    for open_channel in channels:
+        open_channel.close()
+    for lane in lanes:
+        if lane is not None:
+            lane.close()

@@ -29,6 +29,8 @@ class _DTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DType.ValueType
     """Refused."""
     DTYPE_FLOAT32: _DType.ValueType  # 1
     DTYPE_INT64: _DType.ValueType  # 2
+    DTYPE_FLOAT16: _DType.ValueType  # 3
+    """IEEE half precision; for rows and gradients on the wire only."""
 
 class DType(_DType, metaclass=_DTypeEnumTypeWrapper):
     """Element type of bulk bytes. Always little-endian, row-major, without padding."""
@@ -37,6 +39,8 @@ DTYPE_UNSPECIFIED: DType.ValueType  # 0
 """Refused."""
 DTYPE_FLOAT32: DType.ValueType  # 1
 DTYPE_INT64: DType.ValueType  # 2
+DTYPE_FLOAT16: DType.ValueType  # 3
+"""IEEE half precision; for rows and gradients on the wire only."""
 Global___DType: _TypeAlias = DType  # noqa: Y015
 
 class _Role:

@@ -26,7 +26,7 @@ from megalith.protos import common_pb2 as megalith_dot_protos_dot_common__pb2
 from megalith.protos import table_pb2 as megalith_dot_protos_dot_table__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&megalith/protos/parameter_server.proto\x12\x0bmegalith.v1\x1a\x1cmegalith/protos/common.proto\x1a\x1bmegalith/protos/table.proto\"n\n\x0eVariableConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x07initial\x18\x02 \x01(\x0b\x32\x12.megalith.v1.Array\x12)\n\toptimizer\x18\x03 \x01(\x0b\x32\x16.megalith.v1.Optimizer\"N\n\x13\x43reateTablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12(\n\x06tables\x18\x02 \x03(\x0b\x32\x18.megalith.v1.TableConfig\"\x16\n\x14\x43reateTablesResponse\"W\n\x16\x43reateVariablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12.\n\tvariables\x18\x02 \x03(\x0b\x32\x1b.megalith.v1.VariableConfig\"\x19\n\x17\x43reateVariablesResponse\"W\n\x0bPullRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12&\n\x06tables\x18\x02 \x03(\x0b\x32\x16.megalith.v1.TableKeys\x12\x11\n\tvariables\x18\x03 \x03(\t\"(\n\tTableKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\"C\n\x0cPullResponse\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\x12%\n\tvariables\x18\x02 \x03(\x0b\x32\x12.megalith.v1.Array\"\xc0\x01\n\x0bPushRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12+\n\x06tables\x18\x04 \x03(\x0b\x32\x1b.megalith.v1.TableGradients\x12.\n\tvariables\x18\x05 \x03(\x0b\x32\x1b.megalith.v1.VariableUpdate\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12\x12\n\nreq_time_s\x18\x06 \x01(\x03\"X\n\x0eTableGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\tgradients\x18\x03 \x01(\x0c\x12\x16\n\x0elearning_rates\x18\x04 \x03(\x02\"\xc1\x01\n\x0eVariableUpdate\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x04kind\x18\x02 \x01(\x0e\x32 .megalith.v1.VariableUpdate.Kind\x12!\n\x05value\x18\x03 \x01(\x0b\x32\x12.megalith.v1.Array\"N\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_GRADIENT\x10\x01\x12\x0c\n\x08KIND_ADD\x10\x02\x12\x0f\n\x0bKIND_ASSIGN\x10\x03\"1\n\x0cPushResponse\x12!\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\x0b\x32\x12.megalith.v1.Array\"\x0f\n\rExpireRequest\"{\n\x0e\x45xpireResponse\x12\x39\n\x07\x64ropped\x18\x01 \x03(\x0b\x32(.megalith.v1.ExpireResponse.DroppedEntry\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x14\n\x12GetPsStatusRequest\"p\n\x13GetPsStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12(\n\x06tables\x18\x03 \x03(\x0b\x32\x18.megalith.v1.TableStatus\x12\x11\n\tvariables\x18\x04 \x03(\t\"\xd5\x01\n\x0bTableStatus\x12(\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x18.megalith.v1.TableConfig\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0f\n\x07\x63reated\x18\x04 \x01(\x03\x12\x0f\n\x07refused\x18\x05 \x01(\x03\x12\x0e\n\x06\x62\x61rred\x18\x06 \x01(\x03\x12\x11\n\tnonfinite\x18\x07 \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x08 \x01(\x03\x12\x0f\n\x07touched\x18\t \x01(\x03\x12\x18\n\x10touched_overflow\x18\n \x01(\x03\x32\xd3\x03\n\x0fParameterServer\x12S\n\x0c\x43reateTables\x12 .megalith.v1.CreateTablesRequest\x1a!.megalith.v1.CreateTablesResponse\x12\\\n\x0f\x43reateVariables\x12#.megalith.v1.CreateVariablesRequest\x1a$.megalith.v1.CreateVariablesResponse\x12;\n\x04Pull\x12\x18.megalith.v1.PullRequest\x1a\x19.megalith.v1.PullResponse\x12;\n\x04Push\x12\x18.megalith.v1.PushRequest\x1a\x19.megalith.v1.PushResponse\x12\x41\n\x06\x45xpire\x12\x1a.megalith.v1.ExpireRequest\x1a\x1b.megalith.v1.ExpireResponse\x12P\n\x0bGetPsStatus\x12\x1f.megalith.v1.GetPsStatusRequest\x1a .megalith.v1.GetPsStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&megalith/protos/parameter_server.proto\x12\x0bmegalith.v1\x1a\x1cmegalith/protos/common.proto\x1a\x1bmegalith/protos/table.proto\"n\n\x0eVariableConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x07initial\x18\x02 \x01(\x0b\x32\x12.megalith.v1.Array\x12)\n\toptimizer\x18\x03 \x01(\x0b\x32\x16.megalith.v1.Optimizer\"N\n\x13\x43reateTablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12(\n\x06tables\x18\x02 \x03(\x0b\x32\x18.megalith.v1.TableConfig\"\x16\n\x14\x43reateTablesResponse\"W\n\x16\x43reateVariablesRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12.\n\tvariables\x18\x02 \x03(\x0b\x32\x1b.megalith.v1.VariableConfig\"\x19\n\x17\x43reateVariablesResponse\"~\n\x0bPullRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12&\n\x06tables\x18\x02 \x03(\x0b\x32\x16.megalith.v1.TableKeys\x12\x11\n\tvariables\x18\x03 \x03(\t\x12%\n\trow_dtype\x18\x04 \x01(\x0e\x32\x12.megalith.v1.DType\"(\n\tTableKeys\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\"C\n\x0cPullResponse\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\x12%\n\tvariables\x18\x02 \x03(\x0b\x32\x12.megalith.v1.Array\"\xd5\x01\n\x0bPushRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12+\n\x06tables\x18\x04 \x03(\x0b\x32\x1b.megalith.v1.TableGradients\x12.\n\tvariables\x18\x05 \x03(\x0b\x32\x1b.megalith.v1.VariableUpdate\x12\x0c\n\x04step\x18\x07 \x01(\x03\x12\x12\n\nreq_time_s\x18\x06 \x01(\x03\x12\x13\n\x0bincarnation\x18\x08 \x01(\x06\"{\n\x0eTableGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x11\n\tgradients\x18\x03 \x01(\x0c\x12\x16\n\x0elearning_rates\x18\x04 \x03(\x02\x12!\n\x05\x64type\x18\x05 \x01(\x0e\x32\x12.megalith.v1.DType\"\xc1\x01\n\x0eVariableUpdate\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x04kind\x18\x02 \x01(\x0e\x32 .megalith.v1.VariableUpdate.Kind\x12!\n\x05value\x18\x03 \x01(\x0b\x32\x12.megalith.v1.Array\"N\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_GRADIENT\x10\x01\x12\x0c\n\x08KIND_ADD\x10\x02\x12\x0f\n\x0bKIND_ASSIGN\x10\x03\"1\n\x0cPushResponse\x12!\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\x0b\x32\x12.megalith.v1.Array\"\x12\n\x10NegotiateRequest\"U\n\x11NegotiateResponse\x12\x11\n\tlane_port\x18\x01 \x01(\x05\x12\x12\n\nlane_token\x18\x02 \x01(\x0c\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\"\x1a\n\tLaneHello\x12\r\n\x05token\x18\x01 \x01(\x0c\"\x92\x01\n\x0bLaneRequest\x12(\n\x04pull\x18\x01 \x01(\x0b\x32\x18.megalith.v1.PullRequestH\x00\x12(\n\x04push\x18\x02 \x01(\x0b\x32\x18.megalith.v1.PushRequestH\x00\x12\x13\n\x0b\x61rray_bytes\x18\x03 \x03(\x03\x12\x12\n\ntimeout_ms\x18\x04 \x01(\x03\x42\x06\n\x04\x63\x61ll\"\xa9\x01\n\tLaneReply\x12)\n\x04pull\x18\x01 \x01(\x0b\x32\x19.megalith.v1.PullResponseH\x00\x12)\n\x04push\x18\x02 \x01(\x0b\x32\x19.megalith.v1.PushResponseH\x00\x12\'\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.megalith.v1.LaneErrorH\x00\x12\x13\n\x0b\x61rray_bytes\x18\x04 \x03(\x03\x42\x08\n\x06result\"*\n\tLaneError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x0f\n\rExpireRequest\"{\n\x0e\x45xpireResponse\x12\x39\n\x07\x64ropped\x18\x01 \x03(\x0b\x32(.megalith.v1.ExpireResponse.DroppedEntry\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x14\n\x12GetPsStatusRequest\"p\n\x13GetPsStatusResponse\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12(\n\x06tables\x18\x03 \x03(\x0b\x32\x18.megalith.v1.TableStatus\x12\x11\n\tvariables\x18\x04 \x03(\t\"\xd5\x01\n\x0bTableStatus\x12(\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x18.megalith.v1.TableConfig\x12\x0c\n\x04rows\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0f\n\x07\x63reated\x18\x04 \x01(\x03\x12\x0f\n\x07refused\x18\x05 \x01(\x03\x12\x0e\n\x06\x62\x61rred\x18\x06 \x01(\x03\x12\x11\n\tnonfinite\x18\x07 \x01(\x03\x12\x0f\n\x07\x65xpired\x18\x08 \x01(\x03\x12\x0f\n\x07touched\x18\t \x01(\x03\x12\x18\n\x10touched_overflow\x18\n \x01(\x03\x32\x9f\x04\n\x0fParameterServer\x12S\n\x0c\x43reateTables\x12 .megalith.v1.CreateTablesRequest\x1a!.megalith.v1.CreateTablesResponse\x12\\\n\x0f\x43reateVariables\x12#.megalith.v1.CreateVariablesRequest\x1a$.megalith.v1.CreateVariablesResponse\x12;\n\x04Pull\x12\x18.megalith.v1.PullRequest\x1a\x19.megalith.v1.PullResponse\x12;\n\x04Push\x12\x18.megalith.v1.PushRequest\x1a\x19.megalith.v1.PushResponse\x12J\n\tNegotiate\x12\x1d.megalith.v1.NegotiateRequest\x1a\x1e.megalith.v1.NegotiateResponse\x12\x41\n\x06\x45xpire\x12\x1a.megalith.v1.ExpireRequest\x1a\x1b.megalith.v1.ExpireResponse\x12P\n\x0bGetPsStatus\x12\x1f.megalith.v1.GetPsStatusRequest\x1a .megalith.v1.GetPsStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,33 +46,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEVARIABLESRESPONSE']._serialized_start=419
   _globals['_CREATEVARIABLESRESPONSE']._serialized_end=444
   _globals['_PULLREQUEST']._serialized_start=446
-  _globals['_PULLREQUEST']._serialized_end=533
-  _globals['_TABLEKEYS']._serialized_start=535
-  _globals['_TABLEKEYS']._serialized_end=575
-  _globals['_PULLRESPONSE']._serialized_start=577
-  _globals['_PULLRESPONSE']._serialized_end=644
-  _globals['_PUSHREQUEST']._serialized_start=647
-  _globals['_PUSHREQUEST']._serialized_end=839
-  _globals['_TABLEGRADIENTS']._serialized_start=841
-  _globals['_TABLEGRADIENTS']._serialized_end=929
-  _globals['_VARIABLEUPDATE']._serialized_start=932
-  _globals['_VARIABLEUPDATE']._serialized_end=1125
-  _globals['_VARIABLEUPDATE_KIND']._serialized_start=1047
-  _globals['_VARIABLEUPDATE_KIND']._serialized_end=1125
-  _globals['_PUSHRESPONSE']._serialized_start=1127
-  _globals['_PUSHRESPONSE']._serialized_end=1176
-  _globals['_EXPIREREQUEST']._serialized_start=1178
-  _globals['_EXPIREREQUEST']._serialized_end=1193
-  _globals['_EXPIRERESPONSE']._serialized_start=1195
-  _globals['_EXPIRERESPONSE']._serialized_end=1318
-  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_start=1272
-  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_end=1318
-  _globals['_GETPSSTATUSREQUEST']._serialized_start=1320
-  _globals['_GETPSSTATUSREQUEST']._serialized_end=1340
-  _globals['_GETPSSTATUSRESPONSE']._serialized_start=1342
-  _globals['_GETPSSTATUSRESPONSE']._serialized_end=1454
-  _globals['_TABLESTATUS']._serialized_start=1457
-  _globals['_TABLESTATUS']._serialized_end=1670
-  _globals['_PARAMETERSERVER']._serialized_start=1673
-  _globals['_PARAMETERSERVER']._serialized_end=2140
+  _globals['_PULLREQUEST']._serialized_end=572
+  _globals['_TABLEKEYS']._serialized_start=574
+  _globals['_TABLEKEYS']._serialized_end=614
+  _globals['_PULLRESPONSE']._serialized_start=616
+  _globals['_PULLRESPONSE']._serialized_end=683
+  _globals['_PUSHREQUEST']._serialized_start=686
+  _globals['_PUSHREQUEST']._serialized_end=899
+  _globals['_TABLEGRADIENTS']._serialized_start=901
+  _globals['_TABLEGRADIENTS']._serialized_end=1024
+  _globals['_VARIABLEUPDATE']._serialized_start=1027
+  _globals['_VARIABLEUPDATE']._serialized_end=1220
+  _globals['_VARIABLEUPDATE_KIND']._serialized_start=1142
+  _globals['_VARIABLEUPDATE_KIND']._serialized_end=1220
+  _globals['_PUSHRESPONSE']._serialized_start=1222
+  _globals['_PUSHRESPONSE']._serialized_end=1271
+  _globals['_NEGOTIATEREQUEST']._serialized_start=1273
+  _globals['_NEGOTIATEREQUEST']._serialized_end=1291
+  _globals['_NEGOTIATERESPONSE']._serialized_start=1293
+  _globals['_NEGOTIATERESPONSE']._serialized_end=1378
+  _globals['_LANEHELLO']._serialized_start=1380
+  _globals['_LANEHELLO']._serialized_end=1406
+  _globals['_LANEREQUEST']._serialized_start=1409
+  _globals['_LANEREQUEST']._serialized_end=1555
+  _globals['_LANEREPLY']._serialized_start=1558
+  _globals['_LANEREPLY']._serialized_end=1727
+  _globals['_LANEERROR']._serialized_start=1729
+  _globals['_LANEERROR']._serialized_end=1771
+  _globals['_EXPIREREQUEST']._serialized_start=1773
+  _globals['_EXPIREREQUEST']._serialized_end=1788
+  _globals['_EXPIRERESPONSE']._serialized_start=1790
+  _globals['_EXPIRERESPONSE']._serialized_end=1913
+  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_start=1867
+  _globals['_EXPIRERESPONSE_DROPPEDENTRY']._serialized_end=1913
+  _globals['_GETPSSTATUSREQUEST']._serialized_start=1915
+  _globals['_GETPSSTATUSREQUEST']._serialized_end=1935
+  _globals['_GETPSSTATUSRESPONSE']._serialized_start=1937
+  _globals['_GETPSSTATUSRESPONSE']._serialized_end=2049
+  _globals['_TABLESTATUS']._serialized_start=2052
+  _globals['_TABLESTATUS']._serialized_end=2265
+  _globals['_PARAMETERSERVER']._serialized_start=2268
+  _globals['_PARAMETERSERVER']._serialized_end=2811
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,16 @@ The data plane: tables of embedding rows and dense variables. Served by every ps
 
 Every data request carries the epoch of the routing map that it was routed by. A ps at a newer epoch answers ABORTED
 (stale_epoch): refresh the map, split again, retry. One at an older epoch answers UNAVAILABLE: retry.
+
+Pull and Push also travel over the bulk lane, a TCP connection of their own, with the same meaning and the same errors.
+Negotiate tells where it is. Everything on it is a frame, numbers are little-endian:
+
+  "MGL1" | uint32 bytes of the head | uint64 bytes of the body | head | body
+
+The first head of a client is a LaneHello, answered by an empty LaneReply; after it LaneRequests and LaneReplies take
+turns. The bytes fields of a Pull or Push stay empty there: the arrays are the body, in the order that LaneRequest and
+LaneReply give. An answer with an error leaves the connection usable, except after bytes that are no frame, or
+a wrong token. To cancel a call, close the connection.
 """
 
 from collections import abc as _abc
@@ -140,8 +150,11 @@ class PullRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    ROW_DTYPE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
+    row_dtype: _common_pb2.DType.ValueType
+    """Of the rows in the reply: float32 or float16. Unspecified = float32."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableKeys]:
         """Ids by table; a table may occur once."""
@@ -156,10 +169,11 @@ class PullRequest(_message.Message):
         epoch: _builtins.int = ...,
         tables: _abc.Iterable[Global___TableKeys] | None = ...,
         variables: _abc.Iterable[_builtins.str] | None = ...,
+        row_dtype: _common_pb2.DType.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "row_dtype", b"row_dtype", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -197,7 +211,9 @@ class PullResponse(_message.Message):
     VARIABLES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """By table of the request: float32 [ids, dim], in the order of the ids. Unknown ids read zeros."""
+        """By table of the request: row_dtype [ids, dim], in the order of the ids. Unknown ids read zeros; beyond the range of
+        float16 a number becomes the largest that it has.
+        """
 
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Array]:
@@ -228,6 +244,7 @@ class PushRequest(_message.Message):
     VARIABLES_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     REQ_TIME_S_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -238,6 +255,10 @@ class PushRequest(_message.Message):
     """Global step of the worker, for schedules and optimizers that count steps."""
     req_time_s: _builtins.int
     """Unix seconds of the data: becomes the rows' update time. 0 = none."""
+    incarnation: _builtins.int
+    """Drawn at random when a client starts. While a ps remembers a client_id, another incarnation of it is refused
+    (client_id_taken): its pushes would be taken for repeated ones. 0 is a value like any other.
+    """
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableGradients]:
         """A table may occur once."""
@@ -256,10 +277,11 @@ class PushRequest(_message.Message):
         variables: _abc.Iterable[Global___VariableUpdate] | None = ...,
         step: _builtins.int = ...,
         req_time_s: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "req_time_s", b"req_time_s", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "req_time_s", b"req_time_s", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -273,12 +295,15 @@ class TableGradients(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     LEARNING_RATES_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table name."""
     keys: _builtins.bytes
     """int64 little-endian ids, distinct."""
     gradients: _builtins.bytes
-    """float32 [ids, dim], finite; [ids, 2 * dim] with the pulled rows behind, for dc."""
+    """[ids, dim], finite; [ids, 2 * dim] with the pulled rows behind, for dc."""
+    dtype: _common_pb2.DType.ValueType
+    """Of the gradients: float32 or float16. Unspecified = float32."""
     @_builtins.property
     def learning_rates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """One per segment; empty = those of the table's configuration."""
@@ -290,10 +315,11 @@ class TableGradients(_message.Message):
         keys: _builtins.bytes = ...,
         gradients: _builtins.bytes = ...,
         learning_rates: _abc.Iterable[_builtins.float] | None = ...,
+        dtype: _common_pb2.DType.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradients", b"gradients", "keys", b"keys", "learning_rates", b"learning_rates", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "gradients", b"gradients", "keys", b"keys", "learning_rates", b"learning_rates", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -375,6 +401,175 @@ class PushResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
+
+@_typing.final
+class NegotiateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NegotiateRequest: _TypeAlias = NegotiateRequest  # noqa: Y015
+
+@_typing.final
+class NegotiateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LANE_PORT_FIELD_NUMBER: _builtins.int
+    LANE_TOKEN_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    lane_port: _builtins.int
+    """TCP port of the bulk lane, at the host of this server; 0 = there is none."""
+    lane_token: _builtins.bytes
+    """Goes into LaneHello; new with each start of the server."""
+    max_message_bytes: _builtins.int
+    """Largest head and body together, either way."""
+    def __init__(
+        self,
+        *,
+        lane_port: _builtins.int = ...,
+        lane_token: _builtins.bytes = ...,
+        max_message_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lane_port", b"lane_port", "lane_token", b"lane_token", "max_message_bytes", b"max_message_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NegotiateResponse: _TypeAlias = NegotiateResponse  # noqa: Y015
+
+@_typing.final
+class LaneHello(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    token: _builtins.bytes
+    """From NegotiateResponse."""
+    def __init__(
+        self,
+        *,
+        token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneHello: _TypeAlias = LaneHello  # noqa: Y015
+
+@_typing.final
+class LaneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PULL_FIELD_NUMBER: _builtins.int
+    PUSH_FIELD_NUMBER: _builtins.int
+    ARRAY_BYTES_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    timeout_ms: _builtins.int
+    """After this long the server need not begin any more. 0 = no limit."""
+    @_builtins.property
+    def pull(self) -> Global___PullRequest:
+        """Body: the keys of each table."""
+
+    @_builtins.property
+    def push(self) -> Global___PushRequest:
+        """Body: the keys of each table, then the gradients of each table."""
+
+    @_builtins.property
+    def array_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Length of each array of the body; together they are the body."""
+
+    def __init__(
+        self,
+        *,
+        pull: Global___PullRequest | None = ...,
+        push: Global___PushRequest | None = ...,
+        array_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_bytes", b"array_bytes", "call", b"call", "pull", b"pull", "push", b"push", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_call: _TypeAlias = _typing.Literal["pull", "push"]  # noqa: Y015
+    _WhichOneofArgType_call: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_call) -> _WhichOneofReturnType_call | None: ...
+
+Global___LaneRequest: _TypeAlias = LaneRequest  # noqa: Y015
+
+@_typing.final
+class LaneReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PULL_FIELD_NUMBER: _builtins.int
+    PUSH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    ARRAY_BYTES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pull(self) -> Global___PullResponse:
+        """Body: the rows of each table."""
+
+    @_builtins.property
+    def push(self) -> Global___PushResponse:
+        """No body."""
+
+    @_builtins.property
+    def error(self) -> Global___LaneError:
+        """No body; nothing was applied."""
+
+    @_builtins.property
+    def array_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in LaneRequest."""
+
+    def __init__(
+        self,
+        *,
+        pull: Global___PullResponse | None = ...,
+        push: Global___PushResponse | None = ...,
+        error: Global___LaneError | None = ...,
+        array_bytes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "pull", b"pull", "push", b"push", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_bytes", b"array_bytes", "error", b"error", "pull", b"pull", "push", b"push", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["pull", "push", "error"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___LaneReply: _TypeAlias = LaneReply  # noqa: Y015
+
+@_typing.final
+class LaneError(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """That of the error class, as in the trailing metadata of a unary call."""
+    message: _builtins.str
+    """What happened and the way out."""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneError: _TypeAlias = LaneError  # noqa: Y015
 
 @_typing.final
 class ExpireRequest(_message.Message):

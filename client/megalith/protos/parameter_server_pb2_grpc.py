@@ -54,6 +54,11 @@ class ParameterServerStub:
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.PushRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PushResponse.FromString,
                 _registered_method=True)
+        self.Negotiate = channel.unary_unary(
+                '/megalith.v1.ParameterServer/Negotiate',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.NegotiateRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.NegotiateResponse.FromString,
+                _registered_method=True)
         self.Expire = channel.unary_unary(
                 '/megalith.v1.ParameterServer/Expire',
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.SerializeToString,
@@ -99,6 +104,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Negotiate(self, request, context):
+        """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Expire(self, request, context):
         """Drops the rows of all tables that are expired at their newest data time. Idempotent.
         """
@@ -135,6 +147,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PushRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_parameter__server__pb2.PushResponse.SerializeToString,
+            ),
+            'Negotiate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Negotiate,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.NegotiateRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.NegotiateResponse.SerializeToString,
             ),
             'Expire': grpc.unary_unary_rpc_method_handler(
                     servicer.Expire,
@@ -255,6 +272,33 @@ class ParameterServer:
             '/megalith.v1.ParameterServer/Push',
             megalith_dot_protos_dot_parameter__server__pb2.PushRequest.SerializeToString,
             megalith_dot_protos_dot_parameter__server__pb2.PushResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Negotiate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/Negotiate',
+            megalith_dot_protos_dot_parameter__server__pb2.NegotiateRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.NegotiateResponse.FromString,
             options,
             channel_credentials,
             insecure,

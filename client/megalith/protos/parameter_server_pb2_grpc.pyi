@@ -5,6 +5,16 @@ The data plane: tables of embedding rows and dense variables. Served by every ps
 
 Every data request carries the epoch of the routing map that it was routed by. A ps at a newer epoch answers ABORTED
 (stale_epoch): refresh the map, split again, retry. One at an older epoch answers UNAVAILABLE: retry.
+
+Pull and Push also travel over the bulk lane, a TCP connection of their own, with the same meaning and the same errors.
+Negotiate tells where it is. Everything on it is a frame, numbers are little-endian:
+
+  "MGL1" | uint32 bytes of the head | uint64 bytes of the body | head | body
+
+The first head of a client is a LaneHello, answered by an empty LaneReply; after it LaneRequests and LaneReplies take
+turns. The bytes fields of a Pull or Push stay empty there: the arrays are the body, in the order that LaneRequest and
+LaneReply give. An answer with an error leaves the connection usable, except after bytes that are no frame, or
+a wrong token. To cancel a call, close the connection.
 """
 
 from collections import abc as _abc
@@ -47,6 +57,8 @@ class ParameterServerStub:
     """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
     (client_id, sequence): a request that was applied is answered again and not applied again.
     """
+    Negotiate: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.NegotiateRequest, _parameter_server_pb2.NegotiateResponse]
+    """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
     Expire: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]
     """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
     GetPsStatus: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.GetPsStatusRequest, _parameter_server_pb2.GetPsStatusResponse]
@@ -67,6 +79,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
     (client_id, sequence): a request that was applied is answered again and not applied again.
     """
+    Negotiate: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.NegotiateRequest, _parameter_server_pb2.NegotiateResponse]  # type: ignore[assignment]
+    """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
     Expire: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]  # type: ignore[assignment]
     """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
     GetPsStatus: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.GetPsStatusRequest, _parameter_server_pb2.GetPsStatusResponse]  # type: ignore[assignment]
@@ -108,6 +122,14 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
         (client_id, sequence): a request that was applied is answered again and not applied again.
         """
+
+    @_abc_1.abstractmethod
+    def Negotiate(
+        self,
+        request: _parameter_server_pb2.NegotiateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameter_server_pb2.NegotiateResponse, _abc.Awaitable[_parameter_server_pb2.NegotiateResponse]]:
+        """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
 
     @_abc_1.abstractmethod
     def Expire(

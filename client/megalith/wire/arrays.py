@@ -11,6 +11,8 @@ from megalith.wire.errors import MalformedArray
 
 KEY = np.dtype("<i8")
 VALUE = np.dtype("<f4")
+HALF = np.dtype("<f2")
+MAX_HALF = np.float32(65504.0)  # beyond it, float16 has only infinity
 
 
 def encode(array: NDArray[Any]) -> bytes:
@@ -18,7 +20,12 @@ def encode(array: NDArray[Any]) -> bytes:
     return array.tobytes()
 
 
-def decode(data: bytes, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> NDArray[Any]:
+def to_half(array: NDArray[np.float32]) -> NDArray[np.float16]:
+    """Rounded to float16; what is beyond its range becomes the largest number that it has."""
+    return np.clip(array, -MAX_HALF, MAX_HALF).astype(HALF)
+
+
+def decode(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> NDArray[Any]:
     """A read-only view of `data`. A length that does not fit is MalformedArray, naming `what`."""
     count = math.prod(shape)
     if any(extent < 0 for extent in shape) or len(data) != count * dtype.itemsize:
@@ -28,7 +35,7 @@ def decode(data: bytes, dtype: np.dtype[Any], shape: Sequence[int], what: str) -
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def decode_keys(data: bytes, what: str) -> NDArray[np.int64]:
+def decode_keys(data: bytes | memoryview, what: str) -> NDArray[np.int64]:
     """A read-only view of int64 ids."""
     if len(data) % KEY.itemsize:
         raise MalformedArray(f"{what}: {len(data)} bytes is not a multiple of 8; ids are little-endian int64")

@@ -29,6 +29,18 @@ _DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
     common_pb2.DTYPE_INT64: arrays.KEY,
 }
 _TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
+_ROW_DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
+    common_pb2.DTYPE_UNSPECIFIED: arrays.VALUE,
+    common_pb2.DTYPE_FLOAT32: arrays.VALUE,
+    common_pb2.DTYPE_FLOAT16: arrays.HALF,
+}
+
+
+def row_dtype(tag: "common_pb2.DType.ValueType", what: str) -> np.dtype[Any]:
+    """Of rows or gradients on the wire; other tags are MalformedArray."""
+    if tag not in _ROW_DTYPES:
+        raise MalformedArray(f"{what}: dtype tag {tag} is none of rows or gradients; they are float32 or float16")
+    return _ROW_DTYPES[tag]
 
 
 def array_to_proto(array: NDArray[Any]) -> common_pb2.Array:

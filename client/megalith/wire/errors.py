@@ -18,6 +18,7 @@
     |  |- BarrierAlreadyPlaced
     |  |- TableConflict
     |  |- IndexTaken
+    |  |- ClientIdTaken          another client pushes under the same id
     |  |- ModelDirInUse
     |  |- AppMasterRunning       a live AppMaster keeps that application
     |  |- ProcessAlive           to be started again, but it runs
@@ -28,6 +29,7 @@
     |  |- ApplicationEnded       it ended, and otherwise than this call wants
     |  |- NotSupervised          nobody is there who could start a process
     |  '- SequenceExpired        a push older than what the server remembers
+    |- AccessDenied          not allowed, or not by this token
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
     |- Unavailable           not now; retry with backoff
     |  |- NotReady               starting, draining or waiting for routing
@@ -153,6 +155,12 @@ class IndexTaken(Conflict):
     code = "index_taken"
 
 
+class ClientIdTaken(Conflict):
+    """Another client pushes under the same client id; its sequence numbers would be taken for repeated ones."""
+
+    code = "client_id_taken"
+
+
 class ModelDirInUse(Conflict):
     """A live controller serves that model directory."""
 
@@ -211,6 +219,12 @@ class SequenceExpired(WrongPlace):
     """A push so old that the server no longer knows whether it was applied."""
 
     code = "sequence_expired"
+
+
+class AccessDenied(MegalithError):
+    """The caller may not do this; on the bulk lane, its token is not of this server's life."""
+
+    code = "access_denied"
 
 
 class StaleEpoch(MegalithError):

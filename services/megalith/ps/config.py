@@ -18,6 +18,9 @@ class PsConfig:
         "Seconds between two looks for expired rows; 0 = only when a table is full. A save always skips them.",
         3600.0,
     )
+    bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)
+    lane_port: int = setting("Port of the bulk lane; 0 takes a free one, which clients are told.", 0)
+    max_inflight_bytes: int = setting("Bytes of bulk requests under way at once; who would exceed them waits.", 1 << 30)
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
 
@@ -26,3 +29,7 @@ class PsConfig:
             raise InvalidSetting(f"--index={self.index}: below 0")
         if not self.expire_every_s >= 0:
             raise InvalidSetting(f"--expire-every-s={self.expire_every_s}: below 0")
+        if not 0 <= self.lane_port <= 65535:
+            raise InvalidSetting(f"--lane-port={self.lane_port}: outside 0..65535")
+        if self.max_inflight_bytes < 1:
+            raise InvalidSetting(f"--max-inflight-bytes={self.max_inflight_bytes}: below 1")

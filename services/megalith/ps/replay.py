@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from megalith.wire.errors import SequenceExpired
+from megalith.wire.errors import ClientIdTaken, SequenceExpired
 
 R = TypeVar("R")
 
@@ -24,10 +24,16 @@ class AppliedPushes(Generic[R]):
         self._lock = threading.Lock()
         self._clients: OrderedDict[str, _Client[R]] = OrderedDict()
 
-    def once(self, client_id: str, sequence: int, apply: Callable[[], R]) -> R:
-        """The reply of `apply`, called unless this push was applied before. If it raises, nothing is remembered."""
-        client = self._client(client_id)
+    def once(self, client_id: str, sequence: int, apply: Callable[[], R], incarnation: int = 0) -> R:
+        """The reply of `apply`, called unless this push was applied before. If it raises, nothing is remembered.
+
+        A client id belongs to the incarnation that used it first: another one would begin again at sequence 1, and its
+        pushes would be answered as repeated ones.
+        """
+        client = self._client(client_id, incarnation)
         with client.lock:
+            if client.incarnation != incarnation:
+                raise ClientIdTaken(f"another client pushes as {client_id!r}; use a client id of your own")
             if sequence in client.replies:
                 return client.replies[sequence]
             if sequence <= client.newest - WINDOW:
@@ -39,9 +45,9 @@ class AppliedPushes(Generic[R]):
             client.remember(sequence, reply)
             return reply
 
-    def _client(self, client_id: str) -> "_Client[R]":
+    def _client(self, client_id: str, incarnation: int) -> "_Client[R]":
         with self._lock:
-            client = self._clients.setdefault(client_id, _Client())
+            client = self._clients.setdefault(client_id, _Client(incarnation))
             self._clients.move_to_end(client_id)
             if len(self._clients) > _MAX_CLIENTS:
                 self._clients.popitem(last=False)
@@ -49,7 +55,8 @@ class AppliedPushes(Generic[R]):
 
 
 class _Client(Generic[R]):
-    def __init__(self) -> None:
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
         self.lock = threading.Lock()
         self.replies: OrderedDict[int, R] = OrderedDict()
         self.newest = 0

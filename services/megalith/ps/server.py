@@ -1,11 +1,16 @@
 """Composition root of a parameter server."""
 
 import logging
+import secrets
 import threading
 from functools import partial
 
+from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.config import PsConfig
+from megalith.ps.data_plane import DataPlane
+from megalith.ps.lane import LaneServer
+from megalith.ps.lane_calls import LaneCalls
 from megalith.ps.member import PsMember
 from megalith.ps.servicer import ParameterServicer
 from megalith.ps.store import Store
@@ -13,6 +18,7 @@ from megalith.runtime import lifecycle
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer
+from megalith.wire.budget import ByteBudget
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +39,20 @@ class PsServer:
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
         self._config = config
         self._store = Store(config.index)
-        servicer = ParameterServicer(config.index, self._store)
+        data, metrics, limit = DataPlane(self._store), self._metrics(), config.server.max_message_bytes
+        # Who may call Negotiate may use the lane: whatever guards unary calls guards it too.
+        self._token = secrets.token_bytes(16)
+        self._lane = LaneServer(
+            config.server.host,
+            config.lane_port,
+            LaneCalls(data, metrics, self._token, limit),
+            limit,
+            ByteBudget(config.max_inflight_bytes),
+        )
+        servicer = ParameterServicer(config.index, self._store, data, self._negotiate)
         self._rpc = RpcServer(
             config.server,
-            self._metrics(),
+            metrics,
             {
                 "megalith.v1.ParameterServer": (
                     lambda server: parameter_server_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
@@ -61,7 +77,13 @@ class PsServer:
         return self._rpc.address
 
     def start(self) -> None:
-        self._rpc.start()
+        if self._config.bulk_lane:
+            self._lane.start()
+        try:
+            self._rpc.start()
+        except BaseException:
+            self._lane.stop(0)
+            raise
         self._member.start()
         if self._config.expire_every_s:
             self._expiry.start()
@@ -69,8 +91,13 @@ class PsServer:
 
     def stop(self, grace_s: float) -> None:
         self._stopping.set()
+        self._lane.stop(grace_s)
         self._rpc.stop(grace_s)
         self._member.stop()
+
+    def _negotiate(self) -> pb.NegotiateResponse:
+        limit = self._config.server.max_message_bytes
+        return pb.NegotiateResponse(lane_port=self._lane.port, lane_token=self._token, max_message_bytes=limit)
 
     def _expire(self) -> None:
         """Now and then, drop what is expired."""

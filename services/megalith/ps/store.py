@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.ps import batch
+from megalith.ps.kernels import ownership
 from megalith.ps.replay import AppliedPushes
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
@@ -84,14 +85,15 @@ class Store:
         return routing
 
     def _check_owned(self, routing: Routing, table: str, keys: NDArray[np.int64]) -> None:
+        if ownership.all_owned(keys, routing.owners, self._index):
+            return
         owners = routing.owner_of(keys)
         foreign = np.flatnonzero(owners != self._index)
-        if foreign.size:
-            first = foreign[0]
-            raise ShardNotOwned(
-                f"table {table}: {foreign.size} of {keys.size} ids are not of ps {self._index} at epoch "
-                f"{routing.epoch}, the first is {int(keys[first])} of ps {int(owners[first])}; refresh routing"
-            )
+        first = foreign[0]
+        raise ShardNotOwned(
+            f"table {table}: {foreign.size} of {keys.size} ids are not of ps {self._index} at epoch "
+            f"{routing.epoch}, the first is {int(keys[first])} of ps {int(owners[first])}; refresh routing"
+        )
 
     def _check_owned_name(self, routing: Routing, name: str) -> None:
         owner = routing.owner_of_name(name)
@@ -163,13 +165,16 @@ class Store:
         updates: Sequence[VariableUpdate],
         req_time_s: int = 0,
         step: int = 0,
+        incarnation: int = 0,
     ) -> list[NDArray[Any]]:
         """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD updates."""
         if not client_id or sequence < 1:
             raise InvalidRequest(f"a push needs a client id and a sequence from 1, got {client_id!r} and {sequence}")
         if not 0 <= req_time_s < 2**32:
             raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
-        return self._applied.once(client_id, sequence, lambda: self._apply(epoch, gradients, updates, req_time_s, step))
+        return self._applied.once(
+            client_id, sequence, lambda: self._apply(epoch, gradients, updates, req_time_s, step), incarnation
+        )
 
     def _apply(
         self,

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from megalith.ps import batch
+from megalith.ps.kernels import ownership
 from megalith.ps.table import EmbeddingTable
+from megalith.wire.routing import NUM_BUCKETS, decode_owners
 from megalith.wire.schema import Adagrad, Initializer, Optimizer, RandomUniform, Segment, Sgd, TableConfig, Zeros
 
 
@@ -23,6 +25,7 @@ def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequen
             table.lookup(keys)
             table.dump()
     batch.check_distinct(keys, "warm-up")
+    ownership.all_owned(keys, decode_owners(bytes(2 * NUM_BUCKETS)), 0)
 
 
 def warm_up_image() -> None:

@@ -68,9 +68,15 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         return answer
 
     def _abort(self, method: str, error: Exception, context: grpc.ServicerContext) -> NoReturn:
-        if not isinstance(error, MegalithError):
-            logger.exception("unforeseen error method=%s", method)
-            error = InternalError(f"{method} failed unexpectedly; the server's log has the traceback")
-        self._metrics.rpc_total.labels(method, error.code).inc()
-        context.set_trailing_metadata(((CODE_KEY, error.code),))
-        context.abort(status_of(type(error)), str(error))
+        known = as_megalith_error(method, error)
+        self._metrics.rpc_total.labels(method, known.code).inc()
+        context.set_trailing_metadata(((CODE_KEY, known.code),))
+        context.abort(status_of(type(known)), str(known))
+
+
+def as_megalith_error(method: str, error: Exception) -> MegalithError:
+    """What a caller is told: the error itself, or plain words for an unforeseen one whose traceback is logged here."""
+    if isinstance(error, MegalithError):
+        return error
+    logger.error("unforeseen error method=%s", method, exc_info=error)
+    return InternalError(f"{method} failed unexpectedly; the server's log has the traceback")

@@ -1,0 +1,49 @@
+"""Pulls and pushes beside the caller's own work: bounded, and pushes in their order."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+R = TypeVar("R")
+
+_PULL_THREADS = 2  # one waits for servers while the other splits the next batch
+
+
+class Background:
+    """Threads for pulls and one for pushes, started at the first use.
+
+    `_room` bounds the calls that were submitted and are not done: one more waits in the caller. `_lock` guards the
+    pools. Pushes run one after the other in the order given, so that the updates of one client stay ordered.
+    """
+
+    def __init__(self, max_inflight: int) -> None:
+        self._room = threading.BoundedSemaphore(max_inflight)
+        self._lock = threading.Lock()
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+
+    def pull(self, call: Callable[[], R]) -> "Future[R]":
+        return self._submit("pull", _PULL_THREADS, call)
+
+    def push(self, call: Callable[[], R]) -> "Future[R]":
+        return self._submit("push", 1, call)
+
+    def close(self) -> None:
+        """Give up what has not begun, and wait for what has."""
+        with self._lock:
+            pools = list(self._pools.values())
+        for pool in pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, kind: str, threads: int, call: Callable[[], R]) -> "Future[R]":
+        self._room.acquire()
+        try:
+            with self._lock:
+                if kind not in self._pools:
+                    self._pools[kind] = ThreadPoolExecutor(threads, thread_name_prefix=f"megalith-{kind}")
+                future = self._pools[kind].submit(call)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        return future

@@ -1,0 +1,84 @@
+"""A pull or push to one server: the message without its arrays, the arrays, and where those of the reply go."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.wire import frames
+from megalith.wire.errors import MalformedArray
+
+# The memory for array number i of a reply, given its length in bytes; a length that cannot be is MalformedArray.
+Sink = Callable[[int, int], memoryview]
+Reply = pb.PullResponse | pb.PushResponse
+
+
+def no_arrays(place: int, nbytes: int) -> memoryview:
+    """The sink of a call whose reply has no arrays."""
+    raise MalformedArray(f"the reply has an array of {nbytes} bytes that nobody asked for")
+
+
+@dataclass(slots=True)
+class DataCall:
+    """What both lanes send. `arrays` are in the order of LaneRequest: the keys of each table, then the gradients.
+
+    The reply has `num_received` arrays, which go to the memory that `sink` gives.
+    """
+
+    message: pb.PullRequest | pb.PushRequest
+    arrays: Sequence[NDArray[Any]]
+    num_received: int = 0
+    sink: Sink = no_arrays
+
+    @property
+    def epoch(self) -> int:
+        return self.message.epoch
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self.message.epoch = value
+
+    def ByteSize(self) -> int:  # the name that protobuf gives it
+        return self.message.ByteSize() + sum(array.nbytes for array in self.arrays)
+
+    def whole_message(self) -> pb.PullRequest | pb.PushRequest:
+        """The message with its arrays, for a unary call."""
+        if isinstance(self.message, pb.PullRequest):
+            pull = pb.PullRequest()
+            pull.CopyFrom(self.message)
+            for part, keys in zip(pull.tables, self.arrays, strict=True):
+                part.keys = keys.tobytes()
+            return pull
+        push = pb.PushRequest()
+        push.CopyFrom(self.message)
+        count = len(push.tables)
+        for gradients, keys, values in zip(push.tables, self.arrays[:count], self.arrays[count:], strict=True):
+            gradients.keys, gradients.gradients = keys.tobytes(), values.tobytes()
+        return push
+
+    def take(self, reply: Reply) -> None:
+        """Put the arrays of a unary reply where they belong."""
+        if isinstance(reply, pb.PullResponse):
+            self.check_received(len(reply.rows))
+            for place, data in enumerate(reply.rows):
+                self.sink(place, len(data))[:] = data
+
+    def check_received(self, count: int) -> None:
+        """Raise unless a reply has as many arrays as this call asked for."""
+        if count != self.num_received:
+            raise MalformedArray(f"the reply has {count} arrays, {self.num_received} were asked for")
+
+    def body(self) -> list[memoryview]:
+        return [frames.as_bytes(array) for array in self.arrays]
+
+
+class Started(Protocol):
+    """A call that is on its way."""
+
+    def finish(self) -> Any:
+        """Wait for the reply, or raise what went wrong."""
+
+    def abandon(self) -> None:
+        """Give the call up, if it has not been finished."""

@@ -1,0 +1,176 @@
+"""Connections of the bulk lane to one server."""
+
+import socket
+import threading
+import time
+
+from megalith.client._data_call import DataCall, Reply
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.wire import frames
+from megalith.wire.errors import (
+    AccessDenied,
+    DeadlinePassed,
+    MalformedArray,
+    MegalithError,
+    MessageTooLarge,
+    PeerUnreachable,
+    error_for,
+)
+
+_CONNECT_S = 5.0  # a port that a firewall drops must not take the caller's whole deadline
+
+
+class Lane:
+    """Idle connections to one server, made as needed: a call has one for itself from request to reply.
+
+    `_lock` guards `_idle` and `_is_closed`.
+    """
+
+    def __init__(self, address: str, terms: pb.NegotiateResponse) -> None:
+        self.address, self._terms = address, terms
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._is_closed = False
+
+    def start(self, call: DataCall, deadline: float) -> "LaneCall":
+        """Send a call; its reply is still to be waited for. `deadline` is on the monotonic clock."""
+        size = call.ByteSize()
+        if size > self._terms.max_message_bytes:
+            raise MessageTooLarge(
+                f"a request of {size} bytes is above the server's limit of {self._terms.max_message_bytes}; "
+                "send fewer ids per call, or raise --max-message-bytes on the servers"
+            )
+        sock = self._connection(deadline)
+        started = LaneCall(self, sock, call, deadline)
+        try:
+            started.send()
+        except (PeerUnreachable, DeadlinePassed) as error:
+            started.abandon()
+            raise type(error)(f"ps at {self.address}: {error}") from error
+        except BaseException:
+            started.abandon()
+            raise
+        return started
+
+    def give_back(self, sock: socket.socket) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(sock)
+                return
+        sock.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for sock in idle:
+            sock.close()
+
+    def _connection(self, deadline: float) -> socket.socket:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise DeadlinePassed("no time left to connect")
+        try:
+            host = self.address.rpartition(":")[0].strip("[]")
+            sock = socket.create_connection((host, self._terms.lane_port), min(left_s, _CONNECT_S))
+        except OSError as error:
+            raise LaneClosed(f"no connection to the bulk lane at port {self._terms.lane_port}: {error}") from error
+        try:
+            frames.prepare(sock)
+            frames.set_timeout(sock, left_s)
+            frames.send(sock, pb.LaneHello(token=self._terms.lane_token).SerializeToString())
+            _receive_reply(sock, None)
+        except _Refused as refused:
+            sock.close()
+            if isinstance(refused.error, AccessDenied):  # another server has the port now, or this one restarted
+                raise PeerUnreachable(f"{self.address}: {refused.error}") from None
+            raise refused.error from None
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+class LaneClosed(Exception):
+    """The port of the lane does not take connections; unary calls may still pass. Stays within the SDK."""
+
+
+class LaneCall:
+    """One call on its connection, which goes back to the lane only after a whole reply."""
+
+    def __init__(self, lane: Lane, sock: socket.socket, call: DataCall, deadline: float) -> None:
+        self._lane, self._sock, self._call, self._deadline = lane, sock, call, deadline
+        self._is_open = True
+
+    def send(self) -> None:
+        message, body = self._call.message, self._call.body()
+        left_s = self._left_s()
+        head = pb.LaneRequest(array_bytes=[part.nbytes for part in body], timeout_ms=max(1, int(left_s * 1000)))
+        if isinstance(message, pb.PullRequest):
+            head.pull.CopyFrom(message)
+        else:
+            head.push.CopyFrom(message)
+        frames.set_timeout(self._sock, left_s)
+        frames.send(self._sock, head.SerializeToString(), body)
+
+    def finish(self) -> Reply:
+        try:
+            frames.set_timeout(self._sock, self._left_s())
+            reply = _receive_reply(self._sock, self._call)
+        except _Refused as refused:  # a whole reply: the connection is sound
+            self._release()
+            raise refused.error from None
+        except (PeerUnreachable, DeadlinePassed) as error:
+            self.abandon()
+            raise type(error)(f"ps at {self._lane.address}: {error}") from error
+        except BaseException:
+            self.abandon()
+            raise
+        self._release()
+        return reply.pull if reply.WhichOneof("result") == "pull" else reply.push
+
+    def abandon(self) -> None:
+        """Close the connection: a server that has not received all of the call never begins it."""
+        if self._is_open:
+            self._is_open = False
+            self._sock.close()
+
+    def _release(self) -> None:
+        self._is_open = False
+        self._lane.give_back(self._sock)
+
+    def _left_s(self) -> float:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise DeadlinePassed("the call was given up")
+        return left_s
+
+
+class _Refused(Exception):
+    """The server's answer is an error."""
+
+    def __init__(self, error: MegalithError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _receive_reply(sock: socket.socket, call: DataCall | None) -> pb.LaneReply:
+    """A reply, its arrays put where the call says; without a call it has none."""
+    sizes = frames.receive_sizes(sock)
+    if sizes is None:
+        raise PeerUnreachable("the server closed the connection")
+    head = bytearray(sizes.head)
+    frames.receive_into(sock, memoryview(head))
+    reply = pb.LaneReply.FromString(bytes(head))
+    if reply.HasField("error"):
+        raise _Refused(error_for(reply.error.code)(reply.error.message))
+    if sum(reply.array_bytes) != sizes.body or (call is None and sizes.body):
+        raise MalformedArray(f"arrays of {sum(reply.array_bytes)} bytes in a body of {sizes.body}")
+    if call is not None:
+        call.check_received(len(reply.array_bytes))
+        for place, nbytes in enumerate(reply.array_bytes):
+            frames.receive_into(sock, call.sink(place, nbytes))
+    return reply

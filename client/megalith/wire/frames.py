@@ -1,0 +1,103 @@
+"""Frames of the bulk lane on a blocking socket: a fixed start, a protobuf head, and a body of raw arrays.
+
+    "MGL1" | uint32 bytes of the head | uint64 bytes of the body | head | body
+
+Arrays are read into and sent from the caller's memory. Deadlines are socket options of the kernel rather than Python
+timeouts: those make a socket non-blocking, and a megabyte then takes a dozen calls, each fighting for the GIL.
+"""
+
+import errno
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from megalith.wire.errors import DeadlinePassed, InvalidRequest, PeerUnreachable
+
+MAGIC = b"MGL1"
+_START = struct.Struct("<4sIQ")
+_TIMEVAL = struct.Struct("ll")
+_LATE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ETIMEDOUT, errno.EINPROGRESS)
+
+
+class Sizes(NamedTuple):
+    """What follows the start of a frame."""
+
+    head: int
+    body: int
+
+
+def prepare(sock: socket.socket) -> None:
+    """Options of both ends: small frames leave at once. The kernel sizes its buffers itself, better than we would."""
+    sock.setblocking(True)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def set_timeout(sock: socket.socket, seconds: float) -> None:
+    """How long one read or write may wait; 0 = for ever. A shorter time than a microsecond is one."""
+    micros = max(1, int(seconds * 1e6)) if seconds else 0
+    value = _TIMEVAL.pack(*divmod(micros, 1_000_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+
+def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = ()) -> None:
+    """One whole frame, or PeerUnreachable or DeadlinePassed; the connection is then of no more use."""
+    parts = [memoryview(_START.pack(MAGIC, len(head), sum(part.nbytes for part in body)) + head), *body]
+    try:
+        while parts:
+            sent = sock.sendmsg(parts)
+            while parts and sent >= parts[0].nbytes:
+                sent -= parts.pop(0).nbytes
+            if sent:
+                parts[0] = parts[0][sent:]
+    except OSError as error:
+        raise failure(error) from error
+
+
+def receive_sizes(sock: socket.socket) -> Sizes | None:
+    """The start of the next frame; None if the peer closed between two. Other bytes are an InvalidRequest."""
+    start = memoryview(bytearray(_START.size))
+    got = _receive(sock, start)
+    if got == 0:
+        return None
+    if got < _START.size:
+        raise PeerUnreachable("the connection was closed inside a frame")
+    magic, head, body = _START.unpack(start)
+    if magic != MAGIC:
+        raise InvalidRequest(f"the bytes {magic!r} do not start a frame of the bulk lane")
+    return Sizes(head, body)
+
+
+def receive_into(sock: socket.socket, target: memoryview) -> None:
+    """Fill all of `target`, which is a view of bytes."""
+    if _receive(sock, target) < target.nbytes:
+        raise PeerUnreachable("the connection was closed inside a frame")
+
+
+def _receive(sock: socket.socket, target: memoryview) -> int:
+    """Bytes read: fewer than asked for only when the peer closed."""
+    got = 0
+    try:
+        while got < target.nbytes:
+            count = sock.recv_into(target[got:], 0, socket.MSG_WAITALL)
+            if count == 0:
+                break
+            got += count
+    except OSError as error:
+        raise failure(error) from error
+    return got
+
+
+def failure(error: OSError) -> PeerUnreachable | DeadlinePassed:
+    """What an error of the socket means to a caller."""
+    if error.errno in _LATE or isinstance(error, TimeoutError):
+        return DeadlinePassed("the peer did not take or send bytes in time")
+    return PeerUnreachable(f"the connection is lost: {error.strerror or error}")
+
+
+def as_bytes(array: Any) -> memoryview:
+    """The memory of a contiguous array as bytes; an empty one too."""
+    view = memoryview(array)
+    return view.cast("B") if view.nbytes else memoryview(b"")

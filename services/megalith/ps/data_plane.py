@@ -1,0 +1,75 @@
+"""Pull and push for both lanes: the message without its arrays, and the arrays beside it; decode, one call, encode."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.ps.store import Store, TableGradients, VariableUpdate
+from megalith.ps.variable import UpdateKind
+from megalith.wire import arrays, codec
+from megalith.wire.errors import InvalidRequest, MalformedArray
+
+Buffer = bytes | memoryview
+
+_KINDS = {
+    pb.VariableUpdate.KIND_GRADIENT: UpdateKind.GRADIENT,
+    pb.VariableUpdate.KIND_ADD: UpdateKind.ADD,
+    pb.VariableUpdate.KIND_ASSIGN: UpdateKind.ASSIGN,
+}
+
+
+class DataPlane:
+    """What a ps does with a pull or a push, however it came."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def pull(self, request: pb.PullRequest, keys: Sequence[Buffer]) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
+        """The reply without its rows, and the rows by table."""
+        dtype = codec.row_dtype(request.row_dtype, "pulled rows")
+        tables = [
+            (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
+            for part, data in zip(request.tables, keys, strict=True)
+        ]
+        rows, variables = self._store.pull(request.epoch, tables, request.variables)
+        sent: list[NDArray[Any]] = [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
+        return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
+
+    def push(self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]) -> pb.PushResponse:
+        added = self._store.push(
+            request.epoch,
+            request.client_id,
+            request.sequence,
+            [_decode_gradients(*part) for part in zip(request.tables, keys, gradients, strict=True)],
+            [_decode_update(update) for update in request.variables],
+            request.req_time_s,
+            request.step,
+            incarnation=request.incarnation,
+        )
+        return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
+
+
+def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer) -> TableGradients:
+    keys = arrays.decode_keys(key_data, f"ids of table {message.table}")
+    dtype = codec.row_dtype(message.dtype, f"gradients of table {message.table}")
+    size = len(data) // dtype.itemsize
+    if keys.size == 0 or size % keys.size or len(data) % dtype.itemsize:
+        raise MalformedArray(
+            f"table {message.table}: {len(data)} bytes of gradients for {keys.size} ids; "
+            f"expected {dtype.name} [ids, dim] with at least one id"
+        )
+    gradients = arrays.decode(data, dtype, (keys.size, size // keys.size), "gradients")
+    if dtype == arrays.HALF:
+        gradients = gradients.astype(np.float32)
+        gradients.flags.writeable = False  # as it comes from bytes: kernels are compiled for that
+    return TableGradients(message.table, keys, gradients, tuple(message.learning_rates))
+
+
+def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        raise InvalidRequest(f"variable {message.name}: unknown kind of update {message.kind}")
+    return VariableUpdate(message.name, kind, codec.array_from_proto(message.value, f"variable {message.name}"))

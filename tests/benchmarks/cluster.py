@@ -1,0 +1,162 @@
+"""`make bench-cluster`: the data plane through the SDK, against processes on loopback. Prints JSON lines.
+
+cluster.py [w2] [lanes] [clients] [latency] [training]     all of them by default
+"""
+
+import argparse
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import w2
+
+from megalith.client import Adagrad, Ids, Segment, TableConfig, connect
+from support.processes import Processes
+
+TABLE = TableConfig("rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),))
+
+
+@contextmanager
+def cluster_of(num_ps, rows=w2.ROWS, **ps_settings):
+    """A cluster without workers whose table holds `rows` rows; gives a function that connects to it."""
+    with tempfile.TemporaryDirectory() as directory, Processes(Path(directory)) as processes:
+        processes.start_controller(num_ps=num_ps, num_workers=0)
+        for index in range(num_ps):
+            processes.start_member("ps", index, **ps_settings)
+
+        def connected(**options):
+            return connect(model_dir=str(processes.model_dir), **options)
+
+        with connected() as filler:
+            filler.create_tables(TABLE)
+            fill(filler, rows)
+        yield connected
+
+
+def fill(cluster, rows, at_once=1 << 18):
+    zeros = np.zeros((at_once, w2.DIM), np.float32)
+    for begin in range(0, rows, at_once):
+        ids = w2.keys_of(np.arange(begin, min(begin + at_once, rows)))
+        cluster.push({"rows": (Ids(ids, distinct=True), zeros[: ids.size])})
+
+
+def steps(peer, cluster, batches, **conditions):
+    """The loop of W2 over a connected cluster, after a check that it computes Adagrad."""
+    gradients = np.full((w2.EXAMPLES * w2.SLOTS, w2.DIM), 0.01, np.float32)
+
+    def pull(ids):
+        return cluster.pull({"rows": ids}).rows["rows"]
+
+    def push(ids, rows):
+        cluster.push({"rows": (ids, gradients[: ids.size])})
+
+    before = pull(batches[0][:100])
+    push(batches[0][:100], None)
+    step = w2.RATE * 0.01 / (np.sqrt(w2.ACCUMULATOR + 1e-4) + w2.EPSILON)
+    np.testing.assert_allclose(pull(batches[0][:100]), before - step, atol=1e-6)
+    w2.run_steps(peer, pull, push, batches, mean_unique=int(np.mean([ids.size for ids in batches])), **conditions)
+
+
+def bench_w2():
+    """The path that users get: plain arrays of ids, float32, default settings."""
+    with cluster_of(2) as connected, connected() as cluster:
+        steps("megalith", cluster, w2.distinct_batches())
+
+
+def bench_lanes():
+    """The same with the lane off, with half precision, and with repeated ids left in."""
+    with cluster_of(2) as connected:
+        batches = w2.distinct_batches()
+        for peer, options in (
+            ("megalith_unary", {"bulk_lane": False}),
+            ("megalith_float16", {"row_dtype": "float16", "gradient_dtype": "float16"}),
+        ):
+            with connected(**options) as cluster:
+                steps(peer, cluster, batches)
+        with connected() as cluster:
+            steps("megalith_repeated_ids", cluster, [w2.keys_of(batch.ravel()) for batch in w2.batches()])
+
+
+def bench_clients(seconds=3.0):
+    """One ps, 1, 2 and 4 clients at once: ids pulled and pushed in all, and small pulls meanwhile."""
+    with cluster_of(1, rows=2_000_000) as connected:
+        rng = np.random.default_rng(5)
+        batches = [w2.keys_of(rng.choice(2_000_000, 20_000, replace=False)) for _ in range(16)]
+        for count in (1, 2, 4):
+            loads = [Load(connected(), batches) for _ in range(count)]
+            with connected() as prober:
+                rates, latencies = measured(loads, prober, seconds)
+            conditions = {"ps": 1, "clients": count, "batch": 20_000}
+            w2.report("megalith", "total_ids", "M ids/s (pulled and pushed)", [rates], **conditions)
+            for percentile in (50, 99):
+                value = 1e3 * np.percentile(latencies, percentile)
+                w2.report("megalith", f"pull_1000_p{percentile}", "ms", [value], higher=False, **conditions)
+
+
+class Load(threading.Thread):
+    """A client that pulls and pushes until told to stop."""
+
+    def __init__(self, cluster, batches):
+        super().__init__()
+        self.cluster, self.batches, self.done_ids = cluster, batches, 0
+        self.stopping = threading.Event()
+
+    def run(self):
+        gradients = np.full((self.batches[0].size, w2.DIM), 0.01, np.float32)
+        while not self.stopping.is_set():
+            for ids in self.batches:
+                self.cluster.pull({"rows": ids})
+                self.cluster.push({"rows": (ids, gradients)})
+                self.done_ids += ids.size
+        self.cluster.close()
+
+
+def measured(loads, prober, seconds):
+    """(million ids per second of all loads, seconds of each small pull beside them)."""
+    small = w2.keys_of(np.arange(1000))
+    for load in loads:
+        load.start()
+    for _ in range(20):
+        prober.pull({"rows": small})
+    before, began, latencies = sum(load.done_ids for load in loads), time.perf_counter(), []
+    while time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        prober.pull({"rows": small})
+        latencies.append(time.perf_counter() - start)
+        time.sleep(0.005)
+    done, elapsed = sum(load.done_ids for load in loads) - before, time.perf_counter() - began
+    for load in loads:
+        load.stopping.set()
+    for load in loads:
+        load.join()
+    return done / elapsed / 1e6, latencies
+
+
+def bench_latency(count=2000):
+    """A pull of 1,000 ids from a cluster that does nothing else."""
+    with cluster_of(1, rows=1_000_000) as connected, connected() as cluster:
+        small, seconds = w2.keys_of(np.arange(1000)), []
+        for _ in range(count):
+            start = time.perf_counter()
+            cluster.pull({"rows": small})
+            seconds.append(time.perf_counter() - start)
+        for percentile in (50, 99):
+            value = 1e3 * np.percentile(seconds[100:], percentile)
+            w2.report("megalith", f"idle_pull_1000_p{percentile}", "ms", [value], higher=False, ps=1)
+
+
+BENCHMARKS = {"w2": bench_w2, "lanes": bench_lanes, "clients": bench_clients, "latency": bench_latency}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], default=[])
+    for name in parser.parse_args().names or BENCHMARKS:
+        BENCHMARKS[name]()
+
+
+if __name__ == "__main__":
+    main()
