@@ -72,8 +72,10 @@ def train(context: typer.Context) -> None:
         model_dir=f"{ctl.DEFAULT_MODEL_DIR}/{time.strftime('%Y%m%d-%H%M%S')}",
         num_examples=_DEFAULT_EXAMPLES,
     )
-    if not config.num_workers or not config.num_examples:
-        _fail(InvalidSetting("train needs workers and an end: --num-workers and --num-examples above 0"))
+    if not config.num_workers or not (config.num_examples or config.max_steps):
+        _fail(
+            InvalidSetting("train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0")
+        )
     console = Console()
     with _running(console, config, True) as (cluster, supervisor):
         where = f"--model-dir {config.model_dir}"

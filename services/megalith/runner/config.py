@@ -53,6 +53,7 @@ class RunnerConfig:
     task: str = _as_in("task", "worker")
     batch_size: int = _as_in("batch_size", "worker")
     num_examples: int = _as_in("num_examples", "worker")
+    max_steps: int = _as_in("max_steps", "worker")
     seed: int = _as_in("seed", "worker")
 
     max_restarts: int = _as_in("max_restarts", "appmaster", alias="--restart")

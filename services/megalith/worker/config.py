@@ -15,6 +15,9 @@ class TaskSettings:
     task: str = setting("clicks, or package.module:factory of your own.", "clicks")
     batch_size: int = setting("Examples per step; larger steps cost fewer calls and react later.", 2048)
     num_examples: int = setting("Examples of all workers together; 0 = train until stopped.", 0)
+    max_steps: int = setting(
+        "Global step at which training ends; each other worker may take one step more. 0 = the examples decide.", 0
+    )
     seed: int = setting("Decides the generated data and the initial values.", 1)
 
     def __post_init__(self) -> None:
@@ -24,6 +27,8 @@ class TaskSettings:
             raise InvalidSetting(
                 f"--num-examples={self.num_examples}: must be 0, or a batch of {self.batch_size} or more"
             )
+        if self.max_steps < 0:
+            raise InvalidSetting(f"--max-steps={self.max_steps}: below 0")
         if self.seed < 0:
             raise InvalidSetting(f"--seed={self.seed}: below 0")
 

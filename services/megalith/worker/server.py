@@ -60,6 +60,7 @@ class WorkerServer:
             config.index,
             announce=self._member.report_now,
             retries=config.retries,
+            max_steps=config.task.max_steps,
         )
 
     @property

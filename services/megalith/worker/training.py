@@ -23,7 +23,7 @@ GLOBAL_STEP = "global_step"  # an int64 variable on a ps: steps of all workers, 
 
 
 class Training:
-    """Trains batches index, index + workers, index + 2 * workers, ... of a task."""
+    """Trains batches index, index + workers, index + 2 * workers, ... of a task, up to `max_steps` (0 = all)."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Training:
         index: int,
         announce: Callable[[], None],
         retries: RetrySettings,
+        max_steps: int = 0,
     ) -> None:
         self._task, self._cluster, self._view, self._progress = task, cluster, view, progress
-        self._index, self._announce = index, announce
+        self._index, self._announce, self._max_steps = index, announce, max_steps
         on_barrier: BarrierCallback | None = getattr(task, "on_barrier", None)
         self._gate = Gate(
             view,
@@ -84,7 +85,8 @@ class Training:
         total, position = self._share(num_workers), self._view.state.positions[self._index]
         self._progress.set(position=position, total_batches=total or 0, has_begun=True)
         logger.info("training position=%d of %s", position, "endless" if total is None else total)
-        while (total is None or position < total) and self._gate.may_step():
+        self._last_step = max(self._last_step, self._view.state.global_step)
+        while (total is None or position < total) and self._has_steps_left() and self._gate.may_step():
             self._failover.run(partial(self._step, self._index + position * num_workers))
             position += 1
 
@@ -98,6 +100,9 @@ class Training:
             self._progress.set(results=results)
         self._progress.set(is_finished=True)
         self._announce()
+
+    def _has_steps_left(self) -> bool:
+        return not self._max_steps or self._last_step < self._max_steps
 
     def _share(self, num_workers: int) -> int | None:
         """Batches for this worker, which may be none; None = endless."""
