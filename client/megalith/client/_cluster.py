@@ -19,6 +19,7 @@ from megalith.client._ids import Ids
 from megalith.client._layout import Layout
 from megalith.client._plans import PullPlan, PushPlan
 from megalith.client._servers import Servers
+from megalith.client._variables import Variables
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
 from megalith.wire.errors import InvalidRequest, UnknownTable
@@ -103,6 +104,7 @@ class Cluster:
         self._push_lock = threading.Lock()
         self._sequences: dict[int, int] = {}
         self._tables: dict[str, TableConfig] = {}
+        self._variables = Variables(servers, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -154,22 +156,18 @@ class Cluster:
         )
 
     def create_variables(self, *configs: VariableConfig) -> None:
-        """Create variables, each on its server; those that exist keep their values."""
-        routing = self._servers.routing()
-        requests: dict[int, pb.CreateVariablesRequest] = {}
-        for config in configs:
-            request = requests.setdefault(routing.owner_of_name(config.name), pb.CreateVariablesRequest())
-            request.variables.append(codec.variable_to_proto(config))
-        self._servers.call(lambda stub: stub.CreateVariables, requests, self._timeout_s)
+        """Create variables; those that exist keep their values. One above 128 KiB is split over the servers."""
+        self._variables.create(configs)
 
     def pull(self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()) -> Pulled:
         """Rows of ids by table, and variables by name: one call to each server concerned.
 
         An id that no push has touched reads zeros. Duplicate ids give equal rows.
         """
-        plan = PullPlan(self._servers.routing(), tables or {}, variables, self._row_dtype)
+        names = list(variables)
+        plan = PullPlan(self._servers.routing(), tables or {}, self._variables.keys(names), self._row_dtype)
         replies = self._servers.exchange(plan.calls, self._timeout_s)
-        return Pulled(plan.rows(self._table), plan.variables(replies))
+        return Pulled(plan.rows(self._table), self._variables.joined(names, plan.variables(replies)))
 
     def pull_async(
         self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()
@@ -210,9 +208,7 @@ class Cluster:
         plan = PushPlan(self._servers.routing(), self._table, self._gradient_dtype)
         for table, (ids, values) in (gradients or {}).items():
             plan.add_gradients(table, ids, values, (learning_rates or {}).get(table, ()))
-        plan.add_updates(pb.VariableUpdate.KIND_GRADIENT, variables or {})
-        plan.add_updates(pb.VariableUpdate.KIND_ADD, add or {})
-        plan.add_updates(pb.VariableUpdate.KIND_ASSIGN, assign or {})
+        plan.add_updates(self._variables.updates(variables or {}, add or {}, assign or {}))
         with self._push_lock:
             for index, message in plan.messages().items():
                 self._sequences[index] = self._sequences.get(index, 0) + 1
@@ -220,7 +216,7 @@ class Cluster:
                 message.sequence = self._sequences[index]
                 message.req_time_s, message.step = req_time_s, step
             replies = self._servers.exchange(plan.calls(), self._timeout_s)
-        return plan.added(replies)
+        return self._variables.joined(add or {}, plan.added(replies))
 
     def push_async(
         self,

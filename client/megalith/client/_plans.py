@@ -30,7 +30,7 @@ class PullPlan:
         self,
         routing: Routing,
         tables: Mapping[str, ArrayLike | Ids],
-        variables: Iterable[str],
+        variables: Iterable[tuple[int, str]],
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
         self._dtype = dtype
@@ -41,8 +41,8 @@ class PullPlan:
         for table, partition in self._partitions.items():
             for index, part in partition.parts():
                 self._parts.setdefault(index, []).append((table, part))
-        for name in variables:
-            names.setdefault(routing.owner_of_name(name), []).append(name)
+        for index, name in variables:
+            names.setdefault(index, []).append(name)
         self.calls = {index: self._call(index, names.get(index, [])) for index in sorted({*self._parts, *names})}
 
     def _call(self, index: int, variables: list[str]) -> DataCall:
@@ -109,11 +109,10 @@ class PushPlan:
             self._keys.setdefault(index, []).append(partition.keys[part])
             self._gradients.setdefault(index, []).append(values[part])
 
-    def add_updates(self, kind: "pb.VariableUpdate.Kind.ValueType", updates: Mapping[str, ArrayLike]) -> None:
-        """Updates of variables, all of one kind."""
-        for name, value in updates.items():
-            update = pb.VariableUpdate(name=name, kind=kind, value=codec.array_to_proto(np.asarray(value)))
-            self._message(self._routing.owner_of_name(name)).variables.append(update)
+    def add_updates(self, updates: Iterable[tuple[int, pb.VariableUpdate]]) -> None:
+        """Updates of variables or of their parts, each with its ps index."""
+        for index, update in updates:
+            self._message(index).variables.append(update)
 
     def messages(self) -> dict[int, pb.PushRequest]:
         """By ps index, to be stamped with an identity before `calls`."""

@@ -42,6 +42,8 @@ class VariableConfig(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     INITIAL_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
+    SCHEDULE_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the cluster; routed by the hash of the name."""
     @_builtins.property
@@ -52,20 +54,62 @@ class VariableConfig(_message.Message):
     def optimizer(self) -> _table_pb2.Optimizer:
         """For gradient updates; unset = only add and assign are allowed."""
 
+    @_builtins.property
+    def schedule(self) -> _table_pb2.Schedule:
+        """Its learning rate by step; unset = the optimizer's own."""
+
+    @_builtins.property
+    def part(self) -> Global___VariablePart:
+        """Which rows these are of a variable that is split; unset = all."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         initial: _common_pb2.Array | None = ...,
         optimizer: _table_pb2.Optimizer | None = ...,
+        schedule: _table_pb2.Schedule | None = ...,
+        part: Global___VariablePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["initial", b"initial", "optimizer", b"optimizer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["initial", b"initial", "optimizer", b"optimizer", "part", b"part", "schedule", b"schedule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial", b"initial", "name", b"name", "optimizer", b"optimizer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial", b"initial", "name", b"name", "optimizer", b"optimizer", "part", b"part", "schedule", b"schedule"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VariableConfig: _TypeAlias = VariableConfig  # noqa: Y015
+
+@_typing.final
+class VariablePart(_message.Message):
+    """One of the runs of rows, as equal as possible and the longer ones first, into which a variable is split along its
+    first axis. Part k lives k servers after the one that owns the name. Pull and push name it "<name>@<index>/<count>".
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """From 0."""
+    count: _builtins.int
+    """Parts of the variable, at least 2."""
+    rows: _builtins.int
+    """Extent of the first axis of the whole."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        count: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "index", b"index", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VariablePart: _TypeAlias = VariablePart  # noqa: Y015
 
 @_typing.final
 class CreateTablesRequest(_message.Message):
@@ -144,6 +188,88 @@ class CreateVariablesResponse(_message.Message):
 Global___CreateVariablesResponse: _TypeAlias = CreateVariablesResponse  # noqa: Y015
 
 @_typing.final
+class DescribeVariablesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Of the map that routed this request."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Without a part."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeVariablesRequest: _TypeAlias = DescribeVariablesRequest  # noqa: Y015
+
+@_typing.final
+class DescribeVariablesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableShape]:
+        """In the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        variables: _abc.Iterable[Global___VariableShape] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeVariablesResponse: _TypeAlias = DescribeVariablesResponse  # noqa: Y015
+
+@_typing.final
+class VariableShape(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DTYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    TAKES_GRADIENTS_FIELD_NUMBER: _builtins.int
+    dtype: _common_pb2.DType.ValueType
+    """Element type."""
+    parts: _builtins.int
+    """1 = it is not split."""
+    takes_gradients: _builtins.bool
+    """It has an optimizer."""
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of the whole, outermost first."""
+
+    def __init__(
+        self,
+        *,
+        dtype: _common_pb2.DType.ValueType = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        parts: _builtins.int = ...,
+        takes_gradients: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "parts", b"parts", "shape", b"shape", "takes_gradients", b"takes_gradients"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VariableShape: _TypeAlias = VariableShape  # noqa: Y015
+
+@_typing.final
 class PullRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -161,7 +287,7 @@ class PullRequest(_message.Message):
 
     @_builtins.property
     def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of variables to read."""
+        """Names of variables, or of their parts, to read."""
 
     def __init__(
         self,
@@ -358,7 +484,7 @@ class VariableUpdate(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Variable name."""
+    """Name of the variable, or of a part of it."""
     kind: Global___VariableUpdate.Kind.ValueType
     """What to do with value."""
     @_builtins.property

@@ -44,6 +44,11 @@ class ParameterServerStub:
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.CreateVariablesRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.CreateVariablesResponse.FromString,
                 _registered_method=True)
+        self.DescribeVariables = channel.unary_unary(
+                '/megalith.v1.ParameterServer/DescribeVariables',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.DescribeVariablesRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DescribeVariablesResponse.FromString,
+                _registered_method=True)
         self.Pull = channel.unary_unary(
                 '/megalith.v1.ParameterServer/Pull',
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.PullRequest.SerializeToString,
@@ -84,6 +89,13 @@ class ParameterServerServicer:
 
     def CreateVariables(self, request, context):
         """Creates what does not exist, with the initial values sent; existing variables keep their values. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeVariables(self, request, context):
+        """The whole shape of variables, and in how many parts they are. Asked of the ps that owns the name. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +149,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.CreateVariables,
                     request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.CreateVariablesRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_parameter__server__pb2.CreateVariablesResponse.SerializeToString,
+            ),
+            'DescribeVariables': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeVariables,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DescribeVariablesRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.DescribeVariablesResponse.SerializeToString,
             ),
             'Pull': grpc.unary_unary_rpc_method_handler(
                     servicer.Pull,
@@ -218,6 +235,33 @@ class ParameterServer:
             '/megalith.v1.ParameterServer/CreateVariables',
             megalith_dot_protos_dot_parameter__server__pb2.CreateVariablesRequest.SerializeToString,
             megalith_dot_protos_dot_parameter__server__pb2.CreateVariablesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeVariables(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/DescribeVariables',
+            megalith_dot_protos_dot_parameter__server__pb2.DescribeVariablesRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.DescribeVariablesResponse.FromString,
             options,
             channel_credentials,
             insecure,

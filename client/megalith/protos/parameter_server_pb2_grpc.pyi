@@ -51,6 +51,8 @@ class ParameterServerStub:
     """
     CreateVariables: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.CreateVariablesRequest, _parameter_server_pb2.CreateVariablesResponse]
     """Creates what does not exist, with the initial values sent; existing variables keep their values. Idempotent."""
+    DescribeVariables: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.DescribeVariablesRequest, _parameter_server_pb2.DescribeVariablesResponse]
+    """The whole shape of variables, and in how many parts they are. Asked of the ps that owns the name. Idempotent."""
     Pull: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.PullRequest, _parameter_server_pb2.PullResponse]
     """Reads rows and variables, all tables of a batch at once. Idempotent. Typically 0.1 to 10 MB down."""
     Push: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.PushRequest, _parameter_server_pb2.PushResponse]
@@ -73,6 +75,8 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """
     CreateVariables: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.CreateVariablesRequest, _parameter_server_pb2.CreateVariablesResponse]  # type: ignore[assignment]
     """Creates what does not exist, with the initial values sent; existing variables keep their values. Idempotent."""
+    DescribeVariables: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.DescribeVariablesRequest, _parameter_server_pb2.DescribeVariablesResponse]  # type: ignore[assignment]
+    """The whole shape of variables, and in how many parts they are. Asked of the ps that owns the name. Idempotent."""
     Pull: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.PullRequest, _parameter_server_pb2.PullResponse]  # type: ignore[assignment]
     """Reads rows and variables, all tables of a batch at once. Idempotent. Typically 0.1 to 10 MB down."""
     Push: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.PushRequest, _parameter_server_pb2.PushResponse]  # type: ignore[assignment]
@@ -104,6 +108,14 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.CreateVariablesResponse, _abc.Awaitable[_parameter_server_pb2.CreateVariablesResponse]]:
         """Creates what does not exist, with the initial values sent; existing variables keep their values. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def DescribeVariables(
+        self,
+        request: _parameter_server_pb2.DescribeVariablesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameter_server_pb2.DescribeVariablesResponse, _abc.Awaitable[_parameter_server_pb2.DescribeVariablesResponse]]:
+        """The whole shape of variables, and in how many parts they are. Asked of the ps that owns the name. Idempotent."""
 
     @_abc_1.abstractmethod
     def Pull(

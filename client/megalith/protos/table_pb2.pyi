@@ -405,6 +405,10 @@ class Optimizer(_message.Message):
     GROUP_ADAGRAD_FIELD_NUMBER: _builtins.int
     DC_FIELD_NUMBER: _builtins.int
     STOCHASTIC_ROUNDING_FLOAT16_FIELD_NUMBER: _builtins.int
+    ADAMOM_FIELD_NUMBER: _builtins.int
+    DENSE_RMSPROP_FIELD_NUMBER: _builtins.int
+    DENSE_RMSPROPV2_FIELD_NUMBER: _builtins.int
+    SHAMPOO_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def adagrad(self) -> Global___Adagrad: ...
     @_builtins.property
@@ -437,6 +441,16 @@ class Optimizer(_message.Message):
     def dc(self) -> Global___Dc: ...
     @_builtins.property
     def stochastic_rounding_float16(self) -> Global___StochasticRoundingFloat16: ...
+    @_builtins.property
+    def adamom(self) -> Global___Adamom:
+        """For dense variables only."""
+
+    @_builtins.property
+    def dense_rmsprop(self) -> Global___DenseRmsprop: ...
+    @_builtins.property
+    def dense_rmspropv2(self) -> Global___DenseRmspropV2: ...
+    @_builtins.property
+    def shampoo(self) -> Global___Shampoo: ...
     def __init__(
         self,
         *,
@@ -456,12 +470,16 @@ class Optimizer(_message.Message):
         group_adagrad: Global___GroupAdagrad | None = ...,
         dc: Global___Dc | None = ...,
         stochastic_rounding_float16: Global___StochasticRoundingFloat16 | None = ...,
+        adamom: Global___Adamom | None = ...,
+        dense_rmsprop: Global___DenseRmsprop | None = ...,
+        dense_rmspropv2: Global___DenseRmspropV2 | None = ...,
+        shampoo: Global___Shampoo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["adadelta", b"adadelta", "adagrad", b"adagrad", "adam", b"adam", "amsgrad", b"amsgrad", "batch_softmax", b"batch_softmax", "dc", b"dc", "dynamic_wd_adagrad", b"dynamic_wd_adagrad", "ftrl", b"ftrl", "group_adagrad", b"group_adagrad", "group_ftrl", b"group_ftrl", "kind", b"kind", "momentum", b"momentum", "moving_average", b"moving_average", "rmsprop", b"rmsprop", "rmspropv2", b"rmspropv2", "sgd", b"sgd", "stochastic_rounding_float16", b"stochastic_rounding_float16"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adadelta", b"adadelta", "adagrad", b"adagrad", "adam", b"adam", "adamom", b"adamom", "amsgrad", b"amsgrad", "batch_softmax", b"batch_softmax", "dc", b"dc", "dense_rmsprop", b"dense_rmsprop", "dense_rmspropv2", b"dense_rmspropv2", "dynamic_wd_adagrad", b"dynamic_wd_adagrad", "ftrl", b"ftrl", "group_adagrad", b"group_adagrad", "group_ftrl", b"group_ftrl", "kind", b"kind", "momentum", b"momentum", "moving_average", b"moving_average", "rmsprop", b"rmsprop", "rmspropv2", b"rmspropv2", "sgd", b"sgd", "shampoo", b"shampoo", "stochastic_rounding_float16", b"stochastic_rounding_float16"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adadelta", b"adadelta", "adagrad", b"adagrad", "adam", b"adam", "amsgrad", b"amsgrad", "batch_softmax", b"batch_softmax", "dc", b"dc", "dynamic_wd_adagrad", b"dynamic_wd_adagrad", "ftrl", b"ftrl", "group_adagrad", b"group_adagrad", "group_ftrl", b"group_ftrl", "kind", b"kind", "momentum", b"momentum", "moving_average", b"moving_average", "rmsprop", b"rmsprop", "rmspropv2", b"rmspropv2", "sgd", b"sgd", "stochastic_rounding_float16", b"stochastic_rounding_float16"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adadelta", b"adadelta", "adagrad", b"adagrad", "adam", b"adam", "adamom", b"adamom", "amsgrad", b"amsgrad", "batch_softmax", b"batch_softmax", "dc", b"dc", "dense_rmsprop", b"dense_rmsprop", "dense_rmspropv2", b"dense_rmspropv2", "dynamic_wd_adagrad", b"dynamic_wd_adagrad", "ftrl", b"ftrl", "group_adagrad", b"group_adagrad", "group_ftrl", b"group_ftrl", "kind", b"kind", "momentum", b"momentum", "moving_average", b"moving_average", "rmsprop", b"rmsprop", "rmspropv2", b"rmspropv2", "sgd", b"sgd", "shampoo", b"shampoo", "stochastic_rounding_float16", b"stochastic_rounding_float16"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["adagrad", "sgd", "ftrl", "dynamic_wd_adagrad", "adadelta", "adam", "amsgrad", "momentum", "moving_average", "rmsprop", "rmspropv2", "group_ftrl", "batch_softmax", "group_adagrad", "dc", "stochastic_rounding_float16"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["adagrad", "sgd", "ftrl", "dynamic_wd_adagrad", "adadelta", "adam", "amsgrad", "momentum", "moving_average", "rmsprop", "rmspropv2", "group_ftrl", "batch_softmax", "group_adagrad", "dc", "stochastic_rounding_float16", "adamom", "dense_rmsprop", "dense_rmspropv2", "shampoo"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1269,6 +1287,258 @@ class StochasticRoundingFloat16(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StochasticRoundingFloat16: _TypeAlias = StochasticRoundingFloat16  # noqa: Y015
+
+@_typing.final
+class Adamom(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    ADA_DECAY_FIELD_NUMBER: _builtins.int
+    MOM_DECAY_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    WEIGHT_DECAY_FIELD_NUMBER: _builtins.int
+    learning_rate: _builtins.float
+    """Used when the variable has no schedule."""
+    ada_decay: _builtins.float
+    """Decay of the sum of squares."""
+    mom_decay: _builtins.float
+    """Decay of the mean gradient."""
+    epsilon: _builtins.float
+    """Keeps the divisor above zero."""
+    weight_decay: _builtins.float
+    """L2: the gradient becomes g + weight_decay * value."""
+    def __init__(
+        self,
+        *,
+        learning_rate: _builtins.float | None = ...,
+        ada_decay: _builtins.float | None = ...,
+        mom_decay: _builtins.float | None = ...,
+        epsilon: _builtins.float | None = ...,
+        weight_decay: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ada_decay", b"_ada_decay", "_epsilon", b"_epsilon", "_learning_rate", b"_learning_rate", "_mom_decay", b"_mom_decay", "_weight_decay", b"_weight_decay", "ada_decay", b"ada_decay", "epsilon", b"epsilon", "learning_rate", b"learning_rate", "mom_decay", b"mom_decay", "weight_decay", b"weight_decay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ada_decay", b"_ada_decay", "_epsilon", b"_epsilon", "_learning_rate", b"_learning_rate", "_mom_decay", b"_mom_decay", "_weight_decay", b"_weight_decay", "ada_decay", b"ada_decay", "epsilon", b"epsilon", "learning_rate", b"learning_rate", "mom_decay", b"mom_decay", "weight_decay", b"weight_decay"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ada_decay: _TypeAlias = _typing.Literal["ada_decay"]  # noqa: Y015
+    _WhichOneofArgType__ada_decay: _TypeAlias = _typing.Literal["_ada_decay", b"_ada_decay"]  # noqa: Y015
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__mom_decay: _TypeAlias = _typing.Literal["mom_decay"]  # noqa: Y015
+    _WhichOneofArgType__mom_decay: _TypeAlias = _typing.Literal["_mom_decay", b"_mom_decay"]  # noqa: Y015
+    _WhichOneofReturnType__weight_decay: _TypeAlias = _typing.Literal["weight_decay"]  # noqa: Y015
+    _WhichOneofArgType__weight_decay: _TypeAlias = _typing.Literal["_weight_decay", b"_weight_decay"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ada_decay) -> _WhichOneofReturnType__ada_decay | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mom_decay) -> _WhichOneofReturnType__mom_decay | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight_decay) -> _WhichOneofReturnType__weight_decay | None: ...
+
+Global___Adamom: _TypeAlias = Adamom  # noqa: Y015
+
+@_typing.final
+class DenseRmsprop(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    BETA1_FIELD_NUMBER: _builtins.int
+    BETA2_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    WEIGHT_DECAY_FIELD_NUMBER: _builtins.int
+    learning_rate: _builtins.float
+    """Used when the variable has no schedule."""
+    beta1: _builtins.float
+    """Share of the last step that is repeated."""
+    beta2: _builtins.float
+    """Decay of the mean square."""
+    epsilon: _builtins.float
+    """Keeps the divisor above zero."""
+    weight_decay: _builtins.float
+    """L2: the gradient becomes g + weight_decay * value."""
+    def __init__(
+        self,
+        *,
+        learning_rate: _builtins.float | None = ...,
+        beta1: _builtins.float | None = ...,
+        beta2: _builtins.float | None = ...,
+        epsilon: _builtins.float | None = ...,
+        weight_decay: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta1", b"_beta1", "_beta2", b"_beta2", "_epsilon", b"_epsilon", "_learning_rate", b"_learning_rate", "_weight_decay", b"_weight_decay", "beta1", b"beta1", "beta2", b"beta2", "epsilon", b"epsilon", "learning_rate", b"learning_rate", "weight_decay", b"weight_decay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta1", b"_beta1", "_beta2", b"_beta2", "_epsilon", b"_epsilon", "_learning_rate", b"_learning_rate", "_weight_decay", b"_weight_decay", "beta1", b"beta1", "beta2", b"beta2", "epsilon", b"epsilon", "learning_rate", b"learning_rate", "weight_decay", b"weight_decay"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__beta1: _TypeAlias = _typing.Literal["beta1"]  # noqa: Y015
+    _WhichOneofArgType__beta1: _TypeAlias = _typing.Literal["_beta1", b"_beta1"]  # noqa: Y015
+    _WhichOneofReturnType__beta2: _TypeAlias = _typing.Literal["beta2"]  # noqa: Y015
+    _WhichOneofArgType__beta2: _TypeAlias = _typing.Literal["_beta2", b"_beta2"]  # noqa: Y015
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__weight_decay: _TypeAlias = _typing.Literal["weight_decay"]  # noqa: Y015
+    _WhichOneofArgType__weight_decay: _TypeAlias = _typing.Literal["_weight_decay", b"_weight_decay"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta1) -> _WhichOneofReturnType__beta1 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta2) -> _WhichOneofReturnType__beta2 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight_decay) -> _WhichOneofReturnType__weight_decay | None: ...
+
+Global___DenseRmsprop: _TypeAlias = DenseRmsprop  # noqa: Y015
+
+@_typing.final
+class DenseRmspropV2(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    BETA1_FIELD_NUMBER: _builtins.int
+    BETA2_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    WEIGHT_DECAY_FIELD_NUMBER: _builtins.int
+    learning_rate: _builtins.float
+    """Used when the variable has no schedule."""
+    beta1: _builtins.float
+    """Share of the last step that is repeated."""
+    beta2: _builtins.float
+    """Decay of the sum of squares."""
+    epsilon: _builtins.float
+    """Keeps the divisor above zero."""
+    weight_decay: _builtins.float
+    """L2: the gradient becomes g + weight_decay * value."""
+    def __init__(
+        self,
+        *,
+        learning_rate: _builtins.float | None = ...,
+        beta1: _builtins.float | None = ...,
+        beta2: _builtins.float | None = ...,
+        epsilon: _builtins.float | None = ...,
+        weight_decay: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta1", b"_beta1", "_beta2", b"_beta2", "_epsilon", b"_epsilon", "_learning_rate", b"_learning_rate", "_weight_decay", b"_weight_decay", "beta1", b"beta1", "beta2", b"beta2", "epsilon", b"epsilon", "learning_rate", b"learning_rate", "weight_decay", b"weight_decay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta1", b"_beta1", "_beta2", b"_beta2", "_epsilon", b"_epsilon", "_learning_rate", b"_learning_rate", "_weight_decay", b"_weight_decay", "beta1", b"beta1", "beta2", b"beta2", "epsilon", b"epsilon", "learning_rate", b"learning_rate", "weight_decay", b"weight_decay"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__beta1: _TypeAlias = _typing.Literal["beta1"]  # noqa: Y015
+    _WhichOneofArgType__beta1: _TypeAlias = _typing.Literal["_beta1", b"_beta1"]  # noqa: Y015
+    _WhichOneofReturnType__beta2: _TypeAlias = _typing.Literal["beta2"]  # noqa: Y015
+    _WhichOneofArgType__beta2: _TypeAlias = _typing.Literal["_beta2", b"_beta2"]  # noqa: Y015
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__weight_decay: _TypeAlias = _typing.Literal["weight_decay"]  # noqa: Y015
+    _WhichOneofArgType__weight_decay: _TypeAlias = _typing.Literal["_weight_decay", b"_weight_decay"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta1) -> _WhichOneofReturnType__beta1 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta2) -> _WhichOneofReturnType__beta2 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight_decay) -> _WhichOneofReturnType__weight_decay | None: ...
+
+Global___DenseRmspropV2: _TypeAlias = DenseRmspropV2  # noqa: Y015
+
+@_typing.final
+class Shampoo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    BETA_1_FIELD_NUMBER: _builtins.int
+    BETA_2_FIELD_NUMBER: _builtins.int
+    WARMUP_FIELD_NUMBER: _builtins.int
+    TAU_1_FIELD_NUMBER: _builtins.int
+    TAU_2_FIELD_NUMBER: _builtins.int
+    EIGEN_HEAD_FIELD_NUMBER: _builtins.int
+    EIGEN_TAIL_FIELD_NUMBER: _builtins.int
+    DAMPING_EPSILON_FIELD_NUMBER: _builtins.int
+    learning_rate: _builtins.float
+    """Used when the variable has no schedule."""
+    beta_1: _builtins.float
+    """Decay of both mean gradients."""
+    beta_2: _builtins.float
+    """Decay of the statistics; 1 = they are summed."""
+    warmup: _builtins.int
+    """Steps before preconditioning starts; it is complete after twice as many."""
+    tau_1: _builtins.int
+    """Steps between two computations of the preconditioners."""
+    tau_2: _builtins.int
+    """Steps between two samples of the statistics."""
+    eigen_head: _builtins.int
+    """Smallest eigenvalues above the damping that are kept."""
+    eigen_tail: _builtins.int
+    """Largest eigenvalues that are kept."""
+    damping_epsilon: _builtins.float
+    """Eigenvalues below it count as it."""
+    def __init__(
+        self,
+        *,
+        learning_rate: _builtins.float | None = ...,
+        beta_1: _builtins.float | None = ...,
+        beta_2: _builtins.float | None = ...,
+        warmup: _builtins.int | None = ...,
+        tau_1: _builtins.int | None = ...,
+        tau_2: _builtins.int | None = ...,
+        eigen_head: _builtins.int | None = ...,
+        eigen_tail: _builtins.int | None = ...,
+        damping_epsilon: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta_1", b"_beta_1", "_beta_2", b"_beta_2", "_damping_epsilon", b"_damping_epsilon", "_eigen_head", b"_eigen_head", "_eigen_tail", b"_eigen_tail", "_learning_rate", b"_learning_rate", "_tau_1", b"_tau_1", "_tau_2", b"_tau_2", "_warmup", b"_warmup", "beta_1", b"beta_1", "beta_2", b"beta_2", "damping_epsilon", b"damping_epsilon", "eigen_head", b"eigen_head", "eigen_tail", b"eigen_tail", "learning_rate", b"learning_rate", "tau_1", b"tau_1", "tau_2", b"tau_2", "warmup", b"warmup"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta_1", b"_beta_1", "_beta_2", b"_beta_2", "_damping_epsilon", b"_damping_epsilon", "_eigen_head", b"_eigen_head", "_eigen_tail", b"_eigen_tail", "_learning_rate", b"_learning_rate", "_tau_1", b"_tau_1", "_tau_2", b"_tau_2", "_warmup", b"_warmup", "beta_1", b"beta_1", "beta_2", b"beta_2", "damping_epsilon", b"damping_epsilon", "eigen_head", b"eigen_head", "eigen_tail", b"eigen_tail", "learning_rate", b"learning_rate", "tau_1", b"tau_1", "tau_2", b"tau_2", "warmup", b"warmup"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__beta_1: _TypeAlias = _typing.Literal["beta_1"]  # noqa: Y015
+    _WhichOneofArgType__beta_1: _TypeAlias = _typing.Literal["_beta_1", b"_beta_1"]  # noqa: Y015
+    _WhichOneofReturnType__beta_2: _TypeAlias = _typing.Literal["beta_2"]  # noqa: Y015
+    _WhichOneofArgType__beta_2: _TypeAlias = _typing.Literal["_beta_2", b"_beta_2"]  # noqa: Y015
+    _WhichOneofReturnType__damping_epsilon: _TypeAlias = _typing.Literal["damping_epsilon"]  # noqa: Y015
+    _WhichOneofArgType__damping_epsilon: _TypeAlias = _typing.Literal["_damping_epsilon", b"_damping_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__eigen_head: _TypeAlias = _typing.Literal["eigen_head"]  # noqa: Y015
+    _WhichOneofArgType__eigen_head: _TypeAlias = _typing.Literal["_eigen_head", b"_eigen_head"]  # noqa: Y015
+    _WhichOneofReturnType__eigen_tail: _TypeAlias = _typing.Literal["eigen_tail"]  # noqa: Y015
+    _WhichOneofArgType__eigen_tail: _TypeAlias = _typing.Literal["_eigen_tail", b"_eigen_tail"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__tau_1: _TypeAlias = _typing.Literal["tau_1"]  # noqa: Y015
+    _WhichOneofArgType__tau_1: _TypeAlias = _typing.Literal["_tau_1", b"_tau_1"]  # noqa: Y015
+    _WhichOneofReturnType__tau_2: _TypeAlias = _typing.Literal["tau_2"]  # noqa: Y015
+    _WhichOneofArgType__tau_2: _TypeAlias = _typing.Literal["_tau_2", b"_tau_2"]  # noqa: Y015
+    _WhichOneofReturnType__warmup: _TypeAlias = _typing.Literal["warmup"]  # noqa: Y015
+    _WhichOneofArgType__warmup: _TypeAlias = _typing.Literal["_warmup", b"_warmup"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_1) -> _WhichOneofReturnType__beta_1 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beta_2) -> _WhichOneofReturnType__beta_2 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__damping_epsilon) -> _WhichOneofReturnType__damping_epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eigen_head) -> _WhichOneofReturnType__eigen_head | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eigen_tail) -> _WhichOneofReturnType__eigen_tail | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tau_1) -> _WhichOneofReturnType__tau_1 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tau_2) -> _WhichOneofReturnType__tau_2 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__warmup) -> _WhichOneofReturnType__warmup | None: ...
+
+Global___Shampoo: _TypeAlias = Shampoo  # noqa: Y015
 
 @_typing.final
 class Compressor(_message.Message):

@@ -14,15 +14,18 @@ from megalith.wire.routing import Routing
 from megalith.wire.schema import (
     AdmissionConfig,
     Compressor,
+    DenseOptimizer,
     FilterKind,
     Initializer,
     Optimizer,
+    Part,
     Schedule,
     Segment,
     TableConfig,
     VariableConfig,
 )
 from megalith.wire.validation import build_named
+from megalith.wire.variable_parts import VariableShape
 
 _DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
     common_pb2.DTYPE_FLOAT32: arrays.VALUE,
@@ -106,7 +109,7 @@ def _choice_from_proto(message: Any, union: Any, what: str) -> Any:
     name = message.WhichOneof("kind")
     classes = {kind.name: kind for kind in get_args(union)}
     if name not in classes:
-        raise InvalidSetting(f"{what} is not set, or of a kind this version does not know")
+        raise InvalidSetting(f"{what} is {name or 'not set, or newer than this version'}; known are {sorted(classes)}")
     chosen = getattr(message, name)
     settings = _settings_from_proto(chosen)
     if "base" in chosen.DESCRIPTOR.fields_by_name:
@@ -160,9 +163,32 @@ def variable_to_proto(value: VariableConfig) -> parameter_server_pb2.VariableCon
     message = parameter_server_pb2.VariableConfig(name=value.name, initial=array_to_proto(value.initial))
     if value.optimizer is not None:
         _choice_to_proto(value.optimizer, message.optimizer)
+    if value.schedule is not None:
+        _choice_to_proto(value.schedule, message.schedule)
+    if value.part is not None:
+        _settings_to_proto(value.part, message.part)
     return message
 
 
 def variable_from_proto(message: parameter_server_pb2.VariableConfig) -> VariableConfig:
-    optimizer = _choice_from_proto(message.optimizer, Optimizer, "optimizer") if message.HasField("optimizer") else None
-    return VariableConfig(message.name, array_from_proto(message.initial, f"variable {message.name}"), optimizer)
+    optional: dict[str, Any] = {}
+    if message.HasField("optimizer"):
+        optional["optimizer"] = _choice_from_proto(message.optimizer, DenseOptimizer, "a variable's optimizer")
+    if message.HasField("schedule"):
+        optional["schedule"] = _choice_from_proto(message.schedule, Schedule, "schedule")
+    if message.HasField("part"):
+        optional["part"] = Part(message.part.index, message.part.count, message.part.rows)
+    return VariableConfig(message.name, array_from_proto(message.initial, f"variable {message.name}"), **optional)
+
+
+def variable_shape_to_proto(value: VariableShape) -> parameter_server_pb2.VariableShape:
+    return parameter_server_pb2.VariableShape(
+        dtype=_TAGS[value.dtype], shape=value.shape, parts=value.parts, takes_gradients=value.takes_gradients
+    )
+
+
+def variable_shape_from_proto(message: parameter_server_pb2.VariableShape) -> VariableShape:
+    dtype = _DTYPES.get(message.dtype)
+    if dtype is None:
+        raise MalformedArray(f"shape of a variable: unknown dtype tag {message.dtype}")
+    return VariableShape(dtype, tuple(message.shape), message.parts, message.takes_gradients)

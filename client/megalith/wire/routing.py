@@ -39,6 +39,11 @@ def key_of_name(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
 
 
+def part_owner(owners: NDArray[np.uint16], num_ps: int, name: str, index: int) -> int:
+    """The ps index of part `index` of a variable: the parts go round the servers, from the one that owns the name."""
+    return (int(owners[buckets_of(np.array([key_of_name(name)], np.int64))[0]]) + index) % num_ps
+
+
 def even_owners(num_ps: int) -> NDArray[np.uint16]:
     """Buckets in contiguous runs whose lengths differ by at most one."""
     return (np.arange(NUM_BUCKETS) * num_ps // NUM_BUCKETS).astype(_OWNER)
@@ -68,4 +73,8 @@ class Routing:
 
     def owner_of_name(self, name: str) -> int:
         """The ps index of a variable."""
-        return int(self.owner_of(np.array([key_of_name(name)], np.int64))[0])
+        return self.owner_of_part(name, 0)
+
+    def owner_of_part(self, name: str, index: int) -> int:
+        """The ps index of part `index` of a variable; that of part 0, or of the whole, is the owner of its name."""
+        return part_owner(self.owners, len(self.addresses), name, index)

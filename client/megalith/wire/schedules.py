@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.wire.dense_optimizers import DenseOptimizer
 from megalith.wire.optimizers import Optimizer
 from megalith.wire.validation import check_above, check_count, check_finite, check_flag, require
 
@@ -82,8 +83,8 @@ class PolynomialDecay:
 Schedule = Constant | LinearWarmup | PolynomialDecay
 
 
-def default_schedule(optimizer: Optimizer) -> Schedule:
-    """The rate of a segment that names no schedule: the optimizer's own, after its warm-up if it has one."""
+def default_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
+    """The rate of what names no schedule: the optimizer's own, after its warm-up if it has one."""
     rate = optimizer.learning_rate
     return LinearWarmup(rate, optimizer.warmup_steps) if optimizer.warmup_steps else Constant(rate)
 

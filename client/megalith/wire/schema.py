@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from megalith.wire.admission import NUM_SLOTS, AdmissionConfig, FilterKind
 from megalith.wire.compressors import Compressor, FixedR8, Fp16, Fp32, OneBit
+from megalith.wire.dense_optimizers import Adamom, DenseOptimizer, DenseRmsprop, DenseRmspropV2, Shampoo
 from megalith.wire.initializers import Constants, Initializer, Ones, RandomUniform, Zeros
 from megalith.wire.optimizers import (
     Adadelta,
@@ -31,11 +32,13 @@ from megalith.wire.optimizers import (
 )
 from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule, default_schedule, learning_rates
 from megalith.wire.validation import require
+from megalith.wire.variable_parts import Part, is_part_key, key_of, num_parts, parts_of
 
 __all__ = [
     "Adadelta",
     "Adagrad",
     "Adam",
+    "Adamom",
     "AdmissionConfig",
     "Amsgrad",
     "BatchSoftmax",
@@ -43,6 +46,9 @@ __all__ = [
     "Constant",
     "Constants",
     "Dc",
+    "DenseOptimizer",
+    "DenseRmsprop",
+    "DenseRmspropV2",
     "DynamicWdAdagrad",
     "FilterKind",
     "FixedR8",
@@ -58,6 +64,7 @@ __all__ = [
     "OneBit",
     "Ones",
     "Optimizer",
+    "Part",
     "PolynomialDecay",
     "RandomUniform",
     "Rmsprop",
@@ -65,6 +72,7 @@ __all__ = [
     "Schedule",
     "Segment",
     "Sgd",
+    "Shampoo",
     "StochasticRoundingFloat16",
     "TableConfig",
     "VariableConfig",
@@ -135,26 +143,81 @@ class TableConfig:
         return sum(segment.dim for segment in self.segments)
 
 
+_MAX_SHAMPOO_EXTENT = 4096  # two matrices of 64 MB, and an eigenvalue problem of minutes beyond it
+
+
 @dataclass(frozen=True, slots=True)
 class VariableConfig:
     """A dense variable: where it starts and, if it takes gradients, how it moves."""
 
     name: str
     initial: NDArray[Any]
-    optimizer: Optimizer | None = None
+    optimizer: DenseOptimizer | None = None
+    schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
+    part: Part | None = None  # which rows of the variable `initial` holds; None: all. Set by `split`
 
     def __post_init__(self) -> None:
         require(bool(self.name), "variable: the name is empty")
+        require(not is_part_key(self.name), f"variable {self.name}: a name that ends in @<n>/<n> means a part of one")
         require(
-            self.initial.dtype in (np.float32, np.int64),
-            f"variable {self.name}: dtype {self.initial.dtype} is neither float32 nor int64",
+            isinstance(self.initial, np.ndarray) and self.initial.dtype in (np.float32, np.int64),
+            f"variable {self.name}: the initial value is {_described(self.initial)}, not an array of float32 or int64",
         )
         require(bool(np.isfinite(self.initial).all()), f"variable {self.name}: the initial value is not finite")
+        if self.part is not None:
+            self._check_part(self.part)
+        if self.optimizer is not None:
+            self._check_optimizer(self.optimizer)
+
+    @property
+    def key(self) -> str:
+        """How requests name it."""
+        return key_of(self.name, self.part)
+
+    def learning_rate(self, step: int) -> np.float32:
+        """What a gradient at `step` is multiplied by; 0 without an optimizer."""
+        if self.optimizer is None:
+            return np.float32(0)
+        return np.float32((self.schedule or default_schedule(self.optimizer)).at(step))
+
+    def split(self, num_ps: int) -> list["VariableConfig"]:
+        """The parts that `num_ps` servers hold, in order; shampoo, whose steps join all rows, stays whole."""
+        count = num_parts(self.initial.shape, self.initial.itemsize, num_ps)
+        if count == 1 or isinstance(self.optimizer, Shampoo):
+            return [self]
+        return [
+            VariableConfig(self.name, self.initial[part.start : part.stop], self.optimizer, self.schedule, part)
+            for part in parts_of(len(self.initial), count)
+            if part is not None
+        ]
+
+    def _check_part(self, part: Part) -> None:
+        extent = self.initial.shape[0] if self.initial.ndim else 0
         require(
-            self.optimizer is None or isinstance(self.optimizer, Sgd | Adagrad),
-            f"variable {self.name}: a variable takes sgd or adagrad, not {self.optimizer and self.optimizer.name}",
+            extent == part.stop - part.start,
+            f"variable {self.name}: part {part.index} of {part.count} has {extent} rows, not {part.stop - part.start}",
+        )
+        require(not isinstance(self.optimizer, Shampoo), f"variable {self.name}: shampoo does not work on parts")
+
+    def _check_optimizer(self, optimizer: DenseOptimizer) -> None:
+        require(
+            isinstance(optimizer, DenseOptimizer),
+            f"variable {self.name}: {_described(optimizer)} moves rows of a table; a variable takes Sgd, Momentum, "
+            "Adagrad, Adam, Adamom, DenseRmsprop, DenseRmspropV2 or Shampoo",
         )
         require(
-            self.optimizer is None or self.initial.dtype == np.float32,
-            f"variable {self.name}: only float32 variables take gradients, this one is {self.initial.dtype}",
+            self.initial.dtype == np.float32 and self.initial.size > 0,
+            f"variable {self.name}: only float32 variables with elements take gradients, "
+            f"this one is {_described(self.initial)}",
         )
+        require(
+            not isinstance(optimizer, Shampoo) or max(self.initial.shape, default=0) <= _MAX_SHAMPOO_EXTENT,
+            f"variable {self.name}: shampoo takes axes of up to {_MAX_SHAMPOO_EXTENT}, "
+            f"the shape is {list(self.initial.shape)}",
+        )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {list(value.shape)}"
+    return type(value).__name__

@@ -5,10 +5,8 @@ in the schema's metadata under "megalith". Rows expired at the newest data time 
 the buckets that it owns, whatever the number of servers that wrote them.
 """
 
-import dataclasses
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from megalith.ps import schema_json, variable_files
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
-from megalith.ps.variable import Variable
+from megalith.ps.variable_files import SavedVariable
 from megalith.runtime import manifest
 from megalith.runtime.files import sync
 from megalith.runtime.manifest import ShardFile
-from megalith.wire import routing, schema
+from megalith.wire import routing
 from megalith.wire.errors import CheckpointDamaged
-from megalith.wire.schema import AdmissionConfig, FilterKind, TableConfig, VariableConfig
+from megalith.wire.schema import TableConfig
 
 _ROWS_PER_SLICE = 65_536  # rows copied under the table's lock at once: about 10 ms at 128 bytes a row
 _META = b"megalith"
@@ -39,7 +38,7 @@ def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps:
         _write_table(table, directory, f"table-{number:04}-{_readable(table.config.name)}-{suffix}")
         for number, table in enumerate(store.tables())
     ]
-    files.append(_write_variables(store.variables(), directory, f"variables-{suffix}"))
+    files.append(variable_files.write(store.variables(), directory, f"variables-{suffix}"))
     return files
 
 
@@ -49,18 +48,19 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
     Every file is verified against the manifest before a row of it is used.
     """
     tables: dict[str, EmbeddingTable] = {}
-    variables: list[Variable] = []
+    saved: list[SavedVariable] = []
     for file in manifest.read(directory).files:
         manifest.verify(directory, file)
         with pa.memory_map(str(directory / file.name)) as source:
             reader = _open(source, file)
             if file.kind == "table":
-                config: TableConfig = _from_json(json.loads(reader.schema.metadata[_META]))
+                config: TableConfig = schema_json.from_json(json.loads(reader.schema.metadata[_META]))
                 table = tables.setdefault(config.name, EmbeddingTable(config))
                 for number in range(reader.num_record_batches):
                     table.load(*_owned_rows(reader.get_batch(number), owners, index), table.layout.signature)
             else:
-                variables += _read_variables(reader, owners, index)
+                saved += variable_files.read(reader)
+    variables = variable_files.owned(saved, owners, index)
     for table in tables.values():
         store.adopt(table=table)
     for variable in variables:
@@ -78,7 +78,7 @@ def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile
         pa.field("state", pa.list_(pa.float32(), state_width)),
         pa.field("updated_s", pa.uint32()),
     ]
-    arrow_schema = pa.schema(fields, metadata={_META: json.dumps(_to_json(table.config))})
+    arrow_schema = pa.schema(fields, metadata={_META: json.dumps(schema_json.to_json(table.config))})
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, arrow_schema) as writer:
         while (part := table.dump(limit=_ROWS_PER_SLICE, offset=offset)).keys.size:
@@ -103,38 +103,6 @@ def _owned_rows(batch: pa.RecordBatch, owners: NDArray[np.uint16], index: int) -
     return keys[mine], rows, batch.column("updated_s").to_numpy()[mine].astype(np.int64)
 
 
-def _write_variables(variables: list[Variable], directory: Path, name: str) -> ShardFile:
-    values = [(variable.config, *variable.dump()) for variable in variables]
-    columns = {
-        "name": pa.array([config.name for config, _, _ in values], pa.string()),
-        "dtype": pa.array([value.dtype.name for _, value, _ in values], pa.string()),
-        "shape": pa.array([list(value.shape) for _, value, _ in values], pa.list_(pa.int64())),
-        "value": pa.array([value.tobytes() for _, value, _ in values], pa.binary()),
-        "state": pa.array([state.tobytes() for _, _, state in values], pa.binary()),
-        "optimizer": pa.array([json.dumps(_to_json(config.optimizer)) for config, _, _ in values], pa.string()),
-    }
-    batch = pa.record_batch(columns)
-    path = directory / name
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    sync(path)
-    return ShardFile(name, "variables", "", len(values), path.stat().st_size, manifest.sha256_of(path))
-
-
-def _read_variables(reader: Any, owners: NDArray[np.uint16], index: int) -> list[Variable]:
-    variables = []
-    for row in reader.read_all().to_pylist():
-        if owners[routing.buckets_of(np.array([routing.key_of_name(row["name"])], np.int64))[0]] != index:
-            continue
-        value = np.frombuffer(row["value"], row["dtype"]).reshape(row["shape"])
-        optimizer = _from_json(json.loads(row["optimizer"]))
-        variable = Variable(VariableConfig(row["name"], value, optimizer))
-        state = np.frombuffer(row["state"], np.float32)
-        variable.load(value, state.reshape(row["shape"]) if state.size == value.size else state)
-        variables.append(variable)
-    return variables
-
-
 def _open(source: Any, file: ShardFile) -> Any:
     try:
         return pa.ipc.open_file(source)
@@ -156,28 +124,3 @@ def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
 def _readable(table: str) -> str:
     """Enough of a table's name to recognise its file; the manifest says which table it really is."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", table[:60])
-
-
-def _to_json(value: Any) -> Any:
-    """Schema classes as objects that name their class under "kind"."""
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"kind": type(value).__name__, **fields}
-    if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _from_json(content: Any) -> Any:
-    if isinstance(content, list):
-        return tuple(_from_json(item) for item in content)
-    if not isinstance(content, dict):
-        return content
-    if "kind" not in content:
-        return {int(slot): value for slot, value in content.items()}  # JSON has no integer keys
-    if content["kind"] in list(FilterKind):  # an admission's own field of that name
-        return AdmissionConfig(**{name: _from_json(value) for name, value in content.items()})
-    kind = getattr(schema, content["kind"], None) if content["kind"] in schema.__all__ else None
-    if kind is None:
-        raise CheckpointDamaged(f"unknown kind {content['kind']!r}: written by a newer version")
-    return kind(**{name: _from_json(value) for name, value in content.items() if name != "kind"})

@@ -31,6 +31,12 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self._store.create_variables(request.epoch, [codec.variable_from_proto(item) for item in request.variables])
         return pb.CreateVariablesResponse()
 
+    def DescribeVariables(
+        self, request: pb.DescribeVariablesRequest, context: grpc.ServicerContext
+    ) -> pb.DescribeVariablesResponse:
+        shapes = self._store.describe_variables(request.epoch, request.names)
+        return pb.DescribeVariablesResponse(variables=[codec.variable_shape_to_proto(shape) for shape in shapes])
+
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:
         reply, rows = self._data.pull(request, [part.keys for part in request.tables])
         reply.rows.extend(arrays.encode(matrix) for matrix in rows)
@@ -51,7 +57,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             index=self._index,
             epoch=self._store.epoch,
             tables=[_encode_status(table) for table in self._store.tables()],
-            variables=[variable.config.name for variable in self._store.variables()],
+            variables=[variable.config.key for variable in self._store.variables()],
         )
 
 

@@ -1,7 +1,7 @@
 """All that one parameter server holds, and the rules under which a request may touch it."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from megalith.wire.errors import (
 )
 from megalith.wire.routing import Routing
 from megalith.wire.schema import TableConfig, VariableConfig
+from megalith.wire.variable_parts import VariableShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,12 @@ class Store:
             f"{routing.epoch}, the first is {int(keys[first])} of ps {int(owners[first])}; refresh routing"
         )
 
-    def _check_owned_name(self, routing: Routing, name: str) -> None:
-        owner = routing.owner_of_name(name)
+    def _check_owned_variable(self, routing: Routing, config: VariableConfig) -> None:
+        owner = routing.owner_of_part(config.name, config.part.index if config.part else 0)
         if owner != self._index:
             raise ShardNotOwned(
-                f"variable {name} is of ps {owner}, not of ps {self._index}, at epoch {routing.epoch}; refresh routing"
+                f"variable {config.key} is of ps {owner}, not of ps {self._index}, at epoch {routing.epoch}; "
+                "refresh routing"
             )
 
     # --- creation ---
@@ -118,19 +120,35 @@ class Store:
             self._tables |= {table.config.name: table for table in fresh}
 
     def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
-        """Create what is missing with its initial value; what exists keeps its value."""
-        _require_distinct("variable", [config.name for config in configs])
+        """Create what is missing with its initial value; what exists keeps its value.
+
+        One of another layout, or split into other parts, is a TableConflict and nothing is created.
+        """
+        _require_distinct("variable", [config.key for config in configs])
         with self._lock:
             routing = self._check_epoch(epoch)
-            known = [(self._variables[config.name], config) for config in configs if config.name in self._variables]
+            known: list[tuple[Variable, VariableConfig]] = []
             for config in configs:
-                self._check_owned_name(routing, config.name)
+                self._check_owned_variable(routing, config)
+                known += [(held, config) for held in self._variables.values() if _collide(held.config, config)]
             for variable, config in known:
                 variable.check_layout(config)
             for variable, config in known:
                 variable.reconfigure(config)
             for config in configs:
-                self._variables.setdefault(config.name, Variable(config))
+                if config.key not in self._variables:
+                    self._variables[config.key] = Variable(config)
+
+    def describe_variables(self, epoch: int, names: Sequence[str]) -> list[VariableShape]:
+        """The whole of each variable whose first part, or only one, is here."""
+        with self._lock:
+            self._check_epoch(epoch)
+            first = {
+                variable.config.name: variable
+                for variable in self._variables.values()
+                if variable.config.part is None or variable.config.part.index == 0
+            }
+            return [self._known_variable(first, name).whole for name in names]
 
     def adopt(self, table: EmbeddingTable | None = None, variable: Variable | None = None) -> None:
         """Take a restored table or variable, before there is a map."""
@@ -138,7 +156,7 @@ class Store:
             if table is not None:
                 self._tables[table.config.name] = table
             if variable is not None:
-                self._variables[variable.config.name] = variable
+                self._variables[variable.config.key] = variable
 
     # --- data ---
 
@@ -150,7 +168,7 @@ class Store:
         with self._lock:
             routing = self._check_epoch(epoch)
             held = [(self._table(name), keys) for name, keys in tables]
-            read = [self._variable(name) for name in variables]
+            read = [self._known_variable(self._variables, key) for key in variables]
             self.pulls += 1
         for name, keys in tables:
             self._check_owned(routing, name, keys)
@@ -189,25 +207,24 @@ class Store:
         with self._lock:
             routing = self._check_epoch(epoch)
             tables = [self._table(part.table) for part in gradients]
-            variables = [self._variable(part.name) for part in updates]
+            variables = [self._known_variable(self._variables, part.name) for part in updates]
         for part, table in zip(gradients, tables, strict=True):
             self._check_owned(routing, part.table, part.keys)
             table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step)
             batch.check_distinct(part.keys, part.table)
         for update, variable in zip(updates, variables, strict=True):
-            variable.check(update.kind, update.value)
+            variable.check(update.kind, update.value, step)
         # Everything is known to be applicable; from here on nothing is refused.
         for part, table in zip(gradients, tables, strict=True):
             table.apply_gradients(
                 part.keys, part.gradients, part.learning_rates or None, req_time_s=req_time_s, step=step
             )
         values = [
-            (update.kind, variable.apply(update.kind, update.value))
-            for update, variable in zip(updates, variables, strict=True)
+            variable.apply(update.kind, update.value, step) for update, variable in zip(updates, variables, strict=True)
         ]
         with self._lock:
             self.pushes += 1
-        return [value for kind, value in values if kind is UpdateKind.ADD]
+        return [value for value in values if value is not None]
 
     def expire(self) -> dict[str, int]:
         """Drop what is expired in every table; rows dropped, by table."""
@@ -221,7 +238,7 @@ class Store:
             return [self._tables[name] for name in sorted(self._tables)]
 
     def variables(self) -> list[Variable]:
-        """By name."""
+        """By name, parts in order."""
         with self._lock:
             return [self._variables[name] for name in sorted(self._variables)]
 
@@ -243,15 +260,22 @@ class Store:
             raise UnknownTable(f"ps {self._index} has no table {name!r}; it has {sorted(self._tables)}")
         return self._tables[name]
 
-    def _variable(self, name: str) -> Variable:
-        if name not in self._variables:
+    def _known_variable(self, variables: Mapping[str, Variable], name: str) -> Variable:
+        if name not in variables:
             self._raise_if_not_initialized(f"variable {name}")
             raise UnknownVariable(f"ps {self._index} has no variable {name!r}; it has {sorted(self._variables)}")
-        return self._variables[name]
+        return variables[name]
 
     def _raise_if_not_initialized(self, what: str) -> None:
         if not self._is_initialized:
             raise NotReady(f"ps {self._index} has no {what} yet: the chief is still creating them; retry in a moment")
+
+
+def _collide(held: VariableConfig, asked: VariableConfig) -> bool:
+    """The same variable, but not another part of the same split."""
+    if held.name != asked.name or held.part is None or asked.part is None:
+        return held.name == asked.name
+    return held.part.index == asked.part.index or held.part.count != asked.part.count
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

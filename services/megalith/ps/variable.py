@@ -1,14 +1,18 @@
-"""One dense variable: a small array that all workers share."""
+"""One dense variable, or one part of a large one: an array that all workers share."""
 
 import threading
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.ps.dense_optimizer import dense_state
+from megalith.ps.optimizer_state import check_step
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
-from megalith.wire.schema import Adagrad, Sgd, VariableConfig
+from megalith.wire.schema import VariableConfig
+from megalith.wire.variable_parts import VariableShape
 
 
 class UpdateKind(Enum):
@@ -23,8 +27,7 @@ class Variable:
     def __init__(self, config: VariableConfig) -> None:
         self._lock = threading.Lock()
         self._config = config
-        self._value = config.initial.copy()
-        self._state = _initial_state(config)
+        self._state = dense_state(config.optimizer, config.initial)
 
     @property
     def config(self) -> VariableConfig:
@@ -32,7 +35,14 @@ class Variable:
 
     @property
     def nbytes(self) -> int:
-        return self._value.nbytes + self._state.nbytes
+        return self._state.value.nbytes + sum(field.nbytes for field in self._state.fields.values())
+
+    @property
+    def whole(self) -> VariableShape:
+        """The variable that this is, or is a part of."""
+        part, value = self._config.part, self._state.value
+        shape = value.shape if part is None else (part.rows, *value.shape[1:])
+        return VariableShape(value.dtype, shape, part.count if part else 1, self._config.optimizer is not None)
 
     def reconfigure(self, config: VariableConfig) -> None:
         """Take new optimizer settings and keep the value."""
@@ -47,62 +57,64 @@ class Variable:
 
     def read(self) -> NDArray[Any]:
         with self._lock:
-            return self._value.copy()
+            return self._state.value.copy()
 
-    def check(self, kind: UpdateKind, update: NDArray[Any]) -> None:
+    def check(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> None:
         """Raise what apply would refuse, changing nothing."""
-        name = self._config.name
-        if update.shape != self._value.shape or update.dtype != self._value.dtype:
+        key, value = self._config.key, self._state.value
+        if update.shape != value.shape or update.dtype != value.dtype:
             raise ShapeMismatch(
-                f"variable {name}: update is {update.dtype} {list(update.shape)}, "
-                f"expected {self._value.dtype} {list(self._value.shape)}"
+                f"variable {key}: update is {update.dtype} {list(update.shape)}, "
+                f"expected {value.dtype} {list(value.shape)}"
             )
-        if kind is UpdateKind.GRADIENT and self._config.optimizer is None:
-            raise InvalidRequest(f"variable {name} has no optimizer: it takes add and assign, not gradients")
+        if kind is UpdateKind.GRADIENT:
+            check_step(step)
+            if self._config.optimizer is None:
+                raise InvalidRequest(f"variable {key} has no optimizer: it takes add and assign, not gradients")
         if not np.isfinite(update).all():
-            raise NonFiniteValue(f"variable {name}: the update holds NaN or infinity; nothing was applied")
+            raise NonFiniteValue(f"variable {key}: the update holds NaN or infinity; nothing was applied")
 
-    def apply(self, kind: UpdateKind, update: NDArray[Any]) -> NDArray[Any]:
-        """Update and return the new value."""
-        self.check(kind, update)
-        with self._lock:
+    def apply(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> NDArray[Any] | None:
+        """Update; an ADD returns the new value. `step` decides the learning rate of a gradient."""
+        self.check(kind, update, step)
+        with self._lock, np.errstate(over="ignore", invalid="ignore"):
+            value, optimizer = self._state.value, self._config.optimizer
             match kind:
                 case UpdateKind.ADD:
-                    self._value += update
+                    value += update
+                    return value.copy()
                 case UpdateKind.ASSIGN:
-                    self._value[...] = update
-                case UpdateKind.GRADIENT:
-                    self._step(update)
-            return self._value.copy()
+                    value[...] = update
+                case UpdateKind.GRADIENT if optimizer is not None:
+                    self._state.step(optimizer, update, self._config.learning_rate(step), step)
+        return None
 
-    def dump(self) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """(value, optimizer state), taken together."""
+    def dump(self) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        """(value, optimizer state by field), taken together."""
         with self._lock:
-            return self._value.copy(), self._state.copy()
+            return self._state.value.copy(), {name: field.copy() for name, field in self._state.fields.items()}
 
-    def load(self, value: NDArray[Any], state: NDArray[np.float32]) -> None:
-        if value.shape != self._value.shape or state.shape != self._state.shape:
+    def load(self, value: NDArray[Any], state: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `dump`; another shape or other fields are refused."""
+        mine = {"value": self._state.value, **self._state.fields}
+        theirs = {"value": value, **state}
+        if _shapes(mine) != _shapes(theirs):
             raise ShapeMismatch(
-                f"variable {self._config.name}: saved {list(value.shape)}, expected {self._value.shape}"
+                f"variable {self._config.key}: saved as {_shapes(theirs)}, but it is held as {_shapes(mine)}"
             )
         with self._lock:
-            self._value[...], self._state[...] = value, state
-
-    def _step(self, gradient: NDArray[Any]) -> None:
-        match self._config.optimizer:
-            case Sgd(learning_rate):
-                self._value -= np.float32(learning_rate) * gradient
-            case Adagrad(learning_rate, _, decay):
-                gradient = gradient + np.float32(decay) * self._value
-                self._state += gradient * gradient
-                self._value -= np.float32(learning_rate) * gradient / np.sqrt(self._state)
+            for name, array in mine.items():
+                array[...] = theirs[name]
 
 
-def _initial_state(config: VariableConfig) -> NDArray[np.float32]:
-    if isinstance(config.optimizer, Adagrad):
-        return np.full(config.initial.shape, config.optimizer.initial_accumulator_value, np.float32)
-    return np.empty((0,), np.float32)
+def _shapes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
 
 
-def _layout(config: VariableConfig) -> tuple[str, list[int], str]:
-    return config.initial.dtype.name, list(config.initial.shape), type(config.optimizer).__name__.lower()
+def _layout(config: VariableConfig) -> str:
+    """What must stay for a value and its state to stay meaningful."""
+    optimizer = config.optimizer
+    kept = getattr(optimizer, "eigen_head", 0) + getattr(optimizer, "eigen_tail", 0)
+    parts = f" in {config.part.count} parts of {config.part.rows} rows" if config.part else ""
+    moved = optimizer.name + (f" of {kept} eigenvalues" if kept else "") if optimizer else "no optimizer"
+    return f"{config.initial.dtype} {list(config.initial.shape)}{parts} with {moved}"

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -65,7 +66,7 @@ class Training:
         """
         step = np.array(max(known_step, self._last_step), np.int64)
         variables = [
-            VariableConfig(config.name, self._last_variables.get(config.name, config.initial), config.optimizer)
+            replace(config, initial=self._last_variables.get(config.name, config.initial))
             for config in self._task.variables
         ]
         self._cluster.create_tables(*self._task.tables)

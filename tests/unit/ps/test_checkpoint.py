@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from megalith.ps import checkpoint
+from megalith.ps import checkpoint, schema_json
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
@@ -79,7 +79,8 @@ def content(stores):
                 assert (table.config.name, key) not in rows
                 rows[table.config.name, key] = (part.rows[place].tolist(), int(part.times[place]))
         for variable in store.variables():
-            rows[variable.config.name] = tuple(array.tolist() for array in variable.dump())
+            value, state = variable.dump()
+            rows[variable.config.name] = (value.tolist(), {name: field.tolist() for name, field in state.items()})
     return rows
 
 
@@ -157,7 +158,7 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path, text, message):
 
 def test_an_optimizer_of_a_newer_version_is_refused_by_name(tmp_path):
     with pytest.raises(CheckpointDamaged, match="unknown kind 'Lion'"):
-        checkpoint._from_json({"kind": "Segment", "dim": 1, "optimizer": {"kind": "Lion"}})
+        schema_json.from_json({"kind": "Segment", "dim": 1, "optimizer": {"kind": "Lion"}})
 
 
 CONFIG = TableConfig(

@@ -3,15 +3,17 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from megalith.protos import common_pb2, table_pb2
+from megalith.protos import common_pb2, parameter_server_pb2, table_pb2
 from megalith.wire import codec, routing
 from megalith.wire.errors import InvalidSetting, MalformedArray
 from megalith.wire.schema import (
     Adagrad,
     Adam,
+    Adamom,
     AdmissionConfig,
     Constants,
     Dc,
+    DenseOptimizer,
     FilterKind,
     Fp16,
     Ftrl,
@@ -25,6 +27,7 @@ from megalith.wire.schema import (
     VariableConfig,
     Zeros,
 )
+from megalith.wire.variable_parts import VariableShape
 
 TABLES = [
     TableConfig("t", (Segment(3, Zeros(), Sgd(0.5)),)),
@@ -84,12 +87,39 @@ def test_an_unknown_dtype_tag_is_refused():
         codec.array_from_proto(common_pb2.Array(dtype=99, data=b""), "variable w")
 
 
-@pytest.mark.parametrize("optimizer", [None, Adagrad()])
+@pytest.mark.parametrize("optimizer", [None, *(kind() for kind in get_args(DenseOptimizer))])
 def test_variables_survive_the_round_trip(optimizer):
-    config = VariableConfig("v", np.ones(2, np.float32), optimizer)
+    schedule = optimizer and PolynomialDecay(0.1, 100)
+    config = VariableConfig("v", np.ones(2, np.float32), optimizer, schedule)
     back = codec.variable_from_proto(codec.variable_to_proto(config))
     assert (back.name, back.initial.tolist()) == ("v", [1.0, 1.0])
-    assert (back.optimizer is None) == (optimizer is None)
+    assert (back.optimizer, back.schedule, back.part) == (optimizer, schedule, None)
+
+
+def test_parts_of_variables_survive_the_round_trip():
+    for config in VariableConfig("v", np.ones((50, 1000), np.float32), Adamom(0.5)).split(3):
+        back = codec.variable_from_proto(codec.variable_to_proto(config))
+        assert (back.key, back.part, back.optimizer) == (config.key, config.part, Adamom(0.5))
+        np.testing.assert_array_equal(back.initial, config.initial)
+
+
+def test_shapes_of_variables_survive_the_round_trip():
+    shape = VariableShape(np.dtype(np.float32), (50, 1000), 2, True)
+    assert codec.variable_shape_from_proto(codec.variable_shape_to_proto(shape)) == shape
+    with pytest.raises(MalformedArray, match="dtype tag 0"):
+        codec.variable_shape_from_proto(parameter_server_pb2.VariableShape())
+
+
+def test_optimizers_of_rows_and_of_variables_are_not_taken_for_each_other():
+    message = parameter_server_pb2.VariableConfig(name="v", initial=codec.array_to_proto(np.ones(1, np.float32)))
+    message.optimizer.ftrl.SetInParent()
+    with pytest.raises(InvalidSetting, match="a variable's optimizer is ftrl; known are"):
+        codec.variable_from_proto(message)
+    segment = table_pb2.Segment(dim=2)
+    segment.initializer.zeros.SetInParent()
+    segment.optimizer.shampoo.SetInParent()
+    with pytest.raises(InvalidSetting, match="optimizer is shampoo"):
+        codec.table_from_proto(table_pb2.TableConfig(name="t", segments=[segment]))
 
 
 def test_an_optimizer_that_is_not_set_is_refused():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from megalith.wire.errors import InvalidSetting
-from megalith.wire.schema import Adagrad, Adam, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
+from megalith.wire.schema import Adagrad, Ftrl, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
 
 BAD = {
     "zero dim": (lambda: Segment(0), "dim 0"),
@@ -14,10 +14,10 @@ BAD = {
     "negative decay": (lambda: Adagrad(weight_decay_factor=-1.0), "must be 0 or more"),
     "range out of order": (lambda: RandomUniform(1.0, 0.0), "in order"),
     "slot too large": (lambda: TableConfig("t", (Segment(1),), expire_days_by_slot={40000: 1}), "slot 40000"),
-    "double variable": (lambda: VariableConfig("v", np.zeros(2)), "neither float32 nor int64"),
+    "double variable": (lambda: VariableConfig("v", np.zeros(2)), "not an array of float32 or int64"),
     "gradients of integers": (lambda: VariableConfig("v", np.zeros(2, np.int64), Sgd()), "only float32"),
     "infinite variable": (lambda: VariableConfig("v", np.full(2, np.inf, np.float32)), "not finite"),
-    "variable with adam": (lambda: VariableConfig("v", np.zeros(2, np.float32), Adam()), "takes sgd or adagrad"),
+    "variable with ftrl": (lambda: VariableConfig("v", np.zeros(2, np.float32), Ftrl()), "Ftrl moves rows of a table"),
     "nameless variable": (lambda: VariableConfig("", np.zeros(2, np.float32)), "name is empty"),
 }
 

@@ -1,0 +1,142 @@
+"""The file of a ps's variables in a checkpoint, and how variables are put together and split anew from such files.
+
+One row per variable or part of one: name, part, parts, first_row, dtype, shape and value (little-endian bytes) of what
+this ps held, state (by field: bytes of float32, of int64 where the name ends in _step), optimizer and schedule (JSON).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megalith.ps import schema_json
+from megalith.ps.variable import Variable
+from megalith.runtime import manifest
+from megalith.runtime.files import sync
+from megalith.runtime.manifest import ShardFile
+from megalith.wire import routing
+from megalith.wire.errors import CheckpointDamaged
+from megalith.wire.schema import DenseOptimizer, Part, Schedule, VariableConfig
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("part", pa.int32()),
+        pa.field("parts", pa.int32()),
+        pa.field("first_row", pa.int64()),
+        pa.field("dtype", pa.string()),
+        pa.field("shape", pa.list_(pa.int64())),
+        pa.field("value", pa.large_binary()),
+        pa.field("state", pa.map_(pa.string(), pa.large_binary())),
+        pa.field("optimizer", pa.string()),
+        pa.field("schedule", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedVariable:
+    """A variable, or a part of one, as a file holds it."""
+
+    name: str
+    part: int
+    parts: int
+    optimizer: DenseOptimizer | None
+    schedule: Schedule | None
+    value: NDArray[Any]
+    state: Mapping[str, NDArray[Any]]
+
+
+def write(variables: Iterable[Variable], directory: Path, name: str) -> ShardFile:
+    """Write one file; returns what was written."""
+    rows = [_row(variable) for variable in variables]
+    path = directory / name
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+        for row in rows:
+            writer.write_batch(pa.RecordBatch.from_pylist([row], schema=_SCHEMA))
+    sync(path)
+    return ShardFile(name, "variables", "", len(rows), path.stat().st_size, manifest.sha256_of(path))
+
+
+def read(reader: Any) -> list[SavedVariable]:
+    """Everything in one file."""
+    rows = [row for number in range(reader.num_record_batches) for row in reader.get_batch(number).to_pylist()]
+    return [_saved(row) for row in rows]
+
+
+def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int) -> list[Variable]:
+    """The variables and parts that ps `index` holds, from the files of all servers, whatever their number was."""
+    by_name: dict[str, list[SavedVariable]] = {}
+    for piece in saved:
+        by_name.setdefault(piece.name, []).append(piece)
+    num_ps = int(owners.max()) + 1
+    variables = []
+    for name, pieces in by_name.items():
+        whole = _joined(name, sorted(pieces, key=lambda piece: piece.part))
+        config = VariableConfig(name, whole.value, whole.optimizer, whole.schedule)
+        for part in config.split(num_ps):
+            if routing.part_owner(owners, num_ps, name, part.part.index if part.part else 0) == index:
+                variable = Variable(part)
+                variable.load(part.initial, {name: _rows(array, part.part) for name, array in whole.state.items()})
+                variables.append(variable)
+    return variables
+
+
+def _joined(name: str, pieces: list[SavedVariable]) -> SavedVariable:
+    """One piece for the whole. What a variable has once, such as adam's powers, is taken from the first part."""
+    first = pieces[0]
+    if [piece.part for piece in pieces] != list(range(first.parts)):
+        raise CheckpointDamaged(f"variable {name}: parts {[p.part for p in pieces]} of {first.parts} are in the files")
+    if first.parts == 1:
+        return first
+    state = {
+        field: array if array.ndim == 0 else np.concatenate([piece.state[field] for piece in pieces])
+        for field, array in first.state.items()
+    }
+    value = np.concatenate([piece.value for piece in pieces])
+    return SavedVariable(name, 0, 1, first.optimizer, first.schedule, value, state)
+
+
+def _rows(array: NDArray[Any], part: Part | None) -> NDArray[Any]:
+    return array if part is None or array.ndim == 0 else array[part.start : part.stop]
+
+
+def _row(variable: Variable) -> dict[str, Any]:
+    config, (value, state) = variable.config, variable.dump()
+    return {
+        "name": config.name,
+        "part": config.part.index if config.part else 0,
+        "parts": config.part.count if config.part else 1,
+        "first_row": config.part.start if config.part else 0,
+        "dtype": value.dtype.name,
+        "shape": list(value.shape),
+        "value": value.tobytes(),
+        "state": [(name, array.tobytes()) for name, array in state.items()],
+        "optimizer": json.dumps(schema_json.to_json(config.optimizer)),
+        "schedule": json.dumps(schema_json.to_json(config.schedule)),
+    }
+
+
+def _saved(row: Mapping[str, Any]) -> SavedVariable:
+    optimizer = schema_json.from_json(json.loads(row["optimizer"]))
+    value = np.frombuffer(row["value"], row["dtype"]).reshape(row["shape"])
+    # Shapes of fields follow from the value and the optimizer.
+    held = Variable(VariableConfig(row["name"], value, optimizer)).dump()[1]
+    state = {
+        name: np.frombuffer(data, held[name].dtype).reshape(held[name].shape)
+        for name, data in dict(row["state"]).items()
+    }
+    return SavedVariable(
+        row["name"],
+        row["part"],
+        row["parts"],
+        optimizer,
+        schema_json.from_json(json.loads(row["schedule"])),
+        value,
+        state,
+    )

@@ -1,0 +1,196 @@
+"""Dense variables through the SDK, against real servers: whole arrays to the user, parts on the wire."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from megalith.client import (
+    Adam,
+    PolynomialDecay,
+    Rmsprop,
+    Segment,
+    Sgd,
+    Shampoo,
+    TableConfig,
+    VariableConfig,
+    errors,
+)
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.protos import parameter_server_pb2_grpc
+from megalith.wire.channel import open_channel
+from support.servers import Servers
+
+BIG = np.arange(90 * 1000, dtype=np.float32).reshape(90, 1000)  # 360 kB: three parts on three servers
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with Servers(tmp_path_factory.mktemp("model"), num_ps=3) as servers:
+        servers.start_all()
+        yield servers
+
+
+@pytest.fixture
+def cluster(servers):
+    return servers.connect()
+
+
+@pytest.fixture
+def name(request):
+    """A variable of the test's own."""
+    return request.node.name
+
+
+def read(cluster, name):
+    return cluster.pull(variables=[name]).variables[name]
+
+
+def test_a_large_variable_is_split_and_read_whole(servers, cluster, name):
+    cluster.create_variables(VariableConfig(name, BIG, Sgd(1.0)))
+    np.testing.assert_array_equal(read(cluster, name), BIG)
+    routing = cluster.controller.routing()
+    keys = []
+    for address in routing.addresses:
+        with open_channel(address) as channel:
+            status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(pb.GetPsStatusRequest())
+            keys.append([key for key in status.variables if key.startswith(name)])
+    home = routing.owner_of_name(name)
+    assert [keys[(home + number) % 3] for number in range(3)] == [[f"{name}@{number}/3"] for number in range(3)]
+
+
+def test_gradients_add_and_assign_reach_every_part(servers, cluster, name):
+    cluster.create_variables(VariableConfig(name, BIG, Sgd(0.5)), VariableConfig(f"{name}-n", np.arange(60_000)))
+    other = servers.connect()  # one that did not create it
+    other.push(variables={name: np.ones_like(BIG)})
+    np.testing.assert_array_equal(read(cluster, name), BIG - 0.5)
+    added = other.push(add={name: BIG, f"{name}-n": np.ones(60_000, np.int64)})
+    np.testing.assert_array_equal(added[name], 2 * BIG - 0.5)
+    np.testing.assert_array_equal(added[f"{name}-n"], np.arange(60_000) + 1)
+    other.push(assign={name: -BIG})
+    np.testing.assert_array_equal(read(cluster, name), -BIG)
+
+
+def test_creating_again_keeps_the_value_and_takes_new_settings(cluster, name):
+    cluster.create_variables(VariableConfig(name, BIG, Sgd(0.5)))
+    cluster.push(variables={name: np.ones_like(BIG)})
+    cluster.create_variables(VariableConfig(name, 0 * BIG, Sgd(1.0), PolynomialDecay(1.0, 10, 0.0)))
+    np.testing.assert_array_equal(read(cluster, name), BIG - 0.5)
+    cluster.push(variables={name: np.ones_like(BIG)}, step=5)
+    np.testing.assert_array_equal(read(cluster, name), BIG - 1.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [VariableConfig("x", BIG, Adam()), VariableConfig("x", BIG[:50], Sgd()), VariableConfig("x", BIG[:5], Sgd())],
+)
+def test_another_optimizer_or_shape_is_a_conflict_and_creates_nothing(servers, cluster, name, other):
+    cluster.create_variables(VariableConfig(name, BIG, Sgd()))
+    with pytest.raises(errors.TableConflict, match="exists as"):
+        cluster.create_variables(VariableConfig(name, other.initial, other.optimizer))
+    np.testing.assert_array_equal(read(servers.connect(), name), BIG)
+
+
+def test_a_small_variable_does_not_grow_into_parts(servers, cluster, name):
+    cluster.create_variables(VariableConfig(name, BIG[:5], Sgd()))
+    with pytest.raises(errors.TableConflict):
+        cluster.create_variables(VariableConfig(name, BIG, Sgd()))
+    np.testing.assert_array_equal(read(servers.connect(), name), BIG[:5])
+
+
+NAN = BIG.copy()
+NAN[-1, -1] = np.nan
+BAD = {
+    "wrong shape": ({"variables": {"bad": BIG[:-1]}}, errors.ShapeMismatch, r"gradient is float32 \[89, 1000\]"),
+    "transposed": ({"assign": {"bad": BIG.T}}, errors.ShapeMismatch, r"expected float32 \[90, 1000\]"),
+    "nan in the last part": ({"variables": {"bad": NAN}}, errors.NonFiniteValue, "nothing was sent"),
+    "too large for float32": ({"add": {"bad": BIG.astype(np.float64) + 1e300}}, errors.NonFiniteValue, "infinity"),
+    "text": ({"add": {"bad": "x"}}, errors.ShapeMismatch, "summand is <U1"),
+    "floats for a counter": ({"add": {"counter": 0.5}}, errors.ShapeMismatch, "expected int64"),
+    "unknown": ({"variables": {"nobody": BIG}}, errors.UnknownVariable, "no variable 'nobody'"),
+    "no optimizer": ({"variables": {"counter": np.array(1)}}, errors.InvalidRequest, "no optimizer"),
+    "two updates": ({"variables": {"bad": BIG}, "add": {"bad": BIG}}, errors.DuplicateKeys, "more than one update"),
+    "negative step": ({"variables": {"bad": BIG}, "step": -1}, errors.InvalidRequest, "step -1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_update_is_a_typed_error_and_changes_no_part(cluster, case):
+    cluster.create_tables(TableConfig("rows", (Segment(2, optimizer=Sgd(1.0)),)))
+    cluster.create_variables(VariableConfig("bad", BIG, Sgd(1.0)), VariableConfig("counter", np.zeros((), np.int64)))
+    push, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        cluster.push({"rows": (np.arange(50), np.ones((50, 2), np.float32))}, **push)
+    np.testing.assert_array_equal(read(cluster, "bad"), BIG)
+    assert read(cluster, "counter") == 0
+    assert not cluster.pull({"rows": np.arange(50)}).rows["rows"].any()
+
+
+def test_an_unknown_variable_cannot_be_read(cluster):
+    with pytest.raises(errors.UnknownVariable, match="no variable 'nobody'"):
+        read(cluster, "nobody")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": Rmsprop()}, "Rmsprop moves rows of a table"),
+        ({"initial": [1.0]}, "initial value is list"),
+        ({"name": "w@0/2"}, "means a part"),
+        ({"initial": np.zeros(0, np.float32), "optimizer": Sgd()}, "with elements"),
+        ({"initial": np.zeros((5000, 2), np.float32), "optimizer": Shampoo()}, "axes of up to 4096"),
+    ],
+)
+def test_a_bad_variable_is_refused_before_it_is_sent(settings, message):
+    with pytest.raises(errors.InvalidSetting, match=message):
+        VariableConfig(**({"name": "w", "initial": np.zeros(2, np.float32)} | settings))
+
+
+def test_lists_scalars_and_doubles_are_taken_for_what_they_are(cluster, name):
+    cluster.create_variables(
+        VariableConfig(name, np.zeros(2, np.float32)), VariableConfig(f"{name}-n", np.zeros((), np.int64))
+    )
+    assert cluster.push(add={name: [0.5, 1], f"{name}-n": 3})[f"{name}-n"] == 3
+    assert read(cluster, name).tolist() == [0.5, 1.0]
+
+
+def test_parts_of_several_clients_add_up_to_the_last_bit(servers, cluster, name):
+    cluster.create_variables(VariableConfig(name, 0 * BIG, Sgd(1.0)))
+    clients = [servers.connect() for _ in range(3)]
+
+    def push(client):
+        for _ in range(10):
+            client.push(variables={name: np.ones_like(BIG)})
+
+    threads = [threading.Thread(target=push, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(read(cluster, name), np.full_like(BIG, -30))
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_saved_job_goes_on_with_another_number_of_servers(tmp_path, after):
+    optimizer = Adam(0.1)
+    gradients = [np.sin(BIG + step) for step in range(4)]
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        first = servers.connect()
+        first.create_variables(VariableConfig("w", BIG, optimizer), VariableConfig("v", BIG[:9], optimizer))
+        for step in range(2):
+            first.push(variables={"w": gradients[step], "v": gradients[step][:9]}, step=step)
+        first.controller.save()
+    with Servers(tmp_path, num_ps=after) as servers:
+        servers.start_all()
+        second = servers.connect()
+        second.create_variables(VariableConfig("w", 0 * BIG, optimizer), VariableConfig("v", 0 * BIG[:9], optimizer))
+        for step in range(2, 4):
+            second.push(variables={"w": gradients[step], "v": gradients[step][:9]}, step=step)
+        resumed = second.pull(variables=["w", "v"]).variables
+        second.create_variables(VariableConfig("straight", BIG, optimizer))
+        for step in range(4):
+            second.push(variables={"straight": gradients[step]}, step=step)
+        straight = read(second, "straight")
+    np.testing.assert_array_equal(resumed["w"], straight)
+    np.testing.assert_array_equal(resumed["v"], straight[:9])

@@ -1,0 +1,94 @@
+"""Variables in checkpoints: split anew at any number of servers, with their optimizer state."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from megalith.ps import variable_files
+from megalith.ps.variable import UpdateKind, Variable
+from megalith.wire import routing
+from megalith.wire.errors import CheckpointDamaged
+from megalith.wire.schema import Adam, Adamom, LinearWarmup, Sgd, Shampoo, VariableConfig
+
+RNG = np.random.default_rng(0)
+CONFIGS = [
+    VariableConfig("big", RNG.standard_normal((70, 1000)).astype(np.float32), Adam(0.1), LinearWarmup(0.1, 5)),
+    VariableConfig("tall", RNG.standard_normal(100_000).astype(np.float32), Adamom(0.1)),
+    VariableConfig("count", np.arange(40_000)),
+    VariableConfig("whole", RNG.standard_normal((200, 170)).astype(np.float32), Shampoo(warmup=1, tau_1=1, tau_2=1)),
+    VariableConfig("step", np.array(7, np.int64)),
+    VariableConfig("plain", np.ones(3, np.float32), Sgd(0.5)),
+]
+
+
+def split_over(num_ps):
+    """Trained variables by ps index."""
+    owners = routing.even_owners(num_ps)
+    held = [[] for _ in range(num_ps)]
+    for config in CONFIGS:
+        for part in config.split(num_ps):
+            number = part.part.index if part.part else 0
+            variable = Variable(part)
+            held[routing.part_owner(owners, num_ps, config.name, number)].append(variable)
+            if config.optimizer:
+                for step in range(2, 5):
+                    variable.apply(UpdateKind.GRADIENT, part.initial * np.float32(0.5), step)
+    return held
+
+
+def save(held, directory):
+    return [variable_files.write(variables, directory, f"{index}.arrow") for index, variables in enumerate(held)]
+
+
+def restore(directory, files, num_ps):
+    saved = []
+    for file in files:
+        with pa.memory_map(str(directory / file.name)) as source:
+            saved += variable_files.read(pa.ipc.open_file(source))
+    return [variable_files.owned(saved, routing.even_owners(num_ps), index) for index in range(num_ps)]
+
+
+def joined(held):
+    """Whole values and state by name and field."""
+    pieces = {}
+    for variable in sorted(
+        itertools.chain(*held), key=lambda variable: variable.config.part.index if variable.config.part else 0
+    ):
+        value, state = variable.dump()
+        for field, array in {"value": value, **state}.items():
+            pieces.setdefault((variable.config.name, field), []).append(array)
+    return {
+        key: np.concatenate(parts) if parts[0].ndim and len(parts) > 1 else parts[0] for key, parts in pieces.items()
+    }
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5), (4, 2)])
+def test_variables_saved_by_some_servers_are_equal_on_any_other_number(tmp_path, before, after):
+    held = split_over(before)
+    restored = restore(tmp_path, save(held, tmp_path), after)
+    expected, found = joined(held), joined(restored)
+    assert set(found) == set(expected)
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array, err_msg=str(key))
+    by_key = {variable.config.key: variable.config for variable in itertools.chain(*restored)}
+    assert set(by_key) == {part.key for config in CONFIGS for part in config.split(after)}
+    assert by_key["plain"].optimizer == Sgd(0.5)
+    assert next(config for config in by_key.values() if config.name == "big").schedule == LinearWarmup(0.1, 5)
+
+
+def test_a_missing_part_is_noticed(tmp_path):
+    files = save(split_over(2), tmp_path)
+    with pytest.raises(CheckpointDamaged, match=r"variable big: parts \[[01]\] of 2"):
+        restore(tmp_path, files[:1], 2)
+
+
+def test_any_arrow_reader_opens_it(tmp_path):
+    (file,) = save(split_over(1), tmp_path)
+    with pa.memory_map(str(tmp_path / file.name)) as source:
+        rows = pa.ipc.open_file(source).read_all().to_pylist()
+    big = next(row for row in rows if row["name"] == "big")
+    np.testing.assert_array_equal(np.frombuffer(big["value"], "<f4").reshape(big["shape"]).shape, (70, 1000))
+    assert [name for name, _ in big["state"]] == ["m", "v", "beta1_power", "beta2_power"]
+    assert file.rows == len(rows) == len(CONFIGS)
