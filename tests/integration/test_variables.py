@@ -7,12 +7,15 @@ import pytest
 
 from megalith.client import (
     Adam,
+    GradientRecipe,
+    Ones,
     PolynomialDecay,
     Rmsprop,
     Segment,
     Sgd,
     Shampoo,
     TableConfig,
+    VariableCache,
     VariableConfig,
     errors,
 )
@@ -168,6 +171,36 @@ def test_parts_of_several_clients_add_up_to_the_last_bit(servers, cluster, name)
     for thread in threads:
         thread.join()
     np.testing.assert_array_equal(read(cluster, name), np.full_like(BIG, -30))
+
+
+def test_golden_g24_sgd_step_moves_the_variable_and_not_the_copy(cluster, name):
+    cluster.create_variables(VariableConfig(name, np.array([5.0], np.float32), Sgd(1.0)))
+    with VariableCache(cluster, [name]) as cache:
+        assert cache.values[name] == 5
+        cluster.push(variables={name: [1.0]})
+        assert (read(cluster, name), cache.values[name]) == (4, 5)
+        cache.refresh()
+        assert cache.values[name] == 4
+
+
+def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer(cluster, name):
+    """tables.md 3.7: the loss is the sum of three embedding columns and the variable; its gradient has norm 2."""
+    cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
+    cluster.create_variables(
+        VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)), VariableConfig(f"{name}-step", np.array(0))
+    )
+    dense, sparse = GradientRecipe(clip_norm=1.0).prepare({name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]})
+    step = cluster.push({name: ([7], sparse[name])}, variables=dense, add={f"{name}-step": 1})
+    assert read(cluster, name) == 0.5
+    assert cluster.pull({name: [7]}).rows[name].tolist() == [[0.5, 0.5, 0.5, 1.0]]
+    assert step[f"{name}-step"] == 1
+
+
+def test_golden_feature_utils_test_apply_gradients_without_dense_optimizer(cluster, name):
+    cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
+    _, sparse = GradientRecipe().prepare({}, {name: [[1.0, 1.0, 1.0, 0.0]]})
+    cluster.push({name: ([7], sparse[name])})
+    assert cluster.pull({name: [7]}).rows[name].tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
 @pytest.mark.parametrize("after", [1, 3])

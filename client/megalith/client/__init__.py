@@ -9,6 +9,7 @@ with mg.connect(model_dir="model") as cluster:
 """
 
 from megalith.client._appmaster import Application, AppMaster, Savepoint, SupervisedProcess, Verdict
+from megalith.client._clipping import Clip, GradientRecipe, clip_by_global_norm
 from megalith.client._cluster import Cluster, Pulled, connect
 from megalith.client._combiners import FirstN, Mean, Sqrtn, Sum
 from megalith.client._controller import ClusterStatus, Controller, Member, SavedCheckpoint
@@ -17,6 +18,7 @@ from megalith.client._feature_set import Batch, FeatureSet
 from megalith.client._ids import Ids
 from megalith.client._layout import Columns, Layout, OutType
 from megalith.client._ragged import Ragged
+from megalith.client._variable_cache import VariableCache
 from megalith.wire import errors
 from megalith.wire.fids import V1, V2, FidLayout
 from megalith.wire.schema import (
@@ -71,6 +73,7 @@ __all__ = [
     "Application",
     "Batch",
     "BatchSoftmax",
+    "Clip",
     "Cluster",
     "ClusterStatus",
     "Columns",
@@ -90,6 +93,7 @@ __all__ = [
     "Fp16",
     "Fp32",
     "Ftrl",
+    "GradientRecipe",
     "GroupAdagrad",
     "GroupFtrl",
     "Ids",
@@ -119,9 +123,11 @@ __all__ = [
     "Sum",
     "SupervisedProcess",
     "TableConfig",
+    "VariableCache",
     "VariableConfig",
     "Verdict",
     "Zeros",
+    "clip_by_global_norm",
     "connect",
     "errors",
 ]
