@@ -90,14 +90,6 @@ def test_consul_garbage_is_left_out_and_logged_once(opened, agent, job, caplog):
     assert sum("ignored an entry" in record.message for record in caplog.records) == 3
 
 
-def test_consul_golden_g12_deregister_all_empties(opened, agent, job):
-    here, there = opened(agent, job), opened(agent, job)
-    here.register("ps", 0, ADDRESS)
-    there.register("worker", 0, "10.0.0.2:2")
-    here.deregister_all()
-    assert there.query_all() == {}
-
-
 def test_consul_golden_g12_a_machine_that_is_not_shown_is_an_error(opened, agent, job):
     discovery = opened(agent, job, visible_s=0.1)
     discovery._query_all = dict  # the agent takes the registration and nobody ever sees it

@@ -127,6 +127,23 @@ def test_an_answer_belongs_to_who_asked(open_discovery):
 
 
 @over(*DYNAMIC, *PRESCRIBED)
+def test_golden_g12_deregister_all_empties(open_discovery):
+    here, there = open_discovery(), open_discovery()
+    here.register("ps", 0, PS[0])
+    there.register("worker", 0, WORKERS[0])
+    here.deregister_all()
+    shows(here, {})
+
+
+@over(*DYNAMIC, *PRESCRIBED)
+def test_cleaning_up_leaves_live_entries_alone(open_discovery):
+    discovery = open_discovery()
+    discovery.register("ps", 0, PS[0])
+    discovery.clean_up()
+    wait_until(lambda: 0 in discovery.query("ps"), 10)
+
+
+@over(*DYNAMIC, *PRESCRIBED)
 def test_closing_twice_is_safe(open_discovery):
     discovery = open_discovery()
     discovery.close()
@@ -185,5 +202,3 @@ def test_a_prescribed_cluster_refuses_who_is_not_in_it(open_discovery):
         discovery.register("ps", 2, PS[0])
     with pytest.raises(InvalidRequest, match=r"ps 1 must listen at 10.0.0.2:1000, not at 10.0.0.1:1000"):
         discovery.register("ps", 1, PS[0])
-    discovery.deregister_all()
-    assert discovery.query_all() == {}

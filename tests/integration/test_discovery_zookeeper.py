@@ -129,17 +129,23 @@ def test_zookeeper_stale_paths_go_after_nine_weeks_unless_a_process_is_registere
     opened(server, running).register("ps", 0, ADDRESS)
     discovery = opened(server, mine)
     discovery.register("ps", 0, ADDRESS)
-    with pytest.raises(Conflict, match=rf"there are \[.*{mine}.*\] in monolith zk path"):
-        discovery.clear(mine, force=False, now=lambda: time.time() + STALE_S - 60)
+    discovery.clean_up(now=lambda: time.time() + STALE_S - 60)
     assert stranger.exists(f"/monolith/{empty}")
-    with pytest.raises(Conflict):
-        discovery.clear(mine, force=False, now=lambda: time.time() + STALE_S + 60)
+    discovery.clean_up(now=lambda: time.time() + STALE_S + 60)
     assert not stranger.exists(f"/monolith/{empty}")
     assert stranger.exists(f"/monolith/{running}/ps.0")
     assert stranger.exists(f"/monolith/{mine}/ps.0")
-    discovery.clear(mine, force=True)
-    assert not stranger.exists(f"/monolith/{mine}")
-    discovery.clear(mine, force=False)  # nothing of that name is left to refuse
+
+
+def test_zookeeper_a_job_s_own_path_is_cleared_by_force_only(opened, server, job, stranger):
+    discovery = opened(server, job)
+    discovery.clear(force=False)  # nothing is there
+    discovery.register("ps", 0, ADDRESS)
+    with pytest.raises(Conflict, match=rf"there are \[.*{job}.*\] in monolith zk path"):
+        discovery.clear(force=False)
+    assert stranger.exists(f"/monolith/{job}/ps.0")
+    discovery.clear(force=True)
+    assert not stranger.exists(f"/monolith/{job}")
 
 
 def test_zookeeper_that_does_not_answer_is_an_error_with_its_address(opened):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._background import Background
-from megalith.client._controller import Controller
+from megalith.client._controller import Controller, FindController
 from megalith.client._feature import Feature
 from megalith.client._feature_set import FeatureSet
 from megalith.client._ids import Ids
@@ -35,7 +35,7 @@ class Pulled:
 
 
 def connect(
-    address: str | None = None,
+    address: str | FindController | None = None,
     *,
     model_dir: str | None = None,
     timeout_s: float = 60.0,
@@ -46,7 +46,7 @@ def connect(
     gradient_dtype: str = "float32",
     bulk_lane: bool = True,
 ) -> "Cluster":
-    """Connect to a cluster by its controller's host:port or its model directory.
+    """Connect to a cluster by its controller's host:port, a function that finds it, or its model directory.
 
     Parameters
     ----------

@@ -17,11 +17,12 @@ from megalith.protos import (
     coordination_pb2_grpc,
 )
 from megalith.wire import channel, codec, controller_address
-from megalith.wire.errors import InvalidRequest, PeerUnreachable
+from megalith.wire.errors import InvalidRequest, MegalithError, PeerUnreachable
 from megalith.wire.routing import Routing
 from megalith.wire.status import translated
 
 R = TypeVar("R")
+FindController = Callable[[], str]  # the controller's host:port now; PeerUnreachable while nobody knows it
 
 _ATTEMPT_S = 5.0  # one try of a short call; a lost controller is looked for again after it
 _ROLES = {common_pb2.ROLE_PS: "ps", common_pb2.ROLE_WORKER: "worker"}
@@ -76,11 +77,11 @@ class SavedCheckpoint:
 class Controller:
     """Stop, resume, save and watch a job.
 
-    Calls that only ask are repeated while the controller is away, until `timeout_s`; found by its model directory, it
-    may come back at another address. `_lock` guards the channel.
+    Calls that only ask are repeated while the controller is away, until `timeout_s`; found by its model directory, or
+    by a function that says where it is now, it may come back at another address. `_lock` guards the channel.
     """
 
-    def __init__(self, address: str | None, model_dir: str | None, timeout_s: float) -> None:
+    def __init__(self, address: str | FindController | None, model_dir: str | None, timeout_s: float) -> None:
         if (address is None) == (model_dir is None):
             raise InvalidRequest("give either the controller's address or its model_dir")
         self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
@@ -189,8 +190,13 @@ class Controller:
 
     def _forget(self, failed: grpc.Channel, address: str) -> None:
         """Let go of a channel whose controller has moved; one to the same address reconnects by itself."""
-        if self._model_dir is None or controller_address.read(self._model_dir) in (None, address):
+        if isinstance(self._given_address, str):
             return
+        try:
+            if self._find() == address:
+                return
+        except MegalithError:
+            return  # nobody knows it now; the old address is as good as any
         with self._lock:
             if self._channel is failed:
                 failed.close()
@@ -205,7 +211,7 @@ class Controller:
 
     def _find(self) -> str:
         if self._given_address is not None:
-            return self._given_address
+            return self._given_address() if callable(self._given_address) else self._given_address
         address = controller_address.read(str(self._model_dir))
         if address is None:
             raise PeerUnreachable(

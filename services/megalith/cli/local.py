@@ -1,7 +1,8 @@
-"""A whole cluster on this machine: real processes that find each other through the model directory."""
+"""A whole cluster on this machine: real processes that find each other as on many."""
 
 import dataclasses
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from megalith.client import Controller
 from megalith.runner import plan
 from megalith.runner.config import RunnerConfig
 from megalith.runner.plan import PlannedProcess
+from megalith.runner.wiring import wired
 from megalith.runtime import settings
 from megalith.runtime.files import prepare_model_dir
 from megalith.wire import appmaster_address, controller_address
@@ -37,7 +39,9 @@ class LocalProcess:
     def __init__(self, planned: PlannedProcess, log_dir: Path, starts: int = 1, last_status: int = 0) -> None:
         self.planned, self.starts, self.last_status = planned, starts, last_status
         self.name, self.log = planned.name, log_dir / f"{planned.name}.log"
-        self.command = " ".join(["megalith", planned.service, *settings.to_flags(planned.values)])
+        variables = [f"{name}={value}" for name, value in planned.environ.items()]
+        command = ["megalith", planned.service, *settings.to_flags(planned.values)]
+        self.command = shlex.join(["env", *variables, *command] if variables else command)
         flags = settings.to_flags({**planned.values, "exit_with_stdin": True})
         with open(self.log, "ab") as log:  # a second start must not cut the log of the first
             self._process = subprocess.Popen(
@@ -46,7 +50,7 @@ class LocalProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **planned.environ, "PYTHONUNBUFFERED": "1"},
             )
 
     @property
@@ -95,9 +99,12 @@ class LocalCluster:
         try:
             (self.model_dir / appmaster_address.FILE_NAME).unlink(missing_ok=True)  # of an earlier job
             before = self._address_written_at()
-            controller = self._spawn(plan.controller(self._config, stay_up=self._stay_up))
-            self._wait_for_address(controller, before)
-            for planned in (*plan.members(self._config), plan.appmaster(self._config, self._app_id)):
+            first, *members = wired(
+                self._config.discovery,
+                [plan.controller(self._config, stay_up=self._stay_up), *plan.members(self._config)],
+            )
+            self._wait_for_address(self._spawn(first), before)
+            for planned in (*members, plan.appmaster(self._config, self._app_id)):
                 self._spawn(planned)
         except BaseException:
             self.stop()

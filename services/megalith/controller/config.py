@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
 from megalith.wire.errors import InvalidSetting
@@ -37,10 +38,13 @@ class ControllerConfig:
     save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
     save_every_steps: int = setting("Steps between two saves; 0 = none. Not together with --save-every-s.", 0)
     job: str = setting("Name of the job; members of another one are refused. Empty = the model directory.", "")
+    clear_discovery: bool = setting("At start remove every entry of the job from the discovery back end.", False)
     stay_up: bool = setting("Go on serving after the last worker is done, until told to exit.", False)
     server: ControllerServerSettings = field(default_factory=ControllerServerSettings)
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
+        self.discovery.check(self.job, self.model_dir)
         if not 1 <= self.num_ps <= 1024:
             raise InvalidSetting(f"--num-ps={self.num_ps}: outside 1..1024")
         if self.num_workers < 0:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 
 from megalith.controller import journal
 from megalith.controller.config import ControllerConfig
@@ -18,6 +19,7 @@ from megalith.runtime import application, lifecycle, manifest
 from megalith.runtime.files import prepare_model_dir, write_atomically
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
+from megalith.runtime.presence import Presence, assigned
 from megalith.runtime.server import RpcServer
 from megalith.wire import controller_address
 from megalith.wire.errors import LimitExceeded, MegalithError, NotReady, ShardLost
@@ -80,6 +82,10 @@ class ControllerServer:
             },
             extra_threads=self._about.max_sessions,
         )
+        discovery = config.discovery.open(config.job, config.model_dir)
+        if discovery is not None and config.clear_discovery:
+            discovery.deregister_all()
+        self._presence = Presence("controller", 0, discovery, "", config.model_dir)
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._watch_members, name="member-watch", daemon=True),
@@ -100,11 +106,13 @@ class ControllerServer:
 
     def _serve(self) -> None:
         self._rpc.start()
+        self._presence.check_alone(self.address)
         self._about.address = self.address
         write_atomically(self._model_dir / controller_address.FILE_NAME, self.address.encode())
         self._journal.start()
         for thread in self._threads:
             thread.start()
+        self._presence.announce(self.address)
         self._rpc.set_serving(True)
         logger.info("controller serving address=%s metrics=%s", self.address, self._rpc.metrics_address)
 
@@ -117,6 +125,7 @@ class ControllerServer:
         self._coordinator.end_sessions()
         self._rpc.stop(grace_s)
         self._journal.stop(is_over=is_over)
+        self._presence.stop()
         if controller_address.read(self._model_dir) == self.address:
             (self._model_dir / controller_address.FILE_NAME).unlink(missing_ok=True)
         for thread in self._threads:
@@ -185,11 +194,16 @@ class ControllerServer:
         return metrics
 
 
+def _as_assigned(config: ControllerConfig) -> ControllerConfig:
+    _, server = assigned("controller", 0, config.server, config.discovery)
+    return replace(config, server=server)
+
+
 def run(config: ControllerConfig) -> int:
     """Serve until told to stop or the job has ended; returns the exit status."""
     return lifecycle.run(
         "controller",
-        lambda exit_request: ControllerServer(config, exit_request),
+        lambda exit_request: ControllerServer(_as_assigned(config), exit_request),
         log_level=config.server.log_level,
         exit_with_stdin=config.server.exit_with_stdin,
     )

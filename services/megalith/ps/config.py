@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
@@ -23,8 +24,10 @@ class PsConfig:
     max_inflight_bytes: int = setting("Bytes of bulk requests under way at once; who would exceed them waits.", 1 << 30)
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
+        self.membership.check_with(self.discovery)
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
         if not self.expire_every_s >= 0:

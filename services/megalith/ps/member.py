@@ -12,6 +12,7 @@ from megalith.ps.warm_up import warm_up
 from megalith.runtime import manifest
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import Member, MembershipSettings
+from megalith.runtime.presence import Presence
 from megalith.wire import codec, routing
 from megalith.wire.errors import MegalithError
 
@@ -29,6 +30,7 @@ class PsMember:
         index: int,
         num_ps: int,
         settings: MembershipSettings,
+        presence: Presence,
         store: Store,
         addresses: Callable[[], tuple[str, str]],
         set_serving: Callable[[bool], None],
@@ -40,7 +42,7 @@ class PsMember:
         self._was_welcomed = False
         self._cluster_num_ps = 0
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
-        self._member = Member(settings, self)
+        self._member = Member(settings, self, presence)
 
     def start(self) -> None:
         self._member.start()

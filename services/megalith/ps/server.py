@@ -3,6 +3,7 @@
 import logging
 import secrets
 import threading
+from dataclasses import replace
 from functools import partial
 
 from megalith.protos import parameter_server_pb2 as pb
@@ -17,6 +18,7 @@ from megalith.ps.store import Store
 from megalith.runtime import lifecycle
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
+from megalith.runtime.presence import assigned
 from megalith.runtime.server import RpcServer
 from megalith.wire.budget import ByteBudget
 
@@ -59,10 +61,12 @@ class PsServer:
                 )
             },
         )
+        self._presence = config.membership.open_presence("ps", config.index, config.discovery)
         self._member = PsMember(
             config.index,
             config.num_ps,
             config.membership,
+            self._presence,
             self._store,
             addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
             set_serving=self._rpc.set_serving,
@@ -94,6 +98,7 @@ class PsServer:
         self._lane.stop(grace_s)
         self._rpc.stop(grace_s)
         self._member.stop()
+        self._presence.stop()
 
     def _negotiate(self) -> pb.NegotiateResponse:
         limit = self._config.server.max_message_bytes
@@ -116,11 +121,16 @@ class PsServer:
         return metrics
 
 
+def _as_assigned(config: PsConfig) -> PsConfig:
+    index, server = assigned("ps", config.index, config.server, config.discovery)
+    return replace(config, index=index, server=server)
+
+
 def run(config: PsConfig) -> int:
     """Serve until told to stop; returns the exit status."""
     return lifecycle.run(
         f"ps-{config.index}",
-        lambda exit_request: PsServer(config, exit_request),
+        lambda exit_request: PsServer(_as_assigned(config), exit_request),
         log_level=config.server.log_level,
         exit_with_stdin=config.server.exit_with_stdin,
     )

@@ -5,6 +5,9 @@ the processes of the job and their settings, so nothing about a job is decided i
 """
 
 import dataclasses
+import hashlib
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -24,6 +27,7 @@ SERVICES: Mapping[str, type[Any]] = {
     "appmaster": AppMasterConfig,
 }
 _MEMBERS = ("ps", "worker")
+_FINDING = ("controller", *_MEMBERS)
 
 
 def _job(help: str, default: Any, *reaches: str, alias: str = "") -> Any:
@@ -49,6 +53,13 @@ class RunnerConfig:
     model_dir: str = _job("Directory of the job: checkpoints, logs, addresses.", "model", *SERVICES)
     num_ps: int = _job("Parameter servers that hold the model.", 2, "controller", alias="--ps")
     num_workers: int = _job("Workers; 0 = only SDK clients train.", 2, "controller", alias="--workers")
+
+    discovery: str = _as_in("discovery", *_FINDING)
+    job: str = _job("Name of the job in ZooKeeper and Consul; empty = made from the model directory.", "", *_FINDING)
+    discovery_dir: str = _as_in("discovery_dir", *_FINDING)
+    zk_servers: str = _as_in("zk_servers", *_FINDING)
+    consul: str = _as_in("consul", *_FINDING)
+    discovery_ttl_s: float = _as_in("discovery_ttl_s", *_FINDING)
 
     task: str = _as_in("task", "worker")
     batch_size: int = _as_in("batch_size", "worker")
@@ -104,8 +115,21 @@ class RunnerConfig:
 
     def settings_of(self, service: str) -> dict[str, Any]:
         """What this job sets on every process of that service."""
-        return {
+        values = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if service in field.metadata["reaches"]
+        }
+        return values | self._found_by(service)
+
+    def _found_by(self, service: str) -> dict[str, Any]:
+        """With a discovery back end members are not told the model directory: the back end is what they join by."""
+        if self.discovery == "none" or service not in _FINDING:
+            return {}
+        digest = hashlib.sha256(os.path.abspath(self.model_dir).encode()).hexdigest()[:8]
+        return {
+            "job": self.job
+            or f"{re.sub(r'[^A-Za-z0-9]+', '-', os.path.basename(self.model_dir))}-{digest}".lstrip("-"),
+            "discovery_dir": self.discovery_dir or os.path.join(self.model_dir, "discovery"),
+            **({"model_dir": ""} if service in _MEMBERS else {}),
         }

@@ -1,6 +1,6 @@
 """The processes of a job, in the order in which they start, each with its settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from megalith.runner.config import RunnerConfig
@@ -8,11 +8,15 @@ from megalith.runner.config import RunnerConfig
 
 @dataclass(frozen=True, slots=True)
 class PlannedProcess:
-    """`megalith <service>` with `values` as its flags; `name` is unique in the job and names its log."""
+    """`megalith <service>` with `values` as its flags; `name` is unique in the job and names its log.
+
+    `environ` is added to the variables of whoever starts it.
+    """
 
     name: str
     service: str
     values: dict[str, Any]
+    environ: dict[str, str] = field(default_factory=dict)
 
 
 def controller(config: RunnerConfig, *, stay_up: bool) -> PlannedProcess:

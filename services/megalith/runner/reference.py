@@ -11,6 +11,10 @@ RENAMED: Mapping[str, str] = {
     "retry_wait_in_secs": "retry_wait_s",
     "save_checkpoints_secs": "save_every_s",
     "save_checkpoints_steps": "save_every_steps",
+    "discovery_type": "discovery",
+    "zk_server": "zk_servers",
+    "deep_insight_name": "job",
+    "uuid": "job",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
@@ -23,7 +27,7 @@ _INPUT = "input pipelines other than tasks: not part of Megalith yet"
 _PIPELINE = "the pipelined worker: not part of Megalith yet"
 _CHECKPOINT = "dense-only saves, retention and restore choice: not part of Megalith yet"
 _DENSE = "dense reload: not part of Megalith yet"
-_FORMATION = "discovery back ends and choice among more ps than needed: not part of Megalith yet"
+_FORMATION = "choice among more ps than needed: not part of Megalith yet"
 _PLATFORM = "names of the reference's own platform"
 
 LEFT_OUT: Mapping[str, str] = {
@@ -151,16 +155,12 @@ LEFT_OUT: Mapping[str, str] = {
         (
             "num_extra_ps",
             "num_redundant_ps",
-            "uuid",
-            "tf_config",
-            "discovery_type",
-            "zk_server",
-            "zk_watch_address_family",
-            "model_name",
-            "deep_insight_name",
         ),
         _FORMATION,
     ),
+    "tf_config": "the variable TF_CONFIG, with `discovery` = tf-config",
+    "zk_watch_address_family": "of `zk_servers` those are taken that this machine can reach",
+    "model_name": "`job` is the only name",
     **dict.fromkeys(
         (
             "bzid",

@@ -13,8 +13,10 @@ import grpc
 import tenacity
 
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
+from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.runtime.presence import Presence
 from megalith.runtime.settings import setting
-from megalith.wire import channel, controller_address
+from megalith.wire import channel
 from megalith.wire.errors import IndexTaken, InvalidSetting, LimitExceeded, MegalithError, PeerUnreachable, Unavailable
 from megalith.wire.status import error_from_rpc
 
@@ -31,7 +33,7 @@ _TAKEN_GRACE_S = 5.0  # a replacement may arrive before the controller has notic
 class MembershipSettings:
     """How a ps or worker finds and keeps its controller."""
 
-    controller: str = setting("host:port of the controller; empty = read it from the model directory.", "")
+    controller: str = setting("host:port of the controller; empty = ask --discovery, then the model directory.", "")
     model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
     job: str = setting("Name of the job to join; a controller of another one is refused. Empty = any.", "")
     heartbeat_s: float = setting("Seconds between reports; shorter notices a hung process earlier.", 1.0)
@@ -39,18 +41,21 @@ class MembershipSettings:
     rejoin_timeout_s: float = setting("Seconds to wait for a lost controller to come back before giving up.", 600.0)
 
     def __post_init__(self) -> None:
-        if not self.controller and not self.model_dir:
-            raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say where to join")
         for name in ("heartbeat_s", "join_timeout_s", "rejoin_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
 
-    def find_controller(self) -> str:
-        """The address now; PeerUnreachable while nobody has written one."""
-        address = self.controller or controller_address.read(self.model_dir)
-        if address is None:
-            raise PeerUnreachable(f"no {controller_address.FILE_NAME} in {self.model_dir}; is a controller running?")
-        return address
+    def open_presence(self, name: str, index: int, discovery: DiscoverySettings) -> Presence:
+        """How this process finds its controller and is found itself."""
+        return Presence(name, index, discovery.open(self.job, self.model_dir), self.controller, self.model_dir)
+
+    def check_with(self, discovery: DiscoverySettings) -> None:
+        """InvalidSetting if nothing says where to join."""
+        if not self.controller and not self.model_dir and not discovery.is_used:
+            raise InvalidSetting(
+                "neither --controller nor --model-dir is given, nor --discovery; one of them must say where to join"
+            )
+        discovery.check(self.job, self.model_dir)
 
 
 class MemberHandler(Protocol):
@@ -72,14 +77,15 @@ class Member:
     `stop()` sends what is queued, ends the stream and joins the thread.
     """
 
-    def __init__(self, settings: MembershipSettings, handler: MemberHandler) -> None:
-        self._settings, self._handler = settings, handler
+    def __init__(self, settings: MembershipSettings, handler: MemberHandler, presence: Presence) -> None:
+        self._settings, self._handler, self._presence = settings, handler, presence
         self._incarnation = secrets.token_hex(8)
         self._stopping = threading.Event()
         self._outbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._call: grpc.RpcContext | None = None
         self._was_welcomed = False
         self._job = settings.job  # from the first welcome on the one joined: its rows and steps belong to no other
+        self._address = ""
         self._last_contact = 0.0
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
@@ -148,7 +154,7 @@ class Member:
 
     def _hold_session(self) -> None:
         """One stream from registration to its end. Returns on stop(), raises when the stream is lost."""
-        address = self._settings.find_controller()
+        address = self._presence.find_controller()
         self._outbox = outbox = queue.SimpleQueue[object]()
         if self._stopping.is_set():
             return
@@ -171,6 +177,7 @@ class Member:
         register = self._handler.register()
         register.incarnation, register.heartbeat_s = self._incarnation, self._settings.heartbeat_s
         register.job = self._job
+        self._address = register.address
         yield coordination_pb2.SessionRequest(register=register)
         while True:
             try:
@@ -188,6 +195,7 @@ class Member:
         match response.WhichOneof("kind"):
             case "welcome":
                 self._was_welcomed, self._job = True, response.welcome.job
+                self._presence.announce(self._address)
                 self._handler.on_welcome(response.welcome)
             case "state":
                 self._handler.on_state(response.state)

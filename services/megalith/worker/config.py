@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
@@ -63,8 +64,10 @@ class WorkerConfig:
     task: TaskSettings = field(default_factory=TaskSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
+        self.membership.check_with(self.discovery)
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
         if not self.step_timeout_s > 0:

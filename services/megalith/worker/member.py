@@ -8,6 +8,7 @@ from collections.abc import Callable
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import Member, MembershipSettings
+from megalith.runtime.presence import Presence
 from megalith.wire.errors import MegalithError
 from megalith.worker.progress import Progress
 from megalith.worker.view import Barrier, ClusterView, Phase, State
@@ -28,6 +29,7 @@ class WorkerMember:
         self,
         index: int,
         settings: MembershipSettings,
+        presence: Presence,
         view: ClusterView,
         progress: Progress,
         addresses: Callable[[], tuple[str, str]],
@@ -38,7 +40,7 @@ class WorkerMember:
         self._addresses, self._begin, self._exit_request = addresses, begin, exit_request
         self._was_welcomed = threading.Event()
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
-        self._member = Member(settings, self)
+        self._member = Member(settings, self, presence)
 
     def start(self) -> None:
         self._member.start()

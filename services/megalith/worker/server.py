@@ -3,12 +3,14 @@
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from megalith.client import connect
 from megalith.protos import coordination_pb2
 from megalith.runtime import application, lifecycle
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
+from megalith.runtime.presence import assigned
 from megalith.runtime.server import RpcServer
 from megalith.wire.errors import MegalithError
 from megalith.worker.config import WorkerConfig
@@ -35,17 +37,17 @@ class WorkerServer:
                 "seed": config.task.seed,
             },
         )
-        membership = config.membership
+        self._presence = config.membership.open_presence("worker", config.index, config.discovery)
         self._cluster = connect(
-            membership.controller or None,
-            model_dir=None if membership.controller else membership.model_dir,
+            self._presence.find_controller,
             timeout_s=config.step_timeout_s,
             max_message_bytes=config.server.max_message_bytes,
         )
         self._rpc = RpcServer(config.server, self._metrics(), {})
         self._member = WorkerMember(
             config.index,
-            membership,
+            config.membership,
+            self._presence,
             self._view,
             self._progress,
             addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
@@ -77,6 +79,7 @@ class WorkerServer:
         self._rpc.stop(grace_s)
         self._member.stop()
         self._cluster.close()
+        self._presence.stop()
 
     def _begin(self, welcome: coordination_pb2.Welcome) -> None:
         # Daemons: a step that waits for a lost ps must not hold up the exit.
@@ -133,11 +136,16 @@ class WorkerServer:
         return metrics
 
 
+def _as_assigned(config: WorkerConfig) -> WorkerConfig:
+    index, server = assigned("worker", config.index, config.server, config.discovery)
+    return replace(config, index=index, server=server)
+
+
 def run(config: WorkerConfig) -> int:
     """Train until the share is done or told to stop; returns the exit status."""
     return lifecycle.run(
         f"worker-{config.index}",
-        lambda exit_request: WorkerServer(config, exit_request),
+        lambda exit_request: WorkerServer(_as_assigned(config), exit_request),
         log_level=config.server.log_level,
         exit_with_stdin=config.server.exit_with_stdin,
     )

@@ -10,6 +10,7 @@ import pytest
 from megalith.appmaster.config import AppMasterConfig
 from megalith.controller.config import ControllerConfig
 from megalith.ps.config import PsConfig
+from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import leaves
@@ -20,6 +21,7 @@ SERVICES = {"controller": ControllerConfig, "ps": PsConfig, "worker": WorkerConf
 SHARED = {
     "How every service listens": ServerSettings,
     "How ps and workers join": MembershipSettings,
+    "How processes find each other": DiscoverySettings,
 }
 
 

@@ -72,6 +72,13 @@ class FileDiscovery(Discovery):
                         found.setdefault(name, {})[int(path.name)] = address
         return found
 
+    def deregister_all(self) -> None:
+        with _translated(self._directory):
+            for path in [path for name in NAMES for path in self._paths(name)]:
+                with self._changing():
+                    path.unlink(missing_ok=True)
+        self.close()
+
     def close(self) -> None:
         with self._lock:
             held = {key: address for key, (address, _) in self._held.items()}

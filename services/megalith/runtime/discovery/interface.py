@@ -58,6 +58,14 @@ class Discovery(ABC):
         """What is prescribed for a process started as `name` with `index`; None where it may choose."""
         return None
 
+    def clean_up(self) -> None:
+        """Remove what jobs that are over left behind, where a back end keeps such things."""
+        return None
+
+    @abstractmethod
+    def deregister_all(self) -> None:
+        """Remove every entry of the job, also those of other processes; prescribed ones are hidden from this one."""
+
     @abstractmethod
     def close(self) -> None:
         """Give up the entries of this object, and every thread and connection. Closing twice is safe."""

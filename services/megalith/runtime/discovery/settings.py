@@ -23,7 +23,6 @@ class DiscoverySettings:
     """How processes find each other where --controller and the model directory do not say it."""
 
     discovery: str = setting(f"Back end: {', '.join(KINDS)}.", "none")
-    job: str = setting("Name of the job in ZooKeeper and Consul; processes of other names do not see each other.", "")
     discovery_dir: str = setting("file: the directory that all processes share; empty = discovery/ in --model-dir.", "")
     zk_servers: str = setting("zookeeper: host:port,... of the servers; IPv6 literals in brackets.", "127.0.0.1:2181")
     consul: str = setting("consul: host:port or socket of the agent; empty = CONSUL_HTTP_HOST and its kin.", "")
@@ -35,10 +34,8 @@ class DiscoverySettings:
     def __post_init__(self) -> None:
         if self.discovery not in KINDS:
             raise InvalidSetting(f"--discovery={self.discovery}: expected one of {', '.join(KINDS)}")
-        if self.discovery in ("zookeeper", "consul") and not _JOB.fullmatch(self.job):
-            raise InvalidSetting(
-                f"--job={self.job!r}: --discovery={self.discovery} needs a name of letters, digits, '.', '_' and '-'"
-            )
+        if self.discovery == "zookeeper" and not self.zk_servers.strip(", "):
+            raise InvalidSetting("--zk-servers is empty; --discovery=zookeeper needs at least one host:port")
         if not self.discovery_ttl_s >= 0:
             raise InvalidSetting(f"--discovery-ttl-s={self.discovery_ttl_s}: below 0")
 
@@ -46,17 +43,30 @@ class DiscoverySettings:
     def is_used(self) -> bool:
         return self.discovery != "none"
 
-    def open(self, model_dir: str = "", environ: Mapping[str, str] = os.environ) -> Discovery | None:
+    def check(self, job: str, model_dir: str) -> None:
+        """InvalidSetting if the back end needs a name or a directory that is not given."""
+        if self.discovery in ("zookeeper", "consul") and not _JOB.fullmatch(job):
+            raise InvalidSetting(
+                f"--job={job!r}: --discovery={self.discovery} needs a name of letters, digits, '.', '_' and '-'"
+            )
+        if self.discovery == "file" and not self.discovery_dir and not model_dir:
+            raise InvalidSetting("--discovery=file needs --discovery-dir or --model-dir")
+
+    def open(self, job: str, model_dir: str, environ: Mapping[str, str] = os.environ) -> Discovery | None:
         """The back end, or None for "none". It may still be connecting; its first use waits for that."""
+        self.check(job, model_dir)
         match self.discovery:
             case "file":
-                if not self.discovery_dir and not model_dir:
-                    raise InvalidSetting("--discovery=file needs --discovery-dir or --model-dir")
                 return FileDiscovery(Path(self.discovery_dir or Path(model_dir) / "discovery").absolute())
             case "zookeeper":
-                return self._open_zookeeper(environ)
+                return self._open_zookeeper(job, environ)
             case "consul":
-                return self._open_consul(environ)
+                return self._open_consul(job, environ)
+        return self.open_prescribed(environ)
+
+    def open_prescribed(self, environ: Mapping[str, str] = os.environ) -> Discovery | None:
+        """The back end if it is one that prescribes where processes listen; otherwise None."""
+        match self.discovery:
             case "tf-config":
                 return TfConfigDiscovery(environ.get("TF_CONFIG", ""))
             case "mlp":
@@ -65,25 +75,23 @@ class DiscoverySettings:
                 return StaticDiscovery(self.static_cluster)
         return None
 
-    def _open_zookeeper(self, environ: Mapping[str, str]) -> Discovery:
+    def _open_zookeeper(self, job: str, environ: Mapping[str, str]) -> Discovery:
         try:
             from megalith.runtime.discovery import zookeeper
         except ModuleNotFoundError as error:
             raise _missing("zookeeper", error) from error
         servers = zookeeper.server_list(self.zk_servers, environ)
-        if not servers:
-            raise InvalidSetting("--zk-servers is empty; --discovery=zookeeper needs at least one host:port")
         return zookeeper.ZooKeeperDiscovery(
-            servers, self.job, auth=environ.get("ZK_AUTH", ""), session_timeout_s=self.discovery_ttl_s or 10.0
+            servers, job, auth=environ.get("ZK_AUTH", ""), session_timeout_s=self.discovery_ttl_s or 10.0
         )
 
-    def _open_consul(self, environ: Mapping[str, str]) -> Discovery:
+    def _open_consul(self, job: str, environ: Mapping[str, str]) -> Discovery:
         try:
             from megalith.runtime.discovery import consul
         except ModuleNotFoundError as error:
             raise _missing("consul", error) from error
         agent = self.consul or consul.agent_address(environ)
-        return consul.ConsulDiscovery(agent, self.job, ttl_s=self.discovery_ttl_s or 60.0)
+        return consul.ConsulDiscovery(agent, job, ttl_s=self.discovery_ttl_s or 60.0)
 
 
 def _missing(extra: str, error: ModuleNotFoundError) -> InvalidSetting:

@@ -120,28 +120,44 @@ class ZooKeeperDiscovery(Discovery):
         self._client.stop()
         self._client.close()
 
-    def clear(self, job: str, *, force: bool, now: Callable[[], float] = time.time) -> None:
-        """Remove what jobs left under /monolith: paths untouched for nine weeks in which no process is registered.
+    def deregister_all(self) -> None:
+        with self._lock:
+            self._own.clear()
+        self.clear(force=True)
+        self._is_stale.set()
 
-        `job`'s own path is removed too with `force`; without, its existence is a Conflict that names what is there. The
-        reference looks at the age alone, and removes the path of a job that has been running for nine weeks.
+    def clean_up(self, now: Callable[[], float] = time.time) -> None:
+        """Remove paths under /monolith that are older than nine weeks and in which no process is registered.
+
+        The reference looks at the age alone, and removes the path of a job that has been running for nine weeks.
         """
-        try:
-            present: list[str] = self._ask(self._client.get_children_async, ROOT)
-        except NoNodeError:
-            return
-        for child in present:
+        for child in self._jobs():
             path = f"{ROOT}/{child}"
             with contextlib.suppress(DiscoveryFailed, KazooException):
                 stat = self._ask(self._client.exists_async, path)
-                if child != job and stat and now() - stat.mtime / 1000 > STALE_S and not self._has_entries(path):
+                if stat and now() - stat.mtime / 1000 > STALE_S and not self._has_entries(path):
                     self._remove(path)
                     logger.info("removed a stale path path=%s", path)
-        if job in present:
-            if not force:
-                raise Conflict(f"there are [{','.join(sorted(present))}] in monolith zk path; clear {job} by force")
-            self._remove(f"{ROOT}/{job}")
-            logger.info("cleared path=%s/%s", ROOT, job)
+
+    def clear(self, *, force: bool) -> None:
+        """Make sure that nothing of an earlier job with this name is left.
+
+        With `force` its path is removed, entries of live processes included; without, a path that exists is a Conflict
+        that names everything under /monolith.
+        """
+        jobs = self._jobs()
+        if self._root not in [f"{ROOT}/{job}" for job in jobs]:
+            return
+        if not force:
+            raise Conflict(f"there are [{','.join(sorted(jobs))}] in monolith zk path")
+        self._remove(self._root)
+        logger.info("cleared path=%s", self._root)
+
+    def _jobs(self) -> list[str]:
+        try:
+            return list(self._ask(self._client.get_children_async, ROOT))
+        except NoNodeError:
+            return []
 
     def _has_entries(self, path: str) -> bool:
         return any(

@@ -13,12 +13,12 @@ TF_CONFIG = '{"cluster": {"ps": ["h:1"]}, "task": {"type": "ps", "index": 0}}'
 
 
 def test_golden_g10_the_kind_decides_the_back_end(tmp_path):
-    assert DiscoverySettings().open() is None
-    assert isinstance(DiscoverySettings(discovery="file").open(str(tmp_path)), FileDiscovery)
-    primus = DiscoverySettings(discovery="tf-config").open(environ={"TF_CONFIG": TF_CONFIG})
+    assert DiscoverySettings().open("", "") is None
+    assert isinstance(DiscoverySettings(discovery="file").open("", str(tmp_path)), FileDiscovery)
+    primus = DiscoverySettings(discovery="tf-config").open("", "", {"TF_CONFIG": TF_CONFIG})
     assert isinstance(primus, TfConfigDiscovery)
     for kind, name in {"consul": "ConsulDiscovery", "zookeeper": "ZooKeeperDiscovery"}.items():
-        opened = DiscoverySettings(discovery=kind, job="job", zk_servers="127.0.0.1:1").open(environ={})
+        opened = DiscoverySettings(discovery=kind, zk_servers="127.0.0.1:1").open("job", "", {})
         assert type(opened).__name__ == name
         opened.close()
 
@@ -27,8 +27,7 @@ def test_golden_g10_the_kind_decides_the_back_end(tmp_path):
     ("values", "why"),
     [
         ({"discovery": "zk"}, "--discovery=zk: expected one of none, file, zookeeper"),
-        ({"discovery": "zookeeper"}, "--job=''"),
-        ({"discovery": "consul", "job": "a/b"}, "--job='a/b'"),
+        ({"discovery": "zookeeper", "zk_servers": " , "}, "--zk-servers is empty"),
         ({"discovery_ttl_s": -1.0}, "--discovery-ttl-s=-1.0"),
     ],
 )
@@ -37,11 +36,17 @@ def test_wrong_settings_are_named(values, why):
         DiscoverySettings(**values)
 
 
-def test_what_only_shows_at_opening_is_named_too():
-    with pytest.raises(InvalidSetting, match="needs --discovery-dir or --model-dir"):
-        DiscoverySettings(discovery="file").open()
-    with pytest.raises(InvalidSetting, match="--zk-servers is empty"):
-        DiscoverySettings(discovery="zookeeper", job="j", zk_servers=" , ").open()
+@pytest.mark.parametrize(
+    ("kind", "job", "why"),
+    [
+        ("zookeeper", "", "--job=''"),
+        ("consul", "a/b", "--job='a/b'"),
+        ("file", "job", "needs --discovery-dir or --model-dir"),
+    ],
+)
+def test_a_back_end_without_the_name_or_directory_that_it_needs_is_refused(kind, job, why):
+    with pytest.raises(InvalidSetting, match=why):
+        DiscoverySettings(discovery=kind).open(job, "")
 
 
 @pytest.mark.parametrize(("kind", "package"), [("zookeeper", "kazoo"), ("consul", "consul")])
@@ -52,7 +57,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(kind, packag
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "meta_path", [Missing(package), *sys.meta_path])
     with pytest.raises(InvalidSetting, match=rf"needs {package}.*pip install 'megalith\[{kind}\]'"):
-        DiscoverySettings(discovery=kind, job="j").open()
+        DiscoverySettings(discovery=kind).open("j", "")
 
 
 class Missing:
