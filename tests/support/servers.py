@@ -42,12 +42,9 @@ class Servers:
 
     def start_controller(self, **settings):
         settings = {"stay_up": True, **self._controller_settings, **settings}
+        settings.setdefault("server", ControllerServerSettings(port=0, metrics_port=0))
         config = ControllerConfig(
-            model_dir=str(self.model_dir),
-            num_ps=self.num_ps,
-            num_workers=self.num_workers,
-            server=ControllerServerSettings(port=0, metrics_port=0),
-            **settings,
+            model_dir=str(self.model_dir), num_ps=self.num_ps, num_workers=self.num_workers, **settings
         )
         self.controller = self.start("controller", lambda request: ControllerServer(config, request))
         return self.controller

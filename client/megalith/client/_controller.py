@@ -51,6 +51,17 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class PsCandidate:
+    """A parameter server among more than the map needs."""
+
+    index: int
+    address: str
+    is_connected: bool
+    shard: int | None  # None = it stands by
+    rows_per_s: float  # as the workers measured it; 0 = not measured
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """Everything the controller knows, at one moment."""
 
@@ -65,6 +76,7 @@ class ClusterStatus:
     reason: str
     results: dict[str, float]
     members: tuple[Member, ...]
+    candidates: tuple[PsCandidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,7 @@ class Controller:
             reason=reply.reason,
             results=dict(reply.results),
             members=tuple(_member(message) for message in reply.members),
+            candidates=tuple(_candidate(message) for message in reply.candidates),
         )
 
     def routing(self, timeout_s: float | None = None) -> Routing:
@@ -218,6 +231,11 @@ class Controller:
                 f"no {controller_address.FILE_NAME} in {self._model_dir}: no controller serves this model directory"
             )
         return address
+
+
+def _candidate(message: coordination_pb2.PsCandidate) -> PsCandidate:
+    shard = message.shard - 1 if message.shard else None
+    return PsCandidate(message.index, message.address, message.is_connected, shard, message.rows_per_s)
 
 
 def _member(message: coordination_pb2.MemberStatus) -> Member:

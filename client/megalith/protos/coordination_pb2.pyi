@@ -86,6 +86,7 @@ class SessionRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     PS_FIELD_NUMBER: _builtins.int
     SHARD_SAVED_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___Register:
         """First message."""
@@ -102,6 +103,10 @@ class SessionRequest(_message.Message):
     def shard_saved(self) -> Global___ShardSaved:
         """Parameter servers: the answer to save_shard."""
 
+    @_builtins.property
+    def measured(self) -> Global___Measured:
+        """Workers: the answer to measure."""
+
     def __init__(
         self,
         *,
@@ -109,12 +114,13 @@ class SessionRequest(_message.Message):
         worker: Global___WorkerReport | None = ...,
         ps: Global___PsReport | None = ...,
         shard_saved: Global___ShardSaved | None = ...,
+        measured: Global___Measured | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "ps", b"ps", "register", b"register", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "ps", b"ps", "register", b"register", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["register", "worker", "ps", "shard_saved"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["register", "worker", "ps", "shard_saved", "measured"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -135,6 +141,7 @@ class Register(_message.Message):
     NUM_PS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
+    HELD_SHARD_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
     index: _builtins.int
@@ -157,6 +164,8 @@ class Register(_message.Message):
     """The job it belongs to: as it was told, or as an earlier welcome said; empty = any."""
     global_step: _builtins.int
     """Workers: newest global step seen in a push reply; 0 = none."""
+    held_shard: _builtins.int
+    """Parameter servers: one more than the shard that an earlier welcome gave; 0 = none yet."""
     def __init__(
         self,
         *,
@@ -171,10 +180,11 @@ class Register(_message.Message):
         num_ps: _builtins.int = ...,
         job: _builtins.str = ...,
         global_step: _builtins.int = ...,
+        held_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -406,6 +416,8 @@ class SessionResponse(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     SAVE_SHARD_FIELD_NUMBER: _builtins.int
     SHUTDOWN_FIELD_NUMBER: _builtins.int
+    STANDBY_FIELD_NUMBER: _builtins.int
+    MEASURE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """First message."""
@@ -422,6 +434,14 @@ class SessionResponse(_message.Message):
     def shutdown(self) -> Global___Shutdown:
         """Exit."""
 
+    @_builtins.property
+    def standby(self) -> Global___Standby:
+        """Parameter servers, in place of a welcome: wait for one. More ps are here than needed."""
+
+    @_builtins.property
+    def measure(self) -> Global___Measure:
+        """Workers: find out how fast these servers are."""
+
     def __init__(
         self,
         *,
@@ -429,16 +449,109 @@ class SessionResponse(_message.Message):
         state: Global___ClusterState | None = ...,
         save_shard: Global___SaveShard | None = ...,
         shutdown: Global___Shutdown | None = ...,
+        standby: Global___Standby | None = ...,
+        measure: Global___Measure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "save_shard", b"save_shard", "shutdown", b"shutdown", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "save_shard", b"save_shard", "shutdown", b"shutdown", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "state", "save_shard", "shutdown"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "state", "save_shard", "shutdown", "standby", "measure"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___SessionResponse: _TypeAlias = SessionResponse  # noqa: Y015
+
+@_typing.final
+class Standby(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Standby: _TypeAlias = Standby  # noqa: Y015
+
+@_typing.final
+class Measure(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    order: _builtins.int
+    """Number of this order; the answer repeats it."""
+    seconds: _builtins.float
+    """For how long."""
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Servers to measure, all of them at once."""
+
+    def __init__(
+        self,
+        *,
+        order: _builtins.int = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "order", b"order", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Measure: _TypeAlias = Measure  # noqa: Y015
+
+@_typing.final
+class Measured(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RowsPerSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    ROWS_PER_S_FIELD_NUMBER: _builtins.int
+    order: _builtins.int
+    """From measure."""
+    @_builtins.property
+    def rows_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Rows pushed and pulled per second, by address; 0 = did not answer."""
+
+    def __init__(
+        self,
+        *,
+        order: _builtins.int = ...,
+        rows_per_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "rows_per_s", b"rows_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Measured: _TypeAlias = Measured  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
@@ -450,6 +563,7 @@ class Welcome(_message.Message):
     RESTORE_FROM_FIELD_NUMBER: _builtins.int
     OWNERS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
     num_ps: _builtins.int
     """Parameter servers in the cluster."""
     num_workers: _builtins.int
@@ -462,6 +576,8 @@ class Welcome(_message.Message):
     """As RoutingMap.owners: the buckets to restore, before there is a map."""
     job: _builtins.str
     """The job's name; the member says it when it comes back."""
+    shard: _builtins.int
+    """Parameter servers: the place in the map that it holds. Its index, unless more ps were"""
     def __init__(
         self,
         *,
@@ -471,10 +587,11 @@ class Welcome(_message.Message):
         restore_from: _builtins.str = ...,
         owners: _builtins.bytes = ...,
         job: _builtins.str = ...,
+        shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -701,6 +818,7 @@ class GetStatusResponse(_message.Message):
     LAST_SAVE_FIELD_NUMBER: _builtins.int
     NEXT_SAVE_S_FIELD_NUMBER: _builtins.int
     NEXT_SAVE_STEP_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -745,6 +863,10 @@ class GetStatusResponse(_message.Message):
     def last_save(self) -> Global___LastSave:
         """Unset until this controller has saved or tried to."""
 
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___PsCandidate]:
+        """Parameter servers that offered themselves, by index; empty unless more are"""
+
     def __init__(
         self,
         *,
@@ -766,14 +888,51 @@ class GetStatusResponse(_message.Message):
         last_save: Global___LastSave | None = ...,
         next_save_s: _builtins.float = ...,
         next_save_step: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___PsCandidate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class PsCandidate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    IS_CONNECTED_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    ROWS_PER_S_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """As it was started."""
+    address: _builtins.str
+    """host:port of its gRPC server."""
+    is_connected: _builtins.bool
+    """Its session is open."""
+    shard: _builtins.int
+    """One more than the shard that it holds; 0 = it stands by."""
+    rows_per_s: _builtins.float
+    """As the workers measured it, mean of all; 0 = not measured."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        address: _builtins.str = ...,
+        is_connected: _builtins.bool = ...,
+        shard: _builtins.int = ...,
+        rows_per_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "is_connected", b"is_connected", "rows_per_s", b"rows_per_s", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PsCandidate: _TypeAlias = PsCandidate  # noqa: Y015
 
 @_typing.final
 class LastSave(_message.Message):

@@ -27,6 +27,7 @@ app.add_typer(ctl.app, name="ctl")
 
 _DEFAULT_EXAMPLES = 2_000_000
 _POLL_S = 0.2
+_LINE_S = 5.0  # between two lines about a cluster that is not formed yet
 _UP = "Start a cluster on this machine and keep it up until Ctrl-C or the end of the job."
 _TRAIN = "Train a task on a cluster of this machine: start it, show progress and a summary, stop it."
 # The flags are those of a dataclass, parsed by runtime.settings; typer only passes them on.
@@ -98,7 +99,9 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         _fail(error)
     supervisor = Supervisor(cluster, config.max_restarts, console)
     try:
-        shape = f"{config.num_ps} ps, {config.num_workers} workers"
+        spare = config.num_extra_ps + config.num_redundant_ps
+        more = f" and {spare} to choose from" if spare else ""
+        shape = f"{config.num_ps} ps{more}, {config.num_workers} workers"
         console.print(f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False)
         cluster.start()
         _wait_until_formed(cluster, supervisor)

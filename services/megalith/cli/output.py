@@ -4,7 +4,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from megalith.client import ClusterStatus, Member
+from megalith.client import ClusterStatus, Member, PsCandidate
 
 
 def print_status(status: ClusterStatus, console: Console | None = None) -> None:
@@ -20,6 +20,8 @@ def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     if status.outcome:
         console.print(f"outcome    {status.outcome}: {status.reason}", highlight=False, soft_wrap=True)
     _print_members(console, ("rows", "memory"), [_ps_row(m) for m in status.members if m.role == "ps"])
+    if status.candidates:
+        _print_members(console, ("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates])
     workers = [_worker_row(m) for m in status.members if m.role == "worker"]
     if workers:
         _print_members(console, ("batches", "examples/s", "loss"), workers)
@@ -38,6 +40,15 @@ def _print_members(console: Console, figures: tuple[str, ...], rows: list[list[s
 
 def _ps_row(member: Member) -> list[str]:
     return [f"ps {member.index}", member.address, _state(member), f"{member.rows:,}", f"{member.bytes / 1e6:.1f} MB"]
+
+
+def _candidate_row(candidate: PsCandidate) -> list[str]:
+    state = "[red]lost[/red]"
+    if candidate.is_connected:
+        state = "[yellow]stands by[/yellow]" if candidate.shard is None else "[green]chosen[/green]"
+    shard = "-" if candidate.shard is None else str(candidate.shard)
+    rate = f"{candidate.rows_per_s:,.0f}" if candidate.rows_per_s else "-"
+    return [f"ps process {candidate.index}", candidate.address, state, shard, rate]
 
 
 def _worker_row(member: Member) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from megalith.controller.barrier import BarrierState
 from megalith.controller.directives import ClusterState, Phase
+from megalith.controller.formation import CandidateStatus
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.saves import SaveRecord
 from megalith.protos import common_pb2, coordination_pb2
@@ -46,6 +47,7 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         heartbeat_s=message.heartbeat_s,
         job=message.job,
         global_step=message.global_step,
+        held_shard=message.held_shard - 1 if message.held_shard else None,
     )
 
 
@@ -119,3 +121,13 @@ def encode_place(
     else:
         message.ps.CopyFrom(coordination_pb2.PsReport(**dataclasses.asdict(place.load)))
     return message
+
+
+def encode_candidate(candidate: CandidateStatus) -> coordination_pb2.PsCandidate:
+    return coordination_pb2.PsCandidate(
+        index=candidate.index,
+        address=candidate.address,
+        is_connected=candidate.is_connected,
+        shard=0 if candidate.shard is None else candidate.shard + 1,
+        rows_per_s=candidate.rows_per_s,
+    )

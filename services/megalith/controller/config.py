@@ -23,6 +23,11 @@ class ControllerConfig:
     model_dir: str = setting("Directory of the job: checkpoints and the controller's address.")
     num_ps: int = setting("Parameter servers in the cluster.", 1)
     num_workers: int = setting("Workers in the cluster; 0 = only SDK clients train.", 1)
+    num_extra_ps: int = setting("Further ps that are waited for and measured; the slowest are not used.", 0)
+    num_redundant_ps: int = setting("Further ps that are not waited for; they stand by for those that die.", 0)
+    benchmark_s: float = setting("Seconds that workers measure ps for, where there are extra ones.", 5.0)
+    ps_override: str = setting("ps to use whatever is measured, in the order of shards: indices or addresses.", "")
+    takeover_s: float = setting("Seconds that a lost ps may stay away before one that stands by takes over.", 30.0)
     silence_s: float = setting(
         "A member silent for this long has lost its place; shorter heals faster, longer forgives pauses.", 10.0
     )
@@ -47,14 +52,29 @@ class ControllerConfig:
         self.discovery.check(self.job, self.model_dir)
         if not 1 <= self.num_ps <= 1024:
             raise InvalidSetting(f"--num-ps={self.num_ps}: outside 1..1024")
-        if self.num_workers < 0:
-            raise InvalidSetting(f"--num-workers={self.num_workers}: below 0")
+        for name in ("num_workers", "num_extra_ps", "num_redundant_ps"):
+            if getattr(self, name) < 0:
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: below 0")
+        if self.num_extra_ps and not self.num_workers and not self.ps_override:
+            raise InvalidSetting(
+                f"--num-extra-ps={self.num_extra_ps}: without workers nobody measures; give --ps-override"
+            )
+        if self.ps_override and len(self.ps_override.split(",")) != self.num_ps:
+            raise InvalidSetting(f"--ps-override={self.ps_override}: --num-ps={self.num_ps} of them must be named")
         if self.save_every_s < 0 or self.save_every_steps < 0:
             raise InvalidSetting("--save-every-s and --save-every-steps: below 0")
         if self.save_every_s and self.save_every_steps:
             raise InvalidSetting(
                 f"--save-every-s={self.save_every_s} and --save-every-steps={self.save_every_steps}: give one of them"
             )
-        for name in ("silence_s", "suspect_s", "lost_worker_s", "save_timeout_s", "save_hold_s"):
+        for name in (
+            "silence_s",
+            "suspect_s",
+            "lost_worker_s",
+            "save_timeout_s",
+            "save_hold_s",
+            "benchmark_s",
+            "takeover_s",
+        ):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")

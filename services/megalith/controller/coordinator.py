@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from megalith.controller.barrier import Barrier, BarrierState
-from megalith.controller.directives import ClusterState, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
+from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
 from megalith.controller.journal import Journal, JournaledMember
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.wire import routing
@@ -82,7 +82,7 @@ class Coordinator:
     def join(self, registration: Registration, send: Send) -> int:
         """Seat a process and return its session; `send` gets every directive, the first being the current state."""
         with self._changed:
-            self._check_job(registration)
+            self.check_job(registration)
             place = self._roster.take(registration, self._clock())
             self._drop_sessions_of(place)
             self._epoch_floor = max(self._epoch_floor, registration.epoch)
@@ -172,7 +172,8 @@ class Coordinator:
         with self._changed:
             return bool(self._sessions)
 
-    def _check_job(self, registration: Registration) -> None:
+    def check_job(self, registration: Registration) -> None:
+        """NotInCluster for a member of another job."""
         if registration.job not in ("", self.job):
             raise NotInCluster(
                 f"{registration.role} {registration.index} belongs to job {registration.job}, this controller runs "
@@ -304,6 +305,14 @@ class Coordinator:
             for _, send in targets:
                 send(order)
             return [session for session, _ in targets]
+
+    def order_measurement(self, order: MeasureOrder) -> list[int]:
+        """Tell every worker that is here to measure; returns their sessions."""
+        with self._changed:
+            told = {s: send for s, (place, send) in self._sessions.items() if place.role is Role.WORKER}
+            for send in told.values():
+                send(order)
+            return list(told)
 
     def index_of(self, session: int) -> int | None:
         with self._changed:

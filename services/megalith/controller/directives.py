@@ -39,6 +39,15 @@ class SaveOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureOrder:
+    """To a worker: find out how fast these parameter servers are."""
+
+    number: int
+    addresses: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownOrder:
     """To a member: exit."""
 
@@ -50,5 +59,5 @@ class SessionEnd:
     """Not sent: the stream ends here."""
 
 
-Directive = ClusterState | SaveOrder | ShutdownOrder | SessionEnd
+Directive = ClusterState | SaveOrder | MeasureOrder | ShutdownOrder | SessionEnd
 Send = Callable[[Directive], None]

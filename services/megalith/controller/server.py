@@ -9,8 +9,11 @@ from megalith.controller import journal
 from megalith.controller.config import ControllerConfig
 from megalith.controller.coordinator import Coordinator, Patience
 from megalith.controller.directives import Phase
+from megalith.controller.formation import Formation, Shape
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.ownership import ModelDirOwnership
+from megalith.controller.ps_list import PsListFile
+from megalith.controller.roster import Role
 from megalith.controller.saves import SavedCheckpoint, Saver, SaveRecord
 from megalith.controller.schedule import SaveSchedule
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
@@ -28,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
 _JOIN_S = 1.0  # for own threads; one that is inside a final save is left behind
+_FORM_S = 0.5  # between two looks at what only time decides: vacant shards, answers that do not come
+_PROGRESS_S = 5.0  # between two lines about parameter servers that are missing
 _SCHEDULE_S = 0.5  # between two looks at whether a save is due, or possible
 _DISMISS_S = 3.0  # for members to leave once they are told to
 
@@ -68,9 +73,29 @@ class ControllerServer:
         self._saver = Saver(
             self._coordinator, self._model_dir, config.save_timeout_s, config.save_hold_s, on_saved=self._on_saved
         )
-        self._about = About(str(self._model_dir.absolute()), config.num_ps, config.num_workers)
+        self._about = About(
+            str(self._model_dir.absolute()),
+            config.num_ps,
+            config.num_workers,
+            config.num_extra_ps + config.num_redundant_ps,
+        )
+        self._formation = Formation(
+            Shape(
+                num_ps=config.num_ps,
+                num_extra_ps=config.num_extra_ps,
+                num_redundant_ps=config.num_redundant_ps,
+                num_workers=config.num_workers,
+                benchmark_s=config.benchmark_s,
+                takeover_s=config.takeover_s,
+                override=config.ps_override,
+            ),
+            PsListFile(self._model_dir, config.job),
+            self._coordinator.order_measurement,
+        )
         controller = ControllerServicer(self._coordinator, self._saver)
-        coordination = CoordinationServicer(self._coordinator, self._saver, self._schedule, self._about)
+        coordination = CoordinationServicer(
+            self._coordinator, self._formation, self._saver, self._schedule, self._about
+        )
         self._rpc = RpcServer(
             config.server,
             self._metrics(),
@@ -90,6 +115,7 @@ class ControllerServer:
         self._threads = [
             threading.Thread(target=self._watch_members, name="member-watch", daemon=True),
             threading.Thread(target=self._finish_job, name="job-end", daemon=True),
+            threading.Thread(target=self._form, name="formation", daemon=True),
             threading.Thread(target=self._save_on_schedule, name="save-schedule", daemon=True),
         ]
 
@@ -122,6 +148,7 @@ class ControllerServer:
         self._rpc.set_serving(False)
         # Members that are there now will look for the next controller, which finds them by the journal.
         is_over = self._coordinator.outcome is not None or not self._coordinator.has_members
+        self._formation.dismiss("")
         self._coordinator.end_sessions()
         self._rpc.stop(grace_s)
         self._journal.stop(is_over=is_over)
@@ -137,6 +164,23 @@ class ControllerServer:
         every_s = min(1.0, self._config.silence_s / 4, self._config.suspect_s / 4)
         while not self._stopping.wait(every_s):
             self._coordinator.watch()
+
+    def _form(self) -> None:
+        """Choose parameter servers, and say how many are still missing."""
+        next_line = 0.0
+        while not self._stopping.is_set():
+            self._formation.advance()
+            if self._coordinator.state().phase is Phase.FORMING and time.monotonic() >= next_line:
+                left = self._num_left_ps()
+                logger.info("Got %d ps, %d left!", self._config.num_ps + self._config.num_extra_ps - left, left)
+                next_line = time.monotonic() + _PROGRESS_S
+            self._formation.wait_for_change(_FORM_S)
+
+    def _num_left_ps(self) -> int:
+        """Parameter servers that are waited for."""
+        if self._formation.is_selective:
+            return self._formation.num_left
+        return sum(place.role is Role.PS and not place.is_connected for place, _, _ in self._coordinator.places())
 
     def _save_on_schedule(self) -> None:
         while not self._stopping.wait(_SCHEDULE_S):
@@ -162,6 +206,7 @@ class ControllerServer:
         if not self._coordinator.wait_until_ended(self._stopping.is_set):
             return
         succeeded, reason = self._coordinator.outcome or (False, "stopped")
+        self._formation.dismiss(reason)
         self._coordinator.dismiss(reason, _DISMISS_S)
         application.report_outcome(succeeded, reason)
         if not self._config.stay_up:
@@ -190,6 +235,12 @@ class ControllerServer:
         )
         metrics.gauge(
             "megalith_members", "Live sessions.", lambda: sum(p.is_connected for p, _, _ in coordinator.places())
+        )
+        metrics.gauge("megalith_num_left_ps", "Parameter servers that are waited for.", self._num_left_ps)
+        metrics.gauge(
+            "megalith_job_waiting",
+            "1 while parameter servers are waited for.",
+            lambda: coordinator.state().phase is Phase.FORMING,
         )
         return metrics
 

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -16,14 +17,17 @@ from megalith.controller.codec import (
     decode_registration,
     decode_worker_report,
     encode_barrier,
+    encode_candidate,
     encode_phase,
     encode_place,
     encode_save,
     encode_state,
 )
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.directives import ClusterState, MeasureOrder, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.formation import Formation
 from megalith.controller.mailbox import LIMIT, Mailbox
+from megalith.controller.roster import Registration, Role
 from megalith.controller.saves import Saver
 from megalith.controller.schedule import SaveSchedule
 from megalith.protos import (
@@ -78,8 +82,11 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
 class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     """Sessions of members, and the calls of operators and SDK clients."""
 
-    def __init__(self, coordinator: Coordinator, saver: Saver, schedule: SaveSchedule, about: "About") -> None:
+    def __init__(
+        self, coordinator: Coordinator, formation: Formation, saver: Saver, schedule: SaveSchedule, about: "About"
+    ) -> None:
         self._coordinator, self._saver, self._schedule, self._about = coordinator, saver, schedule, about
+        self._formation = formation
         # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
@@ -105,7 +112,39 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         if first.WhichOneof("kind") != "register":
             raise InvalidRequest("a session begins with register")
         registration = decode_registration(first.register)
+        if registration.role is Role.PS and self._formation.is_selective:
+            yield from self._stand_by(registration, request_iterator, context)
+        else:
+            yield from self._take_place(registration, request_iterator, context)
 
+    def _stand_by(
+        self,
+        registration: Registration,
+        request_iterator: Iterator[coordination_pb2.SessionRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[coordination_pb2.SessionResponse]:
+        """A ps among more than are needed: it waits until it is chosen."""
+        self._coordinator.check_job(registration)
+        offer = self._formation.offer(registration)
+        try:
+            if not context.add_callback(lambda: self._formation.withdraw(offer)):
+                return
+            if offer.shard is None:
+                yield coordination_pb2.SessionResponse(standby=coordination_pb2.Standby())
+            shard = self._formation.wait(offer)
+            if shard is not None:
+                yield from self._take_place(replace(registration, index=shard), request_iterator, context)
+            elif offer.reason:
+                yield _encode_directive(ShutdownOrder(offer.reason))
+        finally:
+            self._formation.withdraw(offer)
+
+    def _take_place(
+        self,
+        registration: Registration,
+        request_iterator: Iterator[coordination_pb2.SessionRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[coordination_pb2.SessionResponse]:
         def drop() -> None:
             logger.warning(
                 "%s %d leaves %d directives unread: its session is dropped",
@@ -137,6 +176,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     restore_from=self._about.newest_checkpoint(),
                     owners=routing.encode_owners(routing.even_owners(self._about.num_ps)),
                     job=self._coordinator.job,
+                    shard=registration.index,
                 )
             )
             while not isinstance(directive := mailbox.get(), SessionEnd):
@@ -161,6 +201,8 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     case "shard_saved":
                         saved = request.shard_saved
                         self._saver.answer(session, saved.save_id, decode_files(saved.files), saved.error)
+                    case "measured":
+                        self._formation.answer(session, request.measured.order, request.measured.rows_per_s)
         except grpc.RpcError:
             pass  # the stream broke; leave() says so
         finally:
@@ -197,6 +239,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             last_save=encode_save(self._saver.last),
             next_save_s=-1.0 if math.isinf(next_save_s) else max(0.0, next_save_s),
             next_save_step=self._schedule.next_step,
+            candidates=[encode_candidate(candidate) for candidate in self._formation.candidates()],
         )
 
     def PlaceBarrier(
@@ -222,26 +265,32 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
 class About:
     """Facts of this controller that replies carry."""
 
-    def __init__(self, model_dir: str, num_ps: int, num_workers: int) -> None:
+    def __init__(self, model_dir: str, num_ps: int, num_workers: int, num_spare_ps: int = 0) -> None:
         self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
+        self._num_spare_ps = num_spare_ps
         self.address = ""
         self.started_at = time.monotonic()
 
     @property
     def max_sessions(self) -> int:
         """Every place, as many replacements that overlap with who they replace, and some strangers."""
-        return 2 * (self.num_ps + self.num_workers) + 8
+        return 2 * (self.num_ps + self._num_spare_ps + self.num_workers) + 8
 
     def newest_checkpoint(self) -> str:
         return str(manifest.latest(Path(self.model_dir)) or "")
 
 
-def _encode_directive(directive: ClusterState | SaveOrder | ShutdownOrder) -> coordination_pb2.SessionResponse:
+def _encode_directive(
+    directive: ClusterState | SaveOrder | MeasureOrder | ShutdownOrder,
+) -> coordination_pb2.SessionResponse:
     match directive:
         case ClusterState():
             return coordination_pb2.SessionResponse(state=encode_state(directive))
         case SaveOrder(save_id, directory, step):
             order = coordination_pb2.SaveShard(save_id=save_id, directory=directory, step=step)
             return coordination_pb2.SessionResponse(save_shard=order)
+        case MeasureOrder(number, addresses, seconds):
+            measure = coordination_pb2.Measure(order=number, addresses=addresses, seconds=seconds)
+            return coordination_pb2.SessionResponse(measure=measure)
         case ShutdownOrder(reason):
             return coordination_pb2.SessionResponse(shutdown=coordination_pb2.Shutdown(reason=reason))

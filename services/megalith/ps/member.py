@@ -7,6 +7,7 @@ from pathlib import Path
 
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.ps import checkpoint
+from megalith.ps.benchmark import ScratchTable
 from megalith.ps.store import Store
 from megalith.ps.warm_up import warm_up
 from megalith.runtime import manifest
@@ -32,11 +33,13 @@ class PsMember:
         settings: MembershipSettings,
         presence: Presence,
         store: Store,
+        scratch: ScratchTable,
         addresses: Callable[[], tuple[str, str]],
         set_serving: Callable[[bool], None],
         exit_request: ExitRequest,
     ) -> None:
-        self._index, self._num_ps, self._store = index, num_ps, store
+        self._index, self._num_ps, self._store, self._scratch = index, num_ps, store, scratch
+        self._shard = index  # until the welcome says which it is
         self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
         self._is_ready = False
         self._was_welcomed = False
@@ -59,6 +62,7 @@ class PsMember:
             metrics_address=metrics_address,
             epoch=self._newest_epoch,
             num_ps=self._num_ps,
+            held_shard=self._shard + 1 if self._was_welcomed else 0,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
@@ -74,7 +78,22 @@ class PsMember:
             self._member.report_now()
             return
         self._was_welcomed = True
+        self._shard = welcome.shard
+        self._store.take_place(welcome.shard)
+        self._scratch.drop()
         threading.Thread(target=self._prepare, args=(welcome,), name="prepare", daemon=True).start()
+
+    def on_standby(self) -> None:
+        """Not needed yet: warm, healthy and empty until a welcome comes."""
+        threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        warm_up()
+        if not self._was_welcomed:
+            self._set_serving(True)
+
+    def on_measure(self, order: coordination_pb2.Measure) -> None:
+        logger.warning("a ps measures nobody; ignored order %d", order.order)
 
     def _prepare(self, welcome: coordination_pb2.Welcome) -> None:
         """Everything that must be done before the first request."""
@@ -82,7 +101,7 @@ class PsMember:
             warm_up()
             if welcome.restore_from:
                 owners = routing.decode_owners(welcome.owners)
-                rows = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._index)
+                rows = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._shard)
                 logger.info("restored path=%s rows=%d", welcome.restore_from, rows)
         except Exception as error:
             if not isinstance(error, MegalithError):
@@ -112,7 +131,7 @@ class PsMember:
         answer = coordination_pb2.ShardSaved(save_id=order.save_id)
         try:
             files = checkpoint.write_shard(
-                self._store, Path(order.directory), order.save_id, self._index, self._cluster_num_ps
+                self._store, Path(order.directory), order.save_id, self._shard, self._cluster_num_ps
             )
             answer.files.extend(
                 coordination_pb2.ShardFile(
@@ -127,7 +146,7 @@ class PsMember:
             )
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
-            answer.error = f"ps {self._index}: {error}"
+            answer.error = f"ps {self._shard}: {error}"
         self._member.report_now()  # so that the status beside a finished save counts the rows in it
         self._member.send(coordination_pb2.SessionRequest(shard_saved=answer))
 

@@ -6,8 +6,10 @@ import threading
 from dataclasses import replace
 from functools import partial
 
+from megalith.protos import benchmark_pb2_grpc, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.protos import parameter_server_pb2_grpc
+from megalith.ps.benchmark import ScratchTable
+from megalith.ps.benchmark_servicer import BenchmarkServicer
 from megalith.ps.config import PsConfig
 from megalith.ps.data_plane import DataPlane
 from megalith.ps.lane import LaneServer
@@ -52,13 +54,18 @@ class PsServer:
             ByteBudget(config.max_inflight_bytes),
         )
         servicer = ParameterServicer(config.index, self._store, data, self._negotiate)
+        scratch = ScratchTable()
+        benchmark = BenchmarkServicer(scratch)
         self._rpc = RpcServer(
             config.server,
             metrics,
             {
                 "megalith.v1.ParameterServer": (
                     lambda server: parameter_server_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
-                )
+                ),
+                "megalith.v1.Benchmark": (
+                    lambda server: benchmark_pb2_grpc.add_BenchmarkServicer_to_server(benchmark, server)
+                ),
             },
         )
         self._presence = config.membership.open_presence("ps", config.index, config.discovery)
@@ -68,6 +75,7 @@ class PsServer:
             config.membership,
             self._presence,
             self._store,
+            scratch,
             addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
             set_serving=self._rpc.set_serving,
             exit_request=exit_request,

@@ -65,6 +65,10 @@ class Store:
 
     # --- routing ---
 
+    def take_place(self, index: int) -> None:
+        """From now on this is the ps of that index in the map; before the first map only."""
+        self._index = index
+
     def route(self, routing: Routing | None, is_initialized: bool) -> None:
         """Obey this map. Until the chief has initialized its epoch, a missing table is a matter of time."""
         with self._lock:

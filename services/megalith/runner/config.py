@@ -53,6 +53,15 @@ class RunnerConfig:
     model_dir: str = _job("Directory of the job: checkpoints, logs, addresses.", "model", *SERVICES)
     num_ps: int = _job("Parameter servers that hold the model.", 2, "controller", alias="--ps")
     num_workers: int = _job("Workers; 0 = only SDK clients train.", 2, "controller", alias="--workers")
+    num_extra_ps: int = _job(
+        "Further ps that workers measure; the slowest are not used.", 0, "controller", alias="--extra-ps"
+    )
+    num_redundant_ps: int = _job(
+        "Further ps that are not waited for; they stand by for those that die.", 0, "controller", alias="--redundant-ps"
+    )
+    benchmark_s: float = _as_in("benchmark_s", "controller")
+    ps_override: str = _as_in("ps_override", "controller")
+    takeover_s: float = _as_in("takeover_s", "controller")
 
     discovery: str = _as_in("discovery", *_FINDING)
     job: str = _job("Name of the job in ZooKeeper and Consul; empty = made from the model directory.", "", *_FINDING)

@@ -27,7 +27,8 @@ def controller(config: RunnerConfig, *, stay_up: bool) -> PlannedProcess:
 
 def members(config: RunnerConfig) -> list[PlannedProcess]:
     """Parameter servers, then workers."""
-    counts = (("ps", config.num_ps), ("worker", config.num_workers))
+    num_ps = config.num_ps + config.num_extra_ps + config.num_redundant_ps
+    counts = (("ps", num_ps), ("worker", config.num_workers))
     return [
         PlannedProcess(f"{service}-{index}", service, config.settings_of(service) | {"index": index})
         for service, count in counts

@@ -27,7 +27,6 @@ _INPUT = "input pipelines other than tasks: not part of Megalith yet"
 _PIPELINE = "the pipelined worker: not part of Megalith yet"
 _CHECKPOINT = "dense-only saves, retention and restore choice: not part of Megalith yet"
 _DENSE = "dense reload: not part of Megalith yet"
-_FORMATION = "choice among more ps than needed: not part of Megalith yet"
 _PLATFORM = "names of the reference's own platform"
 
 LEFT_OUT: Mapping[str, str] = {
@@ -150,13 +149,6 @@ LEFT_OUT: Mapping[str, str] = {
             "disable_native_metrics",
         ),
         _TENSORFLOW,
-    ),
-    **dict.fromkeys(
-        (
-            "num_extra_ps",
-            "num_redundant_ps",
-        ),
-        _FORMATION,
     ),
     "tf_config": "the variable TF_CONFIG, with `discovery` = tf-config",
     "zk_watch_address_family": "of `zk_servers` those are taken that this machine can reach",

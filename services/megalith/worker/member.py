@@ -10,6 +10,7 @@ from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import Member, MembershipSettings
 from megalith.runtime.presence import Presence
 from megalith.wire.errors import MegalithError
+from megalith.worker.measuring import measure
 from megalith.worker.progress import Progress
 from megalith.worker.view import Barrier, ClusterView, Phase, State
 
@@ -89,6 +90,21 @@ class WorkerMember:
         )
         if was_running and self._view.state.phase is not Phase.RUNNING:
             self._member.report_now()  # a counter that went down with a ps starts again from what workers have seen
+
+    def on_standby(self) -> None:
+        logger.warning("a worker does not stand by; ignored")
+
+    def on_measure(self, order: coordination_pb2.Measure) -> None:
+        threading.Thread(target=self._measure, args=(order,), name="measure", daemon=True).start()
+
+    def _measure(self, order: coordination_pb2.Measure) -> None:
+        try:
+            rates = measure(order.addresses, order.seconds, lambda: self._view.is_stopping)
+        except Exception:
+            logger.exception("measuring failed order=%d", order.order)
+            return
+        answer = coordination_pb2.Measured(order=order.order, rows_per_s=rates)
+        self._member.send(coordination_pb2.SessionRequest(measured=answer))
 
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
         logger.warning("a worker holds no shard; ignored save %s", order.save_id)

@@ -1,0 +1,34 @@
+"""The parameter servers that were chosen for a job, in the order of their shards: one small file."""
+
+import logging
+from pathlib import Path
+
+from megalith.runtime import addresses
+from megalith.runtime.files import write_atomically
+from megalith.wire.errors import InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+
+class PsListFile:
+    """`<model_dir>/ps_cluster_dir/<name or "ps_info">`: addresses with commas between them, whole or absent."""
+
+    def __init__(self, model_dir: Path, name: str = "") -> None:
+        self.path = model_dir / "ps_cluster_dir" / (name or "ps_info")
+
+    def read(self) -> tuple[str, ...]:
+        """The addresses last written; none if there is no file, or it holds something else, which is logged."""
+        try:
+            listed = tuple(filter(None, self.path.read_text().strip().split(",")))
+            for address in listed:
+                addresses.split(address)
+        except FileNotFoundError:
+            return ()
+        except (InvalidRequest, UnicodeDecodeError, OSError) as error:
+            logger.warning("ignored the list of parameter servers path=%s: %s", self.path, error)
+            return ()
+        return listed
+
+    def write(self, listed: tuple[str, ...]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, ",".join(listed).encode())
