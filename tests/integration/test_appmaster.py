@@ -131,9 +131,9 @@ def test_a_second_savepoint_is_refused_while_one_is_written(operator, servers, m
     may_end = threading.Event()
     save = servers.controller._saver.save
 
-    def slow_save(*arguments):
+    def slow_save(*arguments, **options):
         assert may_end.wait(20)
-        return save(*arguments)
+        return save(*arguments, **options)
 
     monkeypatch.setattr(servers.controller._saver, "save", slow_save)
     first = operator.create_savepoint()
