@@ -12,7 +12,15 @@ from megalith.client._appmaster import Application, AppMaster, Savepoint, Superv
 from megalith.client._clipping import Clip, GradientRecipe, clip_by_global_norm
 from megalith.client._cluster import Cluster, Pulled, connect
 from megalith.client._combiners import FirstN, Mean, Sqrtn, Sum
-from megalith.client._controller import ClusterStatus, Controller, Member, PsCandidate, SavedCheckpoint
+from megalith.client._controller import (
+    Barrier,
+    ClusterStatus,
+    Controller,
+    LastSave,
+    Member,
+    PsCandidate,
+    SavedCheckpoint,
+)
 from megalith.client._feature import Feature, Slice
 from megalith.client._feature_set import Batch, FeatureSet
 from megalith.client._ids import Ids
@@ -71,6 +79,7 @@ __all__ = [
     "Amsgrad",
     "AppMaster",
     "Application",
+    "Barrier",
     "Batch",
     "BatchSoftmax",
     "Clip",
@@ -97,6 +106,7 @@ __all__ = [
     "GroupAdagrad",
     "GroupFtrl",
     "Ids",
+    "LastSave",
     "Layout",
     "LinearWarmup",
     "Mean",

@@ -38,9 +38,17 @@ class Member:
     metrics_address: str
     is_connected: bool
     silent_s: float
+    standing: str
     rows: int = 0
     bytes: int = 0
     is_ready: bool = False
+    buckets: int = 0
+    requests_per_s: float = 0.0
+    p99_s: float = 0.0
+    resident_bytes: int = 0
+    memory_limit_bytes: int = 0
+    complaint: str = ""
+    global_step: int = 0
     position: int = 0
     total_batches: int = 0
     examples: int = 0
@@ -48,6 +56,28 @@ class Member:
     loss: float = 0.0
     is_blocked: bool = False
     is_finished: bool = False
+    failovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """The newest barrier. `id` counts barriers over the whole job; `reason` says who placed it."""
+
+    id: int
+    is_placed: bool
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastSave:
+    """How the last save of this controller went. `path` is empty when it failed, `error` when it did not."""
+
+    ended_at_s: float
+    seconds: float
+    step: int
+    path: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +93,7 @@ class PsCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """Everything the controller knows, at one moment."""
+    """Everything the controller knows, at one moment. A next save that is not planned is None."""
 
     address: str
     model_dir: str
@@ -76,6 +106,12 @@ class ClusterStatus:
     reason: str
     results: dict[str, float]
     members: tuple[Member, ...]
+    job: str
+    up_s: float
+    barrier: Barrier
+    last_save: LastSave | None
+    next_save_s: float | None
+    next_save_step: int | None
     candidates: tuple[PsCandidate, ...] = ()
 
 
@@ -114,10 +150,17 @@ class Controller:
 
     # --- the five public calls, and the end of the job ---
 
-    def stop(self) -> None:
-        """Hold training: every worker blocks at its next step boundary. BarrierAlreadyPlaced if it is held."""
-        request = controller_pb2.StopTrainingRequest()
-        self._once(lambda at: controller_pb2_grpc.ControllerStub(at).StopTraining(request, timeout=self._timeout_s))
+    def stop(self, action: str = "", reason: str = "") -> None:
+        """Hold training: every worker blocks at its next step boundary. BarrierAlreadyPlaced if it is held.
+
+        Workers act on some actions: after "Stop" they end their shares once training is resumed.
+        """
+        if not action and not reason:
+            request = controller_pb2.StopTrainingRequest()
+            self._once(lambda at: controller_pb2_grpc.ControllerStub(at).StopTraining(request, timeout=self._timeout_s))
+            return
+        place = coordination_pb2.PlaceBarrierRequest(action=action, reason=reason)
+        self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).PlaceBarrier(place, timeout=self._timeout_s))
 
     def resume(self) -> None:
         """Let training go on; does nothing when it is not held."""
@@ -138,9 +181,9 @@ class Controller:
         )
         return reply.global_step
 
-    def save(self, directory: str = "", timeout_s: float = 3600.0) -> SavedCheckpoint:
-        """Save a checkpoint and wait until it is complete; allowed while stopped."""
-        request = coordination_pb2.SaveRequest(directory=directory)
+    def save(self, directory: str = "", timeout_s: float = 3600.0, *, hold: bool = False) -> SavedCheckpoint:
+        """Save a checkpoint and wait until it is complete; allowed while stopped. `hold` stops training meanwhile."""
+        request = coordination_pb2.SaveRequest(directory=directory, hold_training=hold)
         reply = self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).Save(request, timeout=timeout_s))
         return SavedCheckpoint(reply.path, reply.step, reply.rows)
 
@@ -168,6 +211,12 @@ class Controller:
             results=dict(reply.results),
             members=tuple(_member(message) for message in reply.members),
             candidates=tuple(_candidate(message) for message in reply.candidates),
+            job=reply.job,
+            up_s=round(reply.up_s, 3),
+            barrier=Barrier(reply.barrier.id, reply.barrier.is_placed, reply.barrier.action, reply.barrier.reason),
+            last_save=_last_save(reply.last_save) if reply.HasField("last_save") else None,
+            next_save_s=round(reply.next_save_s, 3) if reply.next_save_s >= 0 else None,
+            next_save_step=reply.next_save_step or None,
         )
 
     def routing(self, timeout_s: float | None = None) -> Routing:
@@ -238,6 +287,10 @@ def _candidate(message: coordination_pb2.PsCandidate) -> PsCandidate:
     return PsCandidate(message.index, message.address, message.is_connected, shard, message.rows_per_s)
 
 
+def _last_save(message: coordination_pb2.LastSave) -> LastSave:
+    return LastSave(message.ended_at_s, round(message.seconds, 3), message.step, message.path, message.error)
+
+
 def _member(message: coordination_pb2.MemberStatus) -> Member:
     common: dict[str, Any] = {
         "role": _ROLES.get(message.role, "unknown"),
@@ -246,12 +299,27 @@ def _member(message: coordination_pb2.MemberStatus) -> Member:
         "metrics_address": message.metrics_address,
         "is_connected": message.is_connected,
         "silent_s": round(message.silent_s, 3),
+        "standing": coordination_pb2.Standing.Name(message.standing).removeprefix("STANDING_").lower(),
     }
     if message.role == common_pb2.ROLE_PS:
-        return Member(**common, rows=message.ps.rows, bytes=message.ps.bytes, is_ready=message.ps.is_ready)
+        ps = message.ps
+        return Member(
+            **common,
+            rows=ps.rows,
+            bytes=ps.bytes,
+            is_ready=ps.is_ready,
+            buckets=message.buckets,
+            requests_per_s=ps.requests_per_s,
+            p99_s=ps.p99_s,
+            resident_bytes=ps.resident_bytes,
+            memory_limit_bytes=ps.memory_limit_bytes,
+            complaint=ps.complaint,
+        )
     worker = message.worker
     return Member(
         **common,
+        global_step=worker.global_step,
+        failovers=worker.failovers,
         position=worker.position,
         total_batches=worker.total_batches,
         examples=worker.examples,

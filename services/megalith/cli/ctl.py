@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from megalith.cli.output import print_status
+from megalith.cli.watching import watch
 from megalith.client import Controller
 from megalith.wire.errors import MegalithError
 from megalith.wire.status import status_of
@@ -57,20 +59,29 @@ def status(
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
+    is_watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until the job ends.")] = False,
+    every_s: Annotated[float, typer.Option("--every-s", min=0.1, help="Seconds between two looks of --watch.")] = 1.0,
 ) -> None:
-    """Show every process, the step, the barrier and the last checkpoint."""
+    """Show every process, the step, the barrier, the last save and the next one."""
+    if is_watch:
+        group: Target = context.obj
+        with closing(_job(context, controller, model_dir)) as job:
+            watch(job.status, every_s, as_json or group.as_json)
+        return
     _run(context, controller, model_dir, as_json, lambda job: job.status(), print_status)
 
 
 @app.command()
 def stop(
     context: typer.Context,
+    action: Annotated[str, typer.Option(help="What workers do: Stop = end their shares when resumed.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at the status.")] = "",
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Hold training: every worker blocks at its next step boundary."""
-    _run(context, controller, model_dir, as_json, lambda job: job.stop(), say("training is held"))
+    _run(context, controller, model_dir, as_json, lambda job: job.stop(action, reason), say("training is held"))
 
 
 @app.command()
@@ -110,6 +121,7 @@ def block_status(
 def save(
     context: typer.Context,
     directory: Annotated[str, typer.Option(help="Where to save; empty = the job's model directory.")] = "",
+    hold: Annotated[bool, typer.Option("--hold", help="Hold training meanwhile: one moment of all workers.")] = False,
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
@@ -120,7 +132,7 @@ def save(
         controller,
         model_dir,
         as_json,
-        lambda job: job.save(os.path.abspath(directory) if directory else ""),
+        lambda job: job.save(os.path.abspath(directory) if directory else "", hold=hold),
         lambda saved: print(f"saved {saved.path} (step {saved.step}, {saved.rows} rows)"),
     )
 
@@ -153,12 +165,14 @@ def _run(
 ) -> None:
     """One call to the controller; an error is one line and exit status 1."""
     group: Target = context.obj
-    address, directory = _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
-    job = Controller(address, directory, group.timeout_s)
-    try:
+    with closing(_job(context, controller, model_dir)) as job:
         answer_with(f"ctl {context.info_name}", as_json or group.as_json, lambda: ask(job), show)
-    finally:
-        job.close()
+
+
+def _job(context: typer.Context, controller: str, model_dir: str) -> Controller:
+    group: Target = context.obj
+    address, directory = _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
+    return Controller(address, directory, group.timeout_s)
 
 
 def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]) -> None:

@@ -1,33 +1,74 @@
 """What the command line shows of a cluster."""
 
+import time
+from collections.abc import Iterable
+
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from megalith.client import ClusterStatus, Member, PsCandidate
 
+_LATE_S = 3.0  # a heart-beat older than this is shown in yellow
+
 
 def print_status(status: ClusterStatus, console: Console | None = None) -> None:
-    """The whole cluster: a headline and a row per process."""
-    console = console or Console()
-    held = ", held at the barrier" if status.is_stopped else ""
-    console.print(
-        f"[bold]{status.phase}[/bold]{held}, step {status.global_step}, epoch {status.epoch}", highlight=False
-    )
-    console.print(f"controller {status.address}", highlight=False)
-    console.print(f"model dir  {status.model_dir}", highlight=False, soft_wrap=True)
-    console.print(f"checkpoint {status.last_checkpoint or 'none yet'}", highlight=False, soft_wrap=True)
+    """The whole cluster: the controller's lines and a row per process."""
+    (console or Console()).print(status_view(status), highlight=False)
+
+
+def status_view(status: ClusterStatus) -> RenderableType:
+    """The same, to be printed or redrawn."""
+    lines = [
+        f"[bold]{status.phase}[/bold]{_held(status)}, step {status.global_step}, epoch {status.epoch}",
+        f"controller {status.address}, up {_duration(status.up_s)}",
+        f"model dir  {escape(status.model_dir)}",
+        f"checkpoint {escape(status.last_checkpoint) or 'none yet'}",
+        f"last save  {_last_save(status)}",
+        f"next save  {_next_save(status)}",
+    ]
     if status.outcome:
-        console.print(f"outcome    {status.outcome}: {status.reason}", highlight=False, soft_wrap=True)
-    _print_members(console, ("rows", "memory"), [_ps_row(m) for m in status.members if m.role == "ps"])
+        lines.append(f"outcome    {status.outcome}: {escape(status.reason)}")
+    lines += [
+        f"[red]ps {member.index}: {escape(member.complaint)}[/red]" for member in status.members if member.complaint
+    ]
+    ps = [_ps_row(member) for member in status.members if member.role == "ps"]
+    workers = [_worker_row(member) for member in status.members if member.role == "worker"]
+    parts: list[RenderableType] = [Text.from_markup(line, overflow="fold") for line in lines]
+    parts.append(_members(("rows", "table", "process", "buckets", "requests/s", "p99", "heard"), ps))
     if status.candidates:
-        _print_members(console, ("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates])
-    workers = [_worker_row(m) for m in status.members if m.role == "worker"]
+        parts.append(_members(("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates]))
     if workers:
-        _print_members(console, ("batches", "examples/s", "loss"), workers)
+        parts.append(_members(("step", "batches", "examples/s", "loss", "heard"), workers))
+    return Group(*parts)
 
 
-def _print_members(console: Console, figures: tuple[str, ...], rows: list[list[str]]) -> None:
+def _held(status: ClusterStatus) -> str:
+    if not status.barrier.is_placed:
+        return ""
+    action = f" {status.barrier.action}" if status.barrier.action else ""
+    return f", held at the barrier{escape(action)} by {escape(status.barrier.reason)}"
+
+
+def _last_save(status: ClusterStatus) -> str:
+    save = status.last_save
+    if save is None:
+        return "none by this controller"
+    ago = f"{_duration(max(0.0, time.time() - save.ended_at_s))} ago"
+    if save.error:
+        return f"[red]failed[/red] {ago}: {escape(save.error)}"
+    return f"step {save.step}, {ago}, took {save.seconds:.1f} s"
+
+
+def _next_save(status: ClusterStatus) -> str:
+    if status.next_save_s is not None:
+        return f"in {_duration(status.next_save_s)}"
+    return f"at step {status.next_save_step}" if status.next_save_step is not None else "when asked for, and at the end"
+
+
+def _members(figures: Iterable[str], rows: list[list[str]]) -> Table:
     table = Table(box=SIMPLE, pad_edge=False)
     for title in ("process", "address", "state"):
         table.add_column(title, no_wrap=True)
@@ -35,11 +76,23 @@ def _print_members(console: Console, figures: tuple[str, ...], rows: list[list[s
         table.add_column(title, no_wrap=True, justify="right")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    return table
 
 
 def _ps_row(member: Member) -> list[str]:
-    return [f"ps {member.index}", member.address, _state(member), f"{member.rows:,}", f"{member.bytes / 1e6:.1f} MB"]
+    limit = f"/{_size(member.memory_limit_bytes)}" if member.memory_limit_bytes else ""
+    return [
+        f"ps {member.index}",
+        member.address,
+        _state(member),
+        f"{member.rows:,}",
+        _size(member.bytes),
+        f"{_size(member.resident_bytes)}{limit}",
+        str(member.buckets),
+        f"{member.requests_per_s:,.0f}",
+        f"{member.p99_s * 1e3:.1f} ms",
+        _heard(member),
+    ]
 
 
 def _candidate_row(candidate: PsCandidate) -> list[str]:
@@ -53,15 +106,37 @@ def _candidate_row(candidate: PsCandidate) -> list[str]:
 
 def _worker_row(member: Member) -> list[str]:
     batches = f"{member.position:,}/{member.total_batches:,}" if member.total_batches else f"{member.position:,}"
-    figures = [batches, f"{member.examples_per_s:,.0f}", f"{member.loss:.4f}"]
-    return [f"worker {member.index}", member.address, _state(member), *figures]
+    figures = [f"{member.global_step:,}", batches, f"{member.examples_per_s:,.0f}", f"{member.loss:.4f}"]
+    return [f"worker {member.index}", member.address, _state(member), *figures, _heard(member)]
 
 
 def _state(member: Member) -> str:
     if member.is_finished:
         return "finished"
-    if not member.is_connected:
-        return "[red]lost[/red]" if member.address else "[yellow]expected[/yellow]"
+    if member.standing != "alive":
+        return {"expected": "[yellow]expected[/yellow]", "suspect": "[yellow]suspect[/yellow]"}.get(
+            member.standing, "[red]dead[/red]"
+        )
+    if member.complaint:
+        return "[red]ill[/red]"
     if member.role == "ps":
         return "[green]ready[/green]" if member.is_ready else "[yellow]starting[/yellow]"
     return "[yellow]blocked[/yellow]" if member.is_blocked else "[green]training[/green]"
+
+
+def _heard(member: Member) -> str:
+    if not member.address:
+        return "-"
+    text = f"{_duration(member.silent_s)} ago"
+    return f"[yellow]{text}[/yellow]" if member.silent_s > _LATE_S else text
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.0f} h"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count < 10**9 else f"{count / 1e9:.2f} GB"

@@ -10,6 +10,7 @@ from megalith.controller.config import ControllerConfig
 from megalith.controller.coordinator import Coordinator, Patience
 from megalith.controller.directives import Phase
 from megalith.controller.formation import Formation, Shape
+from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.ps_list import PsListFile
@@ -96,9 +97,13 @@ class ControllerServer:
         coordination = CoordinationServicer(
             self._coordinator, self._formation, self._saver, self._schedule, self._about
         )
+        metrics = Metrics()
+        self._job_metrics = JobMetrics(
+            metrics, self._coordinator, config.job or self._model_dir.name, self._num_left_ps
+        )
         self._rpc = RpcServer(
             config.server,
-            self._metrics(),
+            metrics,
             {
                 "Controller": lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(controller, server),
                 "megalith.v1.Coordination": lambda server: coordination_pb2_grpc.add_CoordinationServicer_to_server(
@@ -164,6 +169,7 @@ class ControllerServer:
         every_s = min(1.0, self._config.silence_s / 4, self._config.suspect_s / 4)
         while not self._stopping.wait(every_s):
             self._coordinator.watch()
+            self._job_metrics.watch()
 
     def _form(self) -> None:
         """Choose parameter servers, and say how many are still missing."""
@@ -193,6 +199,7 @@ class ControllerServer:
 
     def _on_saved(self, record: SaveRecord) -> None:
         self._schedule.restart(time.monotonic(), record.step)
+        self._job_metrics.saved(record)
 
     def _finish_job(self) -> None:
         """When the workers are done: the last save, the outcome, and everyone's leave."""
@@ -225,24 +232,6 @@ class ControllerServer:
                 if str(error) != said:
                     said = str(error)
                     logger.warning("the final save waits: %s", said)
-
-    def _metrics(self) -> Metrics:
-        metrics = Metrics()
-        coordinator = self._coordinator
-        metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step)
-        metrics.gauge(
-            "megalith_barrier_placed", "1 while training is held.", lambda: coordinator.state().barrier.is_placed
-        )
-        metrics.gauge(
-            "megalith_members", "Live sessions.", lambda: sum(p.is_connected for p, _, _ in coordinator.places())
-        )
-        metrics.gauge("megalith_num_left_ps", "Parameter servers that are waited for.", self._num_left_ps)
-        metrics.gauge(
-            "megalith_job_waiting",
-            "1 while parameter servers are waited for.",
-            lambda: coordinator.state().phase is Phase.FORMING,
-        )
-        return metrics
 
 
 def _as_assigned(config: ControllerConfig) -> ControllerConfig:

@@ -22,6 +22,9 @@ class PsConfig:
     bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)
     lane_port: int = setting("Port of the bulk lane; 0 takes a free one, which clients are told.", 0)
     max_inflight_bytes: int = setting("Bytes of bulk requests under way at once; who would exceed them waits.", 1 << 30)
+    memory_limit_bytes: int = setting(
+        "Memory of the process above which training is held until an operator resumes it; 0 = no limit.", 0
+    )
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
@@ -30,6 +33,8 @@ class PsConfig:
         self.membership.check_with(self.discovery)
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
+        if self.memory_limit_bytes < 0:
+            raise InvalidSetting(f"--memory-limit-bytes={self.memory_limit_bytes}: below 0")
         if not self.expire_every_s >= 0:
             raise InvalidSetting(f"--expire-every-s={self.expire_every_s}: below 0")
         if not 0 <= self.lane_port <= 65535:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from megalith.protos import common_pb2, coordination_pb2
-from megalith.ps import checkpoint
+from megalith.ps import checkpoint, health
 from megalith.ps.benchmark import ScratchTable
 from megalith.ps.store import Store
 from megalith.ps.warm_up import warm_up
@@ -36,11 +36,14 @@ class PsMember:
         scratch: ScratchTable,
         addresses: Callable[[], tuple[str, str]],
         set_serving: Callable[[bool], None],
+        recent_calls: Callable[[], tuple[float, float]],
+        memory_limit_bytes: int,
         exit_request: ExitRequest,
     ) -> None:
         self._index, self._num_ps, self._store, self._scratch = index, num_ps, store, scratch
         self._shard = index  # until the welcome says which it is
         self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
+        self._recent_calls, self._memory_limit_bytes = recent_calls, memory_limit_bytes
         self._is_ready = False
         self._was_welcomed = False
         self._cluster_num_ps = 0
@@ -66,9 +69,19 @@ class PsMember:
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
-        store = self._store
+        store, now = self._store, health.check(self._memory_limit_bytes)
+        requests_per_s, p99_s = self._recent_calls()
         load = coordination_pb2.PsReport(
-            is_ready=self._is_ready, rows=store.rows, bytes=store.nbytes, pulls=store.pulls, pushes=store.pushes
+            is_ready=self._is_ready,
+            rows=store.rows,
+            bytes=store.nbytes,
+            pulls=store.pulls,
+            pushes=store.pushes,
+            requests_per_s=requests_per_s,
+            p99_s=p99_s,
+            resident_bytes=now.resident_bytes,
+            memory_limit_bytes=now.memory_limit_bytes,
+            complaint=now.complaint,
         )
         return coordination_pb2.SessionRequest(ps=load)
 

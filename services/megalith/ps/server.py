@@ -8,6 +8,7 @@ from functools import partial
 
 from megalith.protos import benchmark_pb2_grpc, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
+from megalith.ps import health
 from megalith.ps.benchmark import ScratchTable
 from megalith.ps.benchmark_servicer import BenchmarkServicer
 from megalith.ps.config import PsConfig
@@ -21,6 +22,7 @@ from megalith.runtime import lifecycle
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import assigned
+from megalith.runtime.recent_calls import RecentCalls
 from megalith.runtime.server import RpcServer
 from megalith.wire.budget import ByteBudget
 
@@ -78,6 +80,8 @@ class PsServer:
             scratch,
             addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
             set_serving=self._rpc.set_serving,
+            recent_calls=RecentCalls(metrics).figures,
+            memory_limit_bytes=config.memory_limit_bytes,
             exit_request=exit_request,
         )
 
@@ -122,6 +126,7 @@ class PsServer:
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         metrics.gauge("megalith_rows", "Embedding rows held.", lambda: self._store.rows)
+        metrics.gauge("megalith_resident_bytes", "Memory of the whole process.", health.resident_bytes)
         metrics.gauge("megalith_bytes", "Memory of rows, index and variables.", lambda: self._store.nbytes)
         for name, help in _COUNTS.items():
             metrics.gauge(f"megalith_rows_{name}", help, partial(self._store.count, name))

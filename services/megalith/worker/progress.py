@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 _RATE_WINDOW_S = 5.0
 _LOSS_STEPS = 20
@@ -30,6 +30,13 @@ class Snapshot:
     failovers: int = 0
 
 
+class StepWatcher(Protocol):
+    """Who is told of steps as they are done."""
+
+    def step_done(self, seconds: float | None) -> None: ...
+    def failed_over(self) -> None: ...
+
+
 class Progress:
     """Counters of one worker. The lock guards all of them; a snapshot is consistent."""
 
@@ -39,11 +46,19 @@ class Progress:
         self._now = Snapshot()
         self._recent: deque[tuple[float, int]] = deque()
         self._losses: deque[float] = deque(maxlen=_LOSS_STEPS)
+        self._last_step_at: float | None = None  # None after a hold
+        self._watcher: StepWatcher | None = None
+
+    def watched_by(self, watcher: StepWatcher) -> None:
+        """Tell `watcher` of each step and failover from now on."""
+        self._watcher = watcher
 
     def set(self, **changes: Any) -> None:
         """Change fields of the snapshot by name."""
         with self._lock:
             self._now = replace(self._now, **changes)
+            if self._now.is_blocked:
+                self._last_step_at = None
 
     def step_done(self, global_step: int, num_examples: int, loss: float) -> None:
         """One batch of the share is trained."""
@@ -58,11 +73,17 @@ class Progress:
                 examples=now.examples + num_examples,
                 loss=sum(self._losses) / len(self._losses),
             )
+            at, before = self._recent[-1][0], self._last_step_at
+            self._last_step_at = at
+        if self._watcher is not None:
+            self._watcher.step_done(None if before is None else at - before)
 
     def failed_over(self) -> None:
         """A step has to be tried again because servers were away."""
         with self._lock:
             self._now = replace(self._now, failovers=self._now.failovers + 1)
+        if self._watcher is not None:
+            self._watcher.failed_over()
 
     def snapshot(self) -> Snapshot:
         with self._lock:

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from megalith.client import connect
 from megalith.protos import coordination_pb2
@@ -16,6 +17,7 @@ from megalith.wire.errors import MegalithError
 from megalith.worker.config import WorkerConfig
 from megalith.worker.member import WorkerMember
 from megalith.worker.progress import Progress
+from megalith.worker.step_metrics import StepMetrics
 from megalith.worker.task import load_task
 from megalith.worker.training import Training
 from megalith.worker.view import ClusterView, Phase, State
@@ -133,7 +135,14 @@ class WorkerServer:
         metrics.gauge("megalith_examples", "Examples trained.", lambda: progress.snapshot().examples)
         metrics.gauge("megalith_examples_per_second", "Recent rate.", lambda: progress.snapshot().examples_per_s)
         metrics.gauge("megalith_loss", "Mean over recent steps.", lambda: progress.snapshot().loss)
+        progress.watched_by(
+            StepMetrics(metrics, self._config.index, self._model_name(), lambda: progress.snapshot().is_finished)
+        )
         return metrics
+
+    def _model_name(self) -> str:
+        membership = self._config.membership
+        return membership.job or Path(membership.model_dir).name or self._config.task.task
 
 
 def _as_assigned(config: WorkerConfig) -> WorkerConfig:

@@ -1,10 +1,13 @@
 import threading
+import time
 
 import pytest
+import time_machine
 
 from megalith.controller.coordinator import Coordinator, Patience
 from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.roster import PsLoad, Registration, Role, Standing, WorkerProgress
+from megalith.controller.schedule import SaveSchedule
 from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from support.waiting import wait_until
 
@@ -347,3 +350,18 @@ def test_a_save_waits_for_the_chief_to_have_created_tables(cluster):
         cluster.report_ps(Member(cluster, Role.PS, index).session, PsLoad(is_ready=True))
     with pytest.raises(NotReady, match="the chief has not created all tables"):
         cluster.order_save(SaveOrder("id", "/somewhere", 1))
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+def test_a_jump_of_the_wall_clock_loses_nobody_and_brings_no_save(years):
+    with time_machine.travel(1_790_000_000, tick=True) as travel:
+        cluster = Coordinator(2, 2, patience=PATIENCE)  # with its real clock
+        schedule = SaveSchedule(3600.0, 0, time.monotonic(), 0)
+        servers, workers = formed(cluster)
+        cluster.leave(workers[1].session)
+        travel.shift(years * 365 * 86400)
+        cluster.watch()
+        assert all(cluster.is_alive(member.session) for member in (*servers, workers[0]))
+        assert standing(cluster, Role.WORKER, 1) is Standing.SUSPECT
+        assert servers[0].state.phase is Phase.RUNNING
+        assert not schedule.is_due(time.monotonic(), 0)

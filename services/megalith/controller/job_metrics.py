@@ -1,0 +1,66 @@
+"""What the controller's /metrics page says of the job."""
+
+import time
+from collections.abc import Callable
+
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.directives import Phase
+from megalith.controller.saves import SaveRecord
+from megalith.runtime.metrics import Metrics
+from megalith.runtime.training_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, TrainingMetrics
+
+
+class JobMetrics:
+    """Gauges that ask the coordinator at each scrape; `watch` and `saved` are told what happens."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        coordinator: Coordinator,
+        model_name: str,
+        num_left_ps: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coordinator, self._clock = coordinator, clock
+        self._started_at, self._ready_at, self._first_step = clock(), 0.0, -1
+        metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step)
+        metrics.gauge(
+            "megalith_barrier_placed", "1 while training is held.", lambda: coordinator.state().barrier.is_placed
+        )
+        metrics.gauge(
+            "megalith_members", "Live sessions.", lambda: sum(p.is_connected for p, _, _ in coordinator.places())
+        )
+        named = TrainingMetrics(metrics)
+        tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
+        named.store(
+            "num_left_ps", "Parameter servers that are waited for.", num_left_ps, prefix=CONTAINERS_PREFIX, **tags
+        )
+        named.store(
+            "job_waiting",
+            "1 while parameter servers are waited for.",
+            lambda: coordinator.state().phase is Phase.FORMING,
+            prefix=CONTAINERS_PREFIX,
+            **tags,
+        )
+        self._ready = named.timer("container_ready_elapsed_time.all", "Seconds until the cluster was formed.", **tags)
+        self._run_start = named.timer("run_start_elapsed_time.all", "Seconds from formed to the first step.", **tags)
+        self._saved = named.counter("save_checkpoint", "Checkpoints saved.", mode="full")
+        self._save_time = named.timer("save_checkpoint_time", "Seconds that saves took.", mode="full")
+        self._save_failed = named.counter("save_checkpoint_failed", "Saves that failed.", mode="full")
+
+    def saved(self, record: SaveRecord) -> None:
+        if record.error:
+            self._save_failed.inc()
+            return
+        self._saved.inc()
+        self._save_time.observe(record.seconds)
+
+    def watch(self) -> None:
+        """Notice, once each, that the cluster is formed and that training has begun."""
+        now = self._clock()
+        if not self._ready_at and self._coordinator.state().phase in (Phase.INITIALIZING, Phase.RUNNING):
+            self._ready_at, self._first_step = now, self._coordinator.global_step
+            self._ready.observe(now - self._started_at)
+        if self._ready_at and 0 <= self._first_step < self._coordinator.global_step:
+            self._first_step = -1
+            self._run_start.observe(now - self._ready_at)

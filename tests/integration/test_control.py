@@ -1,0 +1,192 @@
+"""Control and healing against real servers in one process: barriers, status, health, misbehaving members."""
+
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
+from megalith.controller.mailbox import LIMIT
+from megalith.protos import common_pb2, coordination_pb2, coordination_pb2_grpc
+from support.servers import Servers
+from support.waiting import wait_until
+
+CYCLES = 200
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """Two ps and two workers that train until stopped, shared by the tests here; each leaves it running."""
+    with Servers(tmp_path_factory.mktemp("control"), num_ps=2, num_workers=2, suspect_s=2.0) as servers:
+        servers.start_all(batch_size=64, num_examples=0)
+        servers.job = servers.connect().controller
+        wait_until(lambda: servers.job.training_status() > 5, 100)
+        yield servers
+
+
+@pytest.fixture
+def job(training):
+    yield training.job
+    training.job.resume()
+
+
+def all_blocked(job):
+    return job.block_status() == ([0, 1], [])
+
+
+def test_two_hundred_stops_and_resumes_leave_no_worker_stuck(job):
+    for cycle in range(CYCLES):
+        job.stop()
+        wait_until(lambda: all_blocked(job), 30, f"all blocked in cycle {cycle}")
+        step = job.training_status()
+        job.resume()
+        if cycle % 20 == 0:
+            wait_until(lambda before=step: job.training_status() > before, 30, f"a step after cycle {cycle}")
+    step = job.training_status()
+    wait_until(lambda: job.training_status() > step + 4, 30)
+
+
+def test_a_stop_says_who_and_why_and_a_resume_forgets_it(job):
+    job.stop(reason="night shift")
+    barrier = job.status().barrier
+    assert (barrier.is_placed, barrier.action, barrier.reason) == (True, "", "night shift")
+    with pytest.raises(errors.BarrierAlreadyPlaced, match=r"Barrier is placed already\."):
+        job.stop("Save", "me too")
+    assert job.status().barrier == barrier
+    job.resume()
+    assert (job.status().barrier.is_placed, job.status().barrier.reason) == (False, "")
+
+
+def test_an_unknown_action_holds_training_and_the_cluster_goes_on(job, caplog):
+    for _ in range(2):
+        job.stop("Dance")
+        wait_until(lambda: all_blocked(job), 30)
+        job.resume()
+    assert caplog.text.count("unknown barrier action 'Dance'") == 1
+    step = job.training_status()
+    wait_until(lambda: job.training_status() > step, 30)
+
+
+def test_a_save_that_holds_training_is_one_moment_of_all_workers(job, training):
+    saved = job.save(hold=True)
+    assert not job.status().barrier.is_placed
+    assert saved.step > 0
+    job.stop()
+    wait_until(lambda: all_blocked(job), 30)
+    saved = job.save(hold=True)  # somebody else's barrier stays
+    assert job.status().is_stopped
+    seen = training.connect().pull(variables=["global_step"]).variables["global_step"]
+    assert saved.step == seen
+    last = job.status().last_save
+    assert (last.step, last.path, last.error) == (saved.step, saved.path, "")
+
+
+def test_the_status_tells_of_load_buckets_and_heart_beats(job):
+    def figures():
+        members = job.status().members
+        ps = [m for m in members if m.role == "ps"]
+        return all(m.requests_per_s > 0 and m.p99_s > 0 and m.rows > 0 for m in ps) and members
+
+    members = wait_until(figures, 30)
+    assert [m.buckets for m in members if m.role == "ps"] == [512, 512]
+    assert all(m.standing == "alive" and m.silent_s < 10 for m in members)
+    assert all(m.resident_bytes > 10 * 2**20 for m in members if m.role == "ps")
+    assert all(m.global_step > 0 and m.examples_per_s > 0 for m in members if m.role == "worker")
+    status = job.status()
+    assert status.up_s > 0
+    assert (status.next_save_s, status.next_save_step) == (None, None)
+
+
+def session(address, role=common_pb2.ROLE_WORKER, **register):
+    """A session as a foreign program opens it: (channel, responses). Nothing is read from it."""
+    silence = threading.Event()
+
+    def requests():
+        yield coordination_pb2.SessionRequest(
+            register=coordination_pb2.Register(
+                role=role, address="127.0.0.1:1", incarnation="foreign", heartbeat_s=1.0, **register
+            )
+        )
+        while not silence.wait(0.2):
+            yield coordination_pb2.SessionRequest(worker=coordination_pb2.WorkerReport())
+
+    # With the smallest windows: what is not read stays with the controller at once.
+    channel = grpc.insecure_channel(address, options=[("grpc.http2.bdp_probe", 0)])
+    return channel, coordination_pb2_grpc.CoordinationStub(channel).Session(requests()), silence
+
+
+def test_a_session_that_stops_reading_is_dropped_and_holds_up_nobody(tmp_path, caplog):
+    with Servers(tmp_path, num_ps=1, num_workers=1, suspect_s=0.5) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        job = servers.connect().controller
+        wait_until(lambda: job.status().phase == "initializing", 60)
+        channel, responses, silence = session(servers.controller.address, index=0)
+        wait_until(lambda: job.status().members[1].is_connected)
+        for _ in range(4 * LIMIT):
+            job.stop()
+            job.resume()
+            if not job.status().members[1].is_connected:
+                break
+        wait_until(lambda: not job.status().members[1].is_connected, 10)
+        assert caplog.text.count("its session is dropped") == 1
+        with pytest.raises(grpc.RpcError):
+            list(responses)
+        silence.set()
+        channel.close()
+        job.stop()
+        assert job.status().is_stopped
+
+
+def test_a_member_of_another_job_is_refused_and_the_cluster_goes_on(training, job):
+    channel, responses, silence = session(training.controller.address, common_pb2.ROLE_PS, index=0, job="/models/other")
+    with pytest.raises(grpc.RpcError) as refused:
+        next(responses)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "belongs to job /models/other" in refused.value.details()
+    silence.set()
+    channel.close()
+    step = job.training_status()
+    wait_until(lambda: job.training_status() > step, 30)
+
+
+def test_a_ps_over_its_memory_limit_holds_training_until_an_operator_resumes(tmp_path):
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        servers.start_ps(1, memory_limit_bytes=1)
+        job = servers.connect().controller
+        status = wait_until(lambda: (now := job.status()).is_stopped and now, 60)
+        assert status.barrier.reason.startswith("ps 1: Memory limit exceeded. Current: ")
+        assert status.members[1].complaint.endswith(", Limit: 1")
+        assert (status.members[0].complaint, status.members[1].memory_limit_bytes) == ("", 1)
+        job.resume()
+        wait_until(lambda: job.status().members[1].silent_s < 0.1)
+        assert not job.status().is_stopped  # it was said once
+
+
+def test_stop_as_action_ends_the_shares_and_the_job_with_a_last_save(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=2) as servers:
+        servers.start_all(batch_size=64, num_examples=0)
+        job = servers.connect().controller
+        wait_until(lambda: job.training_status() > 5, 100)
+        job.stop("Stop")
+        wait_until(lambda: all_blocked(job), 30)
+        step = job.training_status()
+        job.resume()
+        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        assert (status.outcome, status.global_step) == ("succeeded", step)
+        assert status.last_checkpoint.endswith(f"model.ckpt-{step}")
+
+
+def test_saves_come_by_the_clock_and_by_steps(tmp_path):
+    with Servers(tmp_path, num_ps=1, save_every_s=0.2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": ([1], np.ones((1, 1), np.float32))})
+        job = cluster.controller
+        first = wait_until(lambda: job.status().last_save, 30)
+        wait_until(lambda: job.status().last_save.ended_at_s > first.ended_at_s, 30)
+        assert 0 <= job.status().next_save_s <= 0.2

@@ -1,0 +1,120 @@
+"""The status as a person reads it, and as a script does."""
+
+import dataclasses
+import json
+
+from rich.console import Console
+
+from megalith.cli.output import print_status
+from megalith.cli.watching import watch
+from megalith.client import Barrier, ClusterStatus, LastSave, Member
+from megalith.wire.errors import PeerUnreachable
+
+STATUS = ClusterStatus(
+    address="127.0.0.1:7600",
+    model_dir="/models/[a]",
+    phase="running",
+    epoch=3,
+    is_stopped=True,
+    global_step=1234,
+    last_checkpoint="/models/[a]/model.ckpt-1200",
+    outcome="",
+    reason="",
+    results={},
+    members=(
+        Member(
+            "ps",
+            0,
+            "h:1",
+            "h:2",
+            True,
+            0.4,
+            "alive",
+            rows=12345,
+            bytes=2_500_000,
+            is_ready=True,
+            buckets=512,
+            requests_per_s=321.4,
+            p99_s=0.0123,
+            resident_bytes=2_000_000_000,
+            memory_limit_bytes=4_000_000_000,
+        ),
+        Member("ps", 1, "h:3", "h:4", False, 7.0, "suspect", is_ready=True, buckets=512, complaint="Memory [limit]"),
+        Member("worker", 0, "h:5", "h:6", True, 0.1, "alive", global_step=1234, is_blocked=True, total_batches=5000),
+        Member("worker", 1, "h:7", "h:8", False, 99.0, "dead"),
+        Member("worker", 2, "", "", False, 0.0, "expected"),
+    ),
+    job="/models/[a]",
+    up_s=61.0,
+    barrier=Barrier(7, True, "Save", "operator [night shift]"),
+    last_save=LastSave(0.0, 1.25, 1200, "/models/[a]/model.ckpt-1200", ""),
+    next_save_s=42.0,
+    next_save_step=None,
+)
+
+
+def shown(status):
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the test
+    print_status(status, console)
+    console.file.close()
+    return console.export_text()
+
+
+def test_every_figure_of_the_issue_is_there():
+    text = shown(STATUS)
+    lines = [line.strip() for line in text.splitlines()]
+    assert "running, held at the barrier Save by operator [night shift], step 1234, epoch 3" in text
+    assert "step 1200" in text
+    assert "took 1.2 s" in text
+    assert "next save  in 42.0 s" in text
+    assert "ps 1: Memory [limit]" in text
+    (ps0,) = [line for line in lines if line.startswith("ps 0")]
+    assert " ".join(ps0.split()) == "ps 0 h:1 ready 12,345 2.5 MB 2.00 GB/4.00 GB 512 321 12.3 ms 0.4 s ago"
+    states = {line.split()[1]: line.split()[3] for line in lines if line.startswith("worker ")}
+    assert states["0"] == "blocked"
+    assert "dead" in text
+    assert "expected" in text
+    assert "suspect" in text
+
+
+def test_saves_that_are_not_there_are_said_so():
+    text = shown(dataclasses.replace(STATUS, last_save=None, next_save_s=None))
+    assert "none by this controller" in text
+    assert "when asked for, and at the end" in text
+    failed = dataclasses.replace(STATUS, last_save=LastSave(0.0, 1.0, 7, "", "disk full"), next_save_step=90)
+    assert "failed" in shown(failed)
+    assert "disk full" in shown(failed)
+    assert "at step 90" in shown(dataclasses.replace(failed, next_save_s=None))
+
+
+def test_a_watch_outlives_the_controller_and_ends_with_the_job(capsys):
+    answers = [STATUS, PeerUnreachable("nobody there"), dataclasses.replace(STATUS, outcome="succeeded")]
+    slept = []
+
+    def ask():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    watch(ask, 0.5, as_json=True, sleep=slept.append)
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["outcome"] for line in out.splitlines()] == ["", "succeeded"]
+    assert err == "megalith ctl status: nobody there\n"
+    assert slept == [0.5, 0.5]
+
+
+def test_a_watch_without_a_terminal_repeats_the_status(capsys):
+    answers = [STATUS, dataclasses.replace(STATUS, outcome="failed", reason="killed")]
+    watch(lambda: answers.pop(0), 0.5, as_json=False, sleep=lambda seconds: None)
+    out = capsys.readouterr().out
+    assert out.count("epoch 3") == 2
+    assert "outcome    failed: killed" in out
+
+
+def test_ctrl_c_ends_a_watch(capsys):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    watch(lambda: STATUS, 0.5, as_json=True, sleep=interrupt)
+    assert capsys.readouterr().out.count("\n") == 1
