@@ -1,0 +1,103 @@
+"""Whole clusters that find each other through a back end: formed, trained, ended; and a ZooKeeper that is killed."""
+
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
+from support.processes import Processes, children_of
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def back_end(kind):
+    """The flags of `megalith up` for a back end; the test is skipped where no server is."""
+    if kind == "zookeeper":
+        return ("--discovery", kind, "--zk-servers", server_or_skip(kind), "--job", fresh_job())
+    if kind == "consul":
+        return ("--discovery", kind, "--consul", server_or_skip(kind), "--job", fresh_job())
+    return ("--discovery", kind)
+
+
+def up(processes, *options):
+    return processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 128, "--benchmark-s", 0.5, *options)
+
+
+def logs_of(processes):
+    return {path.stem: path.read_text() for path in (processes.model_dir / "logs").glob("*.log")}
+
+
+# The three shapes of golden G28; the two real servers have the first of them with ps to choose from and to spare.
+CASES = {
+    "zookeeper-4-ps-3-workers-2-redundant-2-extra": ("zookeeper", 4, 3, 2, 2),
+    "consul-4-ps-3-workers-2-redundant-2-extra": ("consul", 4, 3, 2, 2),
+    "static-2-ps-2-extra-1-worker": ("static", 2, 1, 0, 2),
+    "file-4-ps-2-redundant-2-workers": ("file", 4, 2, 2, 0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_g28_a_cluster_forms_trains_and_every_process_exits_0(case, processes):
+    kind, num_ps, num_workers, num_redundant, num_extra = CASES[case]
+    shape = ("--ps", num_ps, "--workers", num_workers, "--redundant-ps", num_redundant, "--extra-ps", num_extra)
+    cli = up(processes, *back_end(kind), *shape, "--num-examples", 128 * 30 * num_workers)
+    assert cli.wait(200) == 0, cli.output()
+    logs = logs_of(processes)
+    num_candidates = num_ps + num_redundant + num_extra
+    names = {"controller", "appmaster"} | {f"ps-{index}" for index in range(num_candidates)}
+    assert set(logs) == names | {f"worker-{index}" for index in range(num_workers)}
+    assert {name: "stopped status=0" in log for name, log in logs.items()} == dict.fromkeys(logs, True)
+    assert "job ended succeeded=True" in logs["controller"]
+    for name in sorted(set(logs) - {"controller", "appmaster"}):
+        role, _, index = name.partition("-")
+        assert f"Started {role} {index} at " in logs[name], "every member has entered itself"
+    if num_candidates > num_ps:
+        (chosen,) = re.findall(r"chose ps \[([\d, ]+)\] (?:by|as) ", logs["controller"])
+        assert len(set(chosen.split(", "))) == num_ps
+
+
+def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds_the_job_once_it_is_back(processes):
+    server = OwnZooKeeper(processes.directory / "zk")
+    server.start()
+    try:
+        found_by = ("--discovery", "zookeeper", "--zk-servers", server.address, "--job", fresh_job())
+        cli = up(processes, *found_by, "--discovery-ttl-s", 2, "--ps", 1, "--workers", 2)
+        job = processes.job(60)
+        wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists(), 60)
+        wait_until(lambda: job.training_status() > 10, 60, "training")
+        wait_until(lambda: "Started worker 1" in logs_of(processes)["worker-1"], 30)
+        server.kill()
+        wait_until(lambda: "ZooKeeper suspended" in logs_of(processes)["worker-0"], 20, "the fault is felt")
+        step = job.training_status()
+        wait_until(lambda: job.training_status() > step + 20, 60, "training goes on")
+        kill_worker_1(cli)
+        wait_until(lambda: "replace it with: " in " ".join(cli.output().split()), 20)
+        command = re.search(r"replace it with: (megalith worker .*?--index=1)\b", " ".join(cli.output().split()))
+        server.start()
+        replacement = processes.start("worker", "replacement", **flags(command.group(1)))
+        wait_until(lambda: "Started worker 1" in replacement.output(), 60, "the new worker is in and registered")
+        step = job.training_status()
+        wait_until(lambda: job.training_status() > step + 20, 60)
+    finally:
+        server.close()
+
+
+def kill_worker_1(cli):
+    for child in children_of(cli.pid):
+        if {b"megalith.worker", b"--index=1"} <= set(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")):
+            os.kill(child, signal.SIGKILL)
+
+
+def flags(command):
+    return dict(part[2:].split("=", 1) for part in shlex.split(command) if part.startswith("--"))
