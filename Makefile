@@ -38,8 +38,8 @@ format: install ## Format the code
 lint: install ## Check format and lint
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 
-typecheck: install ## mypy --strict over both source roots
-	@$(BIN)/mypy services client
+typecheck: install ## mypy --strict over both source roots and the examples
+	@$(BIN)/mypy services client examples
 
 imports: install ## Check that the arrows between packages point one way
 	@$(BIN)/lint-imports

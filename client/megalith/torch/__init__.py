@@ -1,0 +1,13 @@
+"""Megalith for PyTorch (`pip install 'megalith[torch]'`): embeddings that live on a cluster, in an ordinary model.
+
+from megalith.torch import ClusterEmbedding
+
+embedding = ClusterEmbedding(cluster.features(user, item))
+loss = criterion(head(embedding({"user": user_ids, "item": item_ids})), labels)
+loss.backward()  # pushes the gradients of the rows
+optimizer.step()  # of the head's parameters, any torch optimizer
+"""
+
+from megalith.torch._embedding import ClusterEmbedding
+
+__all__ = ["ClusterEmbedding"]

@@ -1,0 +1,122 @@
+"""Features of a cluster as a torch module: a lookup in forward, a push in backward."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from megalith.client import Batch, FeatureSet, Ragged
+
+T = TypeVar("T")
+Ids = Mapping[str, Ragged | ArrayLike | Tensor]
+
+
+class ClusterEmbedding(nn.Module):
+    """The layouts of a feature set as tensors; it has no parameters of its own, its rows live on the cluster.
+
+    `forward` is one pull. `backward` through its outputs is one push, checked whole before it is sent: the servers
+    apply the optimizers of the slices, so `optimizer.step()` and `zero_grad()` concern the dense part only, and
+    clipping or scaling of gradients reaches the rows only if it happens in the graph. Outside of training mode, and
+    under `torch.no_grad()`, nothing is pushed. A backward that is repeated (`retain_graph`) pushes again.
+
+    Tensors are on the device that the module was moved to.
+    """
+
+    def __init__(self, features: FeatureSet) -> None:
+        super().__init__()
+        self.features = features
+        self.register_buffer("_device", torch.empty(0), persistent=False)
+
+    def forward(
+        self, batch: Ids | Batch, *, req_time_s: int = 0, step: int = 0
+    ) -> dict[str, Tensor | tuple[Tensor, ...]]:
+        """Tensors by layout; a layout of type none with several parts has a tuple.
+
+        Parameters
+        ----------
+        batch
+            Ids by feature, as `FeatureSet.lookup` takes them or as integer tensors (vector, matrix, or jagged), or a
+            batch that was looked up already, such as one of `prefetch`.
+        req_time_s, step
+            Of the push in backward: the data's Unix time, and the global step for learning-rate schedules.
+        """
+        looked = batch if isinstance(batch, Batch) else self.features.lookup(_as_arrays(batch))
+        layouts = list(looked.outputs)
+        arrays = [array for name in layouts for array in looked.parts(name)]
+
+        def push(gradients: list[NDArray[np.float32] | None]) -> None:
+            self.features.apply(looked, _by_layout(looked, gradients), req_time_s=req_time_s, step=step)
+
+        device = self._device.device
+        if self.training and torch.is_grad_enabled():
+            anchor = torch.empty(0, requires_grad=True)
+            tensors = list(_Push.apply(anchor, push, arrays, device))
+        else:
+            tensors = [torch.from_numpy(array).to(device) for array in arrays]
+        return {name: values[0] if len(values) == 1 else values for name, values in _grouped(looked, tensors).items()}
+
+    def prefetch(self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1) -> Iterator[tuple[T, Batch]]:
+        """Look up the next `depth` batches while the model works on one; yields (batch, what `forward` takes).
+
+        Rows are stale by at most `depth` pushes of this process: with 1, the rows of a batch may not have seen the
+        backward of the one before it. 0 looks up when asked.
+        """
+        return self.features.prefetch(batches, lambda batch: _as_arrays(ids(batch)), depth=depth)
+
+
+class _Push(torch.autograd.Function):
+    """Arrays become tensors of the graph; their gradients, all at once, go to `push`.
+
+    `anchor` is there to require a gradient: no other input does, and a function of none is not recorded.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        push: Callable[[list[NDArray[np.float32] | None]], None],
+        arrays: list[NDArray[np.float32]],
+        device: torch.device,
+    ) -> tuple[Tensor, ...]:
+        ctx.push = push
+        ctx.set_materialize_grads(False)
+        return tuple(torch.from_numpy(array).to(device) for array in arrays)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None, None]:
+        ctx.push([None if gradient is None else gradient.float().cpu().numpy() for gradient in gradients])
+        return None, None, None, None
+
+
+def _grouped(batch: Batch, items: list[T]) -> dict[str, tuple[T, ...]]:
+    """One item per array of a batch, by layout."""
+    left = iter(items)
+    return {name: tuple(next(left) for _ in arrays) for name, arrays in batch.outputs.items()}
+
+
+def _by_layout(batch: Batch, gradients: list[NDArray[np.float32] | None]) -> dict[str, tuple[NDArray[np.float32], ...]]:
+    """Layouts that have a gradient; a part without one in such a layout has zeros."""
+    return {
+        name: tuple(
+            np.zeros_like(output) if part is None else part
+            for part, output in zip(parts, batch.parts(name), strict=True)
+        )
+        for name, parts in _grouped(batch, gradients).items()
+        if any(part is not None for part in parts)
+    }
+
+
+def _as_arrays(ids: Ids) -> dict[str, Ragged | ArrayLike]:
+    return {name: _as_array(value) if isinstance(value, Tensor) else value for name, value in ids.items()}
+
+
+def _as_array(value: Tensor) -> Ragged | NDArray[Any]:
+    if value.is_nested:
+        return Ragged(value.values().cpu().numpy(), value.offsets().cpu().numpy())
+    array: NDArray[Any] = value.detach().cpu().numpy()
+    return array

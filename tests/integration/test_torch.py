@@ -1,0 +1,185 @@
+"""The PyTorch front end, against real servers and against torch's own embeddings."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megalith.client import Adagrad, Feature, FirstN, Layout, Mean, Ragged, Sgd, Slice, Zeros, errors
+from support.servers import Servers
+
+torch = pytest.importorskip("torch", reason="needs: pip install torch==2.13.0")
+
+from megalith.torch import ClusterEmbedding  # noqa: E402 (it imports torch)
+
+NUM_IDS, DIM, BATCH = 300, 8, 64
+FEATURES = ("first", "second")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """On a busy machine torch's threads wait for each other longer than the small layers here take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with Servers(tmp_path_factory.mktemp("model"), num_ps=2) as servers:
+        servers.start_all()
+        yield servers
+
+
+@pytest.fixture
+def cluster(servers):
+    return servers.connect()
+
+
+def draw_batches(count):
+    """Ids and labels; a label tells whether the effects of the example's first ids add up to more than zero."""
+    rng = np.random.default_rng(5)
+    effects = rng.standard_normal(NUM_IDS)
+    for _ in range(count):
+        lengths = {name: rng.integers(0, 4, BATCH) for name in FEATURES}
+        ids = {
+            name: Ragged(rng.integers(0, NUM_IDS, length.sum()), np.concatenate([[0], np.cumsum(length)]))
+            for name, length in lengths.items()
+        }
+        sums = np.bincount(ids["first"].row_ids, effects[ids["first"].values], BATCH)
+        yield ids, torch.from_numpy((sums > 0).astype(np.float32)).reshape(-1, 1)
+
+
+def make_head():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(2 * DIM, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def train(head, embed, optimizers, batches):
+    losses, criterion = [], torch.nn.BCEWithLogitsLoss()
+    for batch, labels in batches:
+        loss = criterion(head(embed(batch)), labels)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def losses_of_torch():
+    """torch.nn.EmbeddingBag from zero, with torch.optim.Adagrad; the head with Adam."""
+    head = make_head()
+    bags = {
+        name: torch.nn.EmbeddingBag(NUM_IDS, DIM, mode=mode)
+        for name, mode in zip(FEATURES, ("sum", "mean"), strict=True)
+    }
+    weights = [bag.weight for bag in bags.values()]
+    for weight in weights:
+        torch.nn.init.zeros_(weight)
+
+    def embed(ids):
+        parts = [(torch.from_numpy(ids[name].values), torch.from_numpy(ids[name].row_splits[:-1])) for name in FEATURES]
+        return torch.cat([bags[name](*part) for name, part in zip(FEATURES, parts, strict=True)], dim=1)
+
+    optimizers = [
+        torch.optim.Adagrad(weights, lr=0.1, initial_accumulator_value=0.1),
+        torch.optim.Adam(head.parameters(), lr=0.01),
+    ]
+    return train(head, embed, optimizers, draw_batches(50))
+
+
+def test_losses_equal_those_of_embedding_bag_with_adagrad_for_50_steps(cluster):
+    row = (Slice("v", DIM, Zeros(), Adagrad(0.1, initial_accumulator_value=0.1)),)
+    features = cluster.features(
+        Feature("first", row), Feature("second", row, combiner=Mean()), layouts={"all": Layout.concat(*FEATURES)}
+    )
+    embedding, head = ClusterEmbedding(features), make_head()
+    assert list(embedding.parameters()) == []
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.01)
+    losses = train(head, lambda ids: embedding(ids)["all"], [optimizer], draw_batches(50))
+    np.testing.assert_allclose(losses, losses_of_torch(), rtol=1e-5)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.fixture
+def sgd(cluster, request):
+    """One feature per test, in a table of its own, that shows what was pushed to it."""
+    row = (Slice("v", 2, Zeros(), Sgd(1.0)),)
+    name = request.node.name
+    return ClusterEmbedding(
+        cluster.features(
+            Feature(f"{name}.pooled", row),
+            Feature(f"{name}.sequence", row, combiner=FirstN(2)),
+            layouts={
+                "pooled": Layout.concat(f"{name}.pooled"),
+                "both": Layout.none(f"{name}.pooled", f"{name}.sequence"),
+            },
+        )
+    ), lambda **ids: {f"{name}.{key}": value for key, value in ids.items()}
+
+
+def rows_of(embedding, ids):
+    (name,) = ids
+    return embedding.features.lookup(ids).parts("both")["sequence" in name].tolist()
+
+
+def test_backward_pushes_the_gradients_of_the_layouts_used(sgd):
+    embedding, named = sgd
+    ids = named(pooled=torch.tensor([1, 2, 1]), sequence=torch.tensor([[3, 4], [4, 5], [5, 5]]))
+    outputs = embedding(ids)
+    assert [tuple(part.shape) for part in outputs["both"]] == [(3, 2), (3, 2, 2)]
+    outputs["pooled"].sum().backward()
+    assert rows_of(embedding, named(pooled=[1, 2])) == [[-2, -2], [-1, -1]]
+    assert rows_of(embedding, named(sequence=[[3]])) == [[[0, 0], [0, 0]]]
+    (3 * embedding(ids)["both"][1]).sum().backward()
+    assert rows_of(embedding, named(sequence=[[4, 5]])) == [[[-6, -6], [-9, -9]]]
+    assert rows_of(embedding, named(pooled=[1, 2])) == [[-2, -2], [-1, -1]]
+
+
+def test_a_jagged_tensor_is_a_ragged_batch(sgd):
+    embedding, named = sgd
+    jagged = torch.nested.nested_tensor_from_jagged(torch.tensor([1, 1, 2]), torch.tensor([0, 2, 2, 3]))
+    embedding(named(pooled=jagged))["pooled"].sum().backward()
+    assert rows_of(embedding, named(pooled=[1, 2])) == [[-2, -2], [-1, -1]]
+
+
+def test_nothing_is_pushed_outside_of_training(sgd):
+    embedding, named = sgd
+    with torch.no_grad():
+        assert not embedding(named(pooled=[1]))["pooled"].requires_grad
+    embedding.eval()
+    assert not embedding(named(pooled=[1]))["pooled"].requires_grad
+    embedding.train()
+    assert embedding(named(pooled=[1]))["pooled"].requires_grad
+
+
+def test_prefetched_batches_train_with_bounded_staleness(sgd):
+    embedding, named = sgd
+    for number, batch in embedding.prefetch(range(10), lambda _: named(pooled=torch.tensor([1])), depth=2):
+        output = embedding(batch)["pooled"]
+        assert number - 2 <= -output[0, 0].item() <= number
+        output.sum().backward()
+    assert rows_of(embedding, named(pooled=[1])) == [[-10, -10]]
+
+
+def test_errors_of_the_cluster_reach_the_training_loop(sgd):
+    embedding, named = sgd
+    with pytest.raises(errors.UnknownFeature):
+        embedding({"x": [1]})
+    output = embedding(named(pooled=[1]))["pooled"]
+    with pytest.raises(errors.NonFiniteValue):
+        (output * float("nan")).sum().backward()
+    assert rows_of(embedding, named(pooled=[1])) == [[0, 0]]
+
+
+def test_the_deepfm_example_learns_in_under_80_lines(tmp_path, capsys):
+    path = Path(__file__).parents[2] / "examples" / "deepfm.py"
+    assert len(path.read_text().splitlines()) < 80
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        assert runpy.run_path(str(path))["main"](str(tmp_path), steps="60") > 0.62
+    assert "best reachable" in capsys.readouterr().out
