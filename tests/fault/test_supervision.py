@@ -58,13 +58,14 @@ def kill_and_wait_for_the_next(cli, service, index=None):
     return successor
 
 
+@pytest.mark.timeout(300)  # kernels may have to be compiled, and every process starts twice
 def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0(processes, app):
     cli = processes.cli(
         "up", "--model-dir", processes.model_dir, "--restart", 2, "--batch-size", 256, "--num-examples", 100_000
     )
     job = processes.job(60)
     wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists() or cli.poll() is not None, 60)
-    wait_until(lambda: job.training_status() > 5, 60)
+    wait_until(lambda: job.training_status() > 5, 100)
     assert app("suspend") == {"ok": True}  # so that the data does not end before the faults do
     for service, index in (("worker", 1), ("ps", 0), ("appmaster", None), ("controller", None), ("worker", 0)):
         kill_and_wait_for_the_next(cli, service, index)
@@ -78,9 +79,10 @@ def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0
     assert cli.output().count("was killed (signal 9); started again as process") == 5
 
 
+@pytest.mark.timeout(240)
 def test_an_operator_drives_the_application(processes, app):
     cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, "--ps", 1, "--workers", 1)
-    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 100)
     job = processes.job()
     wait_until(lambda: job.training_status() > 5, 60)
     shown = wait_until(lambda: (status := app("status")) and status["is_supervised"] and status, 20)
