@@ -1,6 +1,7 @@
 """The parameter servers that were chosen for a job, in the order of their shards: one small file."""
 
 import logging
+import re
 from pathlib import Path
 
 from megalith.runtime import addresses
@@ -11,10 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 class PsListFile:
-    """`<model_dir>/ps_cluster_dir/<name or "ps_info">`: addresses with commas between them, whole or absent."""
+    """`<model_dir>/ps_cluster_dir/<name or "ps_info">`: addresses with commas between them, whole or absent.
+
+    A name that cannot be a file's name counts as none.
+    """
 
     def __init__(self, model_dir: Path, name: str = "") -> None:
-        self.path = model_dir / "ps_cluster_dir" / (name or "ps_info")
+        is_file_name = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)
+        self.path = model_dir / "ps_cluster_dir" / (name if is_file_name else "ps_info")
 
     def read(self) -> tuple[str, ...]:
         """The addresses last written; none if there is no file, or it holds something else, which is logged."""

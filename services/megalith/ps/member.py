@@ -9,7 +9,7 @@ from megalith.protos import common_pb2, coordination_pb2
 from megalith.ps import checkpoint, health
 from megalith.ps.benchmark import ScratchTable
 from megalith.ps.store import Store
-from megalith.ps.warm_up import warm_up
+from megalith.ps.warm_up import warm_up, warm_up_image
 from megalith.runtime import manifest
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import Member, MembershipSettings
@@ -104,6 +104,7 @@ class PsMember:
         warm_up()
         if not self._was_welcomed:
             self._set_serving(True)
+        warm_up_image()  # there is time: a takeover must not wait for the kernels that restore
 
     def on_measure(self, order: coordination_pb2.Measure) -> None:
         logger.warning("a ps measures nobody; ignored order %d", order.order)

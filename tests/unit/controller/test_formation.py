@@ -253,6 +253,7 @@ def test_when_the_job_ends_those_that_stand_by_are_told_why(tmp_path):
 
 def test_golden_g32_the_list_survives_a_round_trip_and_garbage_is_no_list(tmp_path, caplog):
     assert PsListFile(tmp_path, "uuid").path == tmp_path / "ps_cluster_dir" / "uuid"
+    assert PsListFile(tmp_path, "../up").path == PsListFile(tmp_path).path
     ps_list = PsListFile(tmp_path)
     assert ps_list.path == tmp_path / "ps_cluster_dir" / "ps_info"
     assert ps_list.read() == ()

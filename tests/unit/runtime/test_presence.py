@@ -1,0 +1,95 @@
+import threading
+
+import pytest
+
+from megalith.runtime import presence
+from megalith.runtime.discovery.interface import Discovery
+from megalith.runtime.presence import Presence
+from megalith.wire.errors import DiscoveryFailed, IndexTaken, PeerUnreachable
+from support.waiting import wait_until
+
+
+class Registry(Discovery):
+    """A back end in memory that can be away."""
+
+    def __init__(self, entries=None):
+        super().__init__()
+        self.entries, self.is_away, self.is_closed = entries or {}, False, False
+        self.tried = threading.Event()
+
+    def _register(self, name, index, address):
+        self.tried.set()
+        self._answer()
+        self.entries.setdefault(name, {})[index] = address
+
+    def _deregister(self, name, index, address):
+        self.entries[name].pop(index)
+
+    def _query_all(self):
+        self._answer()
+        return self.entries
+
+    def _answer(self):
+        if self.is_away:
+            raise DiscoveryFailed("away")
+
+    def deregister_all(self):
+        self.entries.clear()
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_the_controller_is_found_as_given_then_by_the_back_end_then_in_the_model_directory(tmp_path):
+    (tmp_path / "controller_server_addr.txt").write_text("file:1")
+    registry = Registry({"controller": {0: "registry:1"}})
+    assert Presence("ps", 0, registry, "given:1", str(tmp_path)).find_controller() == "given:1"
+    by_registry = Presence("ps", 0, registry, "", str(tmp_path))
+    assert by_registry.find_controller() == "registry:1"
+    registry.is_away = True
+    assert by_registry.find_controller() == "file:1"
+    registry.is_away, registry.entries = False, {}
+    assert by_registry.find_controller() == "file:1"
+    with pytest.raises(PeerUnreachable, match="no controller is registered; is a controller running"):
+        Presence("ps", 0, registry, "", "").find_controller()
+    with pytest.raises(PeerUnreachable, match=r"no controller_server_addr.txt in /nowhere"):
+        Presence("ps", 0, None, "", "/nowhere").find_controller()
+
+
+def test_a_back_end_that_is_away_is_logged_once_and_entered_when_it_is_back(caplog, monkeypatch):
+    monkeypatch.setattr(presence, "_RETRY_S", 0.01)
+    registry = Registry()
+    registry.is_away = True
+    here = Presence("ps", 3, registry, "", "")
+    here.announce("me:1")
+    here.announce("me:1")
+    for _ in range(3):
+        registry.tried.clear()
+        assert registry.tried.wait(5)
+    registry.is_away = False
+    wait_until(lambda: registry.entries == {"ps": {3: "me:1"}})
+    here.stop()
+    assert registry.is_closed
+    assert sum("not registered yet" in record.message for record in caplog.records) == 1
+
+
+def test_a_stop_does_not_wait_for_a_back_end_that_is_away():
+    registry = Registry()
+    registry.is_away = True
+    here = Presence("ps", 3, registry, "", "")
+    here.announce("me:1")
+    assert registry.tried.wait(5)
+    here.stop()
+    assert not here._entering.is_alive()
+
+
+def test_another_process_in_the_same_place_is_refused_only_while_it_answers(monkeypatch):
+    registry = Registry({"controller": {0: "127.0.0.1:1"}})
+    here = Presence("controller", 0, registry, "", "")
+    here.check_alone("127.0.0.1:2")  # nobody listens at port 1
+    monkeypatch.setattr(presence.liveness, "probe", lambda asked: presence.liveness.Liveness(tuple(asked), ()))
+    here.check_alone("127.0.0.1:1")  # that is this one
+    with pytest.raises(IndexTaken, match=r"listens at 127.0.0.1:1"):
+        here.check_alone("127.0.0.1:2")
+    registry.is_away = True
+    here.check_alone("127.0.0.1:2")
