@@ -10,7 +10,9 @@ threads lookups and updates on two threads against one
 ready   seconds from the start of a process to the first update and lookup, with and without cached kernels
 
 TABLE_ROWS and TABLE_REPS change the sizes. Ids are splitmix64 of the row number; uniform batches draw rows evenly, Zipf
-batches by rank with exponent 1.05, hot ranks scattered over all rows. Updates take the distinct ids of a batch.
+batches by rank with exponent 1.05, hot ranks scattered over all rows. Updates take the distinct ids of a batch and note
+them in the set of touched keys; `_first_touch` with the set emptied before each pass, so that (uniform) nearly all of
+them are new to it, and `_untracked` without it.
 """
 
 import json
@@ -21,13 +23,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megalith.ps.table import EmbeddingTable
-from megalith.ps.touched import TouchedKeySet
+from megalith.ps.touched import DEFAULT_CAPACITY
 from megalith.wire.schema import Adagrad, Ftrl, Segment, TableConfig, Zeros
 
 ROWS = int(os.environ.get("TABLE_ROWS", os.environ.get("PEERS_ROWS", "10000000")))
@@ -73,12 +76,18 @@ def report(metric: str, unit: str, values: Sequence[float], higher: bool = True,
     print(json.dumps(line | {"load1": round(os.getloadavg()[0], 2)} | extra), flush=True)
 
 
-def rates(call: Callable[[Keys], object], batches: list[Keys], reps: int = REPS) -> list[float]:
-    """Millions of ids a second, for each pass over the batches after a short warm-up."""
-    for batch in batches[:4]:
+def rates(
+    call: Callable[[Keys], object],
+    batches: list[Keys],
+    reps: int = REPS,
+    before: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """Millions of ids a second, for each pass over the batches after a first one; `before` each pass is not timed."""
+    for batch in batches:
         call(batch)
     total, out = sum(batch.size for batch in batches), []
     for _ in range(reps):
+        before()
         start = time.perf_counter()
         for batch in batches:
             call(batch)
@@ -91,8 +100,8 @@ def rss_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def table_of(*segments: Segment, touched: TouchedKeySet | None = None) -> EmbeddingTable:
-    return EmbeddingTable(TableConfig("bench", segments), touched=touched)
+def table_of(*segments: Segment) -> EmbeddingTable:
+    return EmbeddingTable(TableConfig("bench", segments))
 
 
 def adagrad(dim: int) -> Segment:
@@ -138,11 +147,12 @@ def measure(label: str, segments: tuple[Segment, ...]) -> EmbeddingTable:
     grads *= np.arange(grads.size, dtype=np.float32).reshape(grads.shape) % 7 - 3
     for kind in ("uniform", "zipf"):
         report(f"lookup_{kind}{label}", "M ids/s", rates(lambda keys: table.lookup(keys, out), lookups(kind, ROWS)))
-        for tracking, touched in (("", TouchedKeySet()), ("_untracked", None)):
-            table._touched = touched  # the one table serves both: filling another takes longer than measuring
+        for tracking, capacity in (("", DEFAULT_CAPACITY), ("_first_touch", DEFAULT_CAPACITY), ("_untracked", 0)):
+            table.reconfigure(replace(table.config, touched_capacity=capacity))
             pushed = rates(
                 lambda keys: table.apply_gradients(keys, grads[: keys.size], req_time_s=1_700_000_000),
                 updates(kind, ROWS),
+                before=table.steal_touched if tracking == "_first_touch" else lambda: None,
             )
             report(f"update_{kind}{tracking}{label}", "M ids/s", pushed)
     return table

@@ -126,5 +126,7 @@ def test_touched_ids_and_those_forgotten_show_in_the_status(cluster, stub):
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), touched_capacity=100))
     cluster.push({"t": (np.arange(101), ones(101))})
     assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (101, 0)
-    cluster.push({"t": ([7], ones(1))})
+    cluster.push({"t": ([7], ones(1))})  # is in the set already
+    assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (101, 0)
+    cluster.push({"t": ([200], ones(1))})
     assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (1, 101)

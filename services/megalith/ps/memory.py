@@ -8,7 +8,7 @@ from megalith.wire.errors import InvalidSetting
 from megalith.wire.schema import TableConfig
 
 _FLOAT_BYTES = 4
-_MAX_ROWS = 2**32 - 2  # a slot of the index keeps row + 1 in 32 bits
+_MAX_ROWS = 2**31 - 2  # a slot of the index keeps row + 1 in 31 bits
 
 
 def addressable_rows(width: int) -> int:

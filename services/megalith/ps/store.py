@@ -212,17 +212,16 @@ class Store:
             routing = self._check_epoch(epoch)
             tables = [self._table(part.table) for part in gradients]
             variables = [self._known_variable(self._variables, part.name) for part in updates]
+        rates = []
         for part, table in zip(gradients, tables, strict=True):
             self._check_owned(routing, part.table, part.keys)
-            table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step)
+            rates.append(table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step))
             batch.check_distinct(part.keys, part.table)
         for update, variable in zip(updates, variables, strict=True):
             variable.check(update.kind, update.value, step)
         # Everything is known to be applicable; from here on nothing is refused.
-        for part, table in zip(gradients, tables, strict=True):
-            table.apply_gradients(
-                part.keys, part.gradients, part.learning_rates or None, req_time_s=req_time_s, step=step
-            )
+        for part, table, its_rates in zip(gradients, tables, rates, strict=True):
+            table.apply_checked(part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step)
         values = [
             variable.apply(update.kind, update.value, step) for update, variable in zip(updates, variables, strict=True)
         ]

@@ -10,6 +10,7 @@ from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter, admission_filter, readjusted
 from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, gather, scan, write
+from megalith.ps.kernels import touched as touch_bits
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.memory import addressable_rows, rows_within, slots_within
 from megalith.ps.row_layout import RowLayout
@@ -181,18 +182,26 @@ class EmbeddingTable:
         Absent keys that are admitted get a row first. Rates default to those of the optimizers at `step`.
         """
         rates = self.check_gradients(keys, grads, learning_rates, step)
-        keys, grads, nonfinite = self._writer.finite_only(keys, grads)
-        counts: I64 | None = None
+        return self.apply_checked(keys, grads, rates, req_time_s=req_time_s, step=step, dedup=dedup)
+
+    def apply_checked(
+        self, keys: I64, grads: F32, rates: F32, *, req_time_s: int = 0, step: int = 0, dedup: bool = False
+    ) -> WriteResult:
+        """`apply_gradients` for a caller that has passed `check_gradients` and got its rates there."""
+        nonfinite, counts = 0, None
+        if self.config.skip_nonfinite:
+            keys, grads, nonfinite = self._writer.finite_only(keys, grads)
         if dedup:
             keys, grads, counts = batch.sum_by_key(keys, grads, self.layout.dim)
             keys, grads, overflowed = self._writer.finite_only(keys, grads)
             counts, nonfinite = counts if not overflowed else None, nonfinite + overflowed
         times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
         action = actions.Update(self.layout.stages(rates), step)
-        result, applied = self._writer.write(action, keys, grads, times, admitted)
+        touched = self._touched  # once: `reconfigure` may put another in its place
+        result, changed = self._writer.write(action, keys, grads, times, admitted, track=touched is not None)
         for retriever in self.layout.retrievers:
             retriever.advance(step)
-        overflow = self._touch(applied)
+        overflow = self._touch(touched, changed)
         with self._writer.lock:
             self._writer.counts.nonfinite += nonfinite
         return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
@@ -221,18 +230,39 @@ class EmbeddingTable:
         times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
         inputs, outcome = np.empty((keys.size, 0), np.float32), np.empty(keys.size, np.uint8)
         action = actions.Reinitialize(self.layout.fills)
-        _, applied = self._writer.write(action, keys, inputs, times, EVERYTHING, outcome)
-        self._touch(applied)
+        touched = self._touched
+        _, changed = self._writer.write(
+            action, keys, inputs, times, EVERYTHING, outcome=outcome, track=touched is not None
+        )
+        self._touch(touched, changed)
         return _STATUS[outcome]
 
-    def _touch(self, keys: I64) -> int:
-        """Note that rows changed; how many changed ids were forgotten for it."""
-        touched = self._touched  # once: `reconfigure` may put another in its place
+    def steal_touched(self) -> I64:
+        """The ids whose rows changed since the last call, in order of their first change; none if none are tracked.
+
+        Rows read after it hold every change that it tells of, and changes that it does not tell of come with the next
+        call. The touched bit of a row says that its id is in the set: taken ids lose it under their partition's latch.
+        """
+        touched = self._touched
+        keys = np.empty(0, np.int64) if touched is None else touched.steal()
+        touch_bits.lift(self._index.arrays, keys)
+        return keys
+
+    def _touch(self, touched: TouchedKeySet | None, keys: I64) -> int:
+        """Put ids whose rows got the touched bit into the set; how many it forgot for that."""
         overflow = 0 if touched is None else touched.add(keys)
         if overflow:
-            with self._writer.lock:
-                self._writer.counts.touched_overflow += overflow
+            self._forget(overflow)
         return overflow
+
+    def _forget(self, overflow: int) -> None:
+        """Let every row be noted again, because the set dropped ids.
+
+        They are counted after that: who sees the count and then copies all rows misses no change.
+        """
+        touch_bits.lift_all(self._index.arrays)
+        with self._writer.lock:
+            self._writer.counts.touched_overflow += overflow
 
     def reconfigure(self, config: TableConfig) -> None:
         """Take new settings, such as rates or expiry, and keep the rows; the memory budget stays as it was made.
@@ -251,10 +281,9 @@ class EmbeddingTable:
     def _retrack(self, capacity: int) -> None:
         if self._touched is None or not capacity:
             self._touched = TouchedKeySet(capacity) if capacity else None
-            return
-        forgotten = self._touched.resize(capacity)
-        with self._writer.lock:
-            self._writer.counts.touched_overflow += forgotten
+            self._forget(0)
+        else:
+            self._forget(self._touched.resize(capacity))
 
     def check_layout(self, config: TableConfig) -> None:
         wanted = RowLayout(config).signature

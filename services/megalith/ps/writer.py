@@ -9,7 +9,7 @@ from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter
 from megalith.ps.expiry import Expiry
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import gather, write
+from megalith.ps.kernels import codes, gather, write
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
@@ -79,23 +79,34 @@ class Writer:
         return admitted
 
     def write(
-        self, action: Any, keys: I64, inputs: F32, times: I64, admitted: Bools, outcome: U8 | None = None
+        self,
+        action: Any,
+        keys: I64,
+        inputs: F32,
+        times: I64,
+        admitted: Bools,
+        *,
+        outcome: U8 | None = None,
+        track: bool = False,
     ) -> tuple[WriteResult, I64]:
-        """Act on every row, making room by expiry if there is none; what happened, and the keys that were written.
+        """Act on every row, making room by expiry if there is none; what happened, and which rows it touched.
 
-        A given `outcome` is filled with what became of each position, as codes of the write kernel.
+        A given `outcome` is filled with what became of each position, as codes of the write kernel. With `track` the
+        written rows get the touched bit, and the keys of those that did not have it are returned.
         """
         outcome = np.empty(keys.size, np.uint8) if outcome is None else outcome
+        notes = write.Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(1, np.int64))
         arrays = self._index.arrays, self._rows.arrays, self._layout.fills
-        if not write.write(*arrays, action, keys, inputs, times, admitted, outcome):
-            return WriteResult(), keys
+        if not write.write(*arrays, action, keys, inputs, times, admitted, notes):
+            return WriteResult(), codes.keys_of(notes.touched[: notes.tally[0]])
         refused = np.flatnonzero(outcome == write.REFUSED)
         if refused.size and self._make_room():
             again = np.empty(refused.size, np.uint8)
             late = times[refused] if times.size > 1 else times
-            write.write(*arrays, action, keys[refused], inputs[refused], late, EVERYTHING, again)
+            retry = write.Notes(again, notes.touched, notes.tally)
+            write.write(*arrays, action, keys[refused], inputs[refused], late, EVERYTHING, retry)
             outcome[refused] = again
-        return self._settle(outcome, keys)
+        return self._settle(outcome), codes.keys_of(notes.touched[: notes.tally[0]])
 
     def expire(self, now_s: int) -> int:
         """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""
@@ -113,8 +124,8 @@ class Writer:
             self._forced_expiry_s = now_s
         return self.expire(now_s) > 0
 
-    def _settle(self, outcome: U8, keys: I64) -> tuple[WriteResult, I64]:
-        """Count what became of the positions; the keys that were written."""
+    def _settle(self, outcome: U8) -> WriteResult:
+        """Count what became of the positions."""
         created, refused, barred = (
             int(np.count_nonzero(outcome == code)) for code in (write.CREATED, write.REFUSED, write.BARRED)
         )
@@ -122,5 +133,4 @@ class Writer:
             self.counts.created += created
             self.counts.refused += refused
             self.counts.barred += barred
-        written = keys[outcome <= write.CREATED] if refused or barred else keys
-        return WriteResult(created, refused, barred), written
+        return WriteResult(created, refused, barred)

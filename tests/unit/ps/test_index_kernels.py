@@ -152,11 +152,13 @@ def test_codes_zero_and_all_ones_are_ordinary() -> None:
 @given(keys_strategy | few_keys_strategy)
 def test_group_is_a_stable_sort_by_partition(keys: I64) -> None:
     sorted_codes, positions = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
-    bounds = np.empty(PARTITIONS + 1, np.int64)
-    grouping.group(keys, sorted_codes, positions, bounds)
+    bounds, inputs = np.empty(PARTITIONS + 1, np.int64), np.arange(3 * keys.size, dtype=np.float32).reshape(-1, 3)
+    ordered = np.empty_like(inputs)
+    grouping.group(keys, inputs, 0, keys.size, sorted_codes, positions, ordered, bounds)
     by_position = code_array(keys)
     order, counts = reference.group((by_position >> np.uint64(59)).astype(np.int64))
     np.testing.assert_array_equal(positions, order)
+    np.testing.assert_array_equal(ordered, inputs[order])
     np.testing.assert_array_equal(np.diff(bounds), counts)
     np.testing.assert_array_equal(sorted_codes, by_position[order])
 

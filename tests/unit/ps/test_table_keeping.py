@@ -47,13 +47,13 @@ def filtered() -> tuple[EmbeddingTable, EvenOnly, TouchedKeySet]:
 
 
 def test_an_id_that_is_not_admitted_reads_zeros_and_its_gradient_is_counted() -> None:
-    table, admission, touched = filtered()
+    table, admission, _ = filtered()
     keys = np.array([1, 2, 2, 3], np.int64)
     result = table.apply_gradients(keys, ones(keys), [1])
     assert (result.created, result.barred) == (1, 2)
     np.testing.assert_array_equal(table.lookup(np.arange(4)), [[0], [0], [-2], [0]])
     assert admission.asked == [([1, 2, 2, 3], [1, 1, 1, 1])]
-    assert touched.steal().tolist() == [2]
+    assert table.steal_touched().tolist() == [2]
 
 
 def test_the_filter_is_asked_for_absent_ids_only_and_with_dedup_once_each() -> None:
@@ -67,10 +67,10 @@ def test_the_filter_is_asked_for_absent_ids_only_and_with_dedup_once_each() -> N
 
 
 def test_reinitialize_asks_no_filter_and_touches() -> None:
-    table, admission, touched = filtered()
+    table, admission, _ = filtered()
     assert table.reinitialize(np.array([7], np.int64)).tolist() == [0]
     assert admission.asked == []
-    assert touched.steal().tolist() == [7]
+    assert table.steal_touched().tolist() == [7]
 
 
 def test_assign_does_not_touch_and_overflow_is_reported() -> None:
@@ -78,7 +78,7 @@ def test_assign_does_not_touch_and_overflow_is_reported() -> None:
     table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)), touched=touched)
     keys = np.arange(12)
     table.assign(keys, ones(keys))
-    assert touched.steal().size == 0
+    assert table.steal_touched().size == 0
     assert table.apply_gradients(keys, ones(keys)).touched_overflow == 11
     assert table.stats().touched_overflow == 11
 

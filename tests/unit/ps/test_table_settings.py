@@ -28,10 +28,10 @@ def push(table, keys=KEY):
 def test_the_configuration_alone_brings_filter_and_touched_keys():
     table = EmbeddingTable(config(admission=rule(1), touched_capacity=10))
     assert push(table).barred == 1
-    assert table.touched.steal().tolist() == []
+    assert table.steal_touched().tolist() == []
     assert push(table).created == 1
     assert table.stats().touched == 1
-    assert table.touched.steal().tolist() == [7]
+    assert table.steal_touched().tolist() == [7]
 
 
 def test_overflowing_touched_keys_are_reported_by_the_call_and_counted():
@@ -80,7 +80,7 @@ def test_touched_keys_survive_another_capacity_and_go_with_none():
     push(table, np.arange(4))
     table.reconfigure(config(touched_capacity=100))
     push(table, np.arange(3, 50))
-    assert sorted(table.touched.steal().tolist()) == list(range(50))
+    assert sorted(table.steal_touched().tolist()) == list(range(50))
     push(table, np.arange(50))
     table.reconfigure(config(touched_capacity=10))
     assert table.stats().touched_overflow == 44

@@ -6,9 +6,10 @@ import numpy as np
 from numba.extending import overload
 
 from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.codes import keys_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import Int, Rows
+from megalith.ps.kernels.layout import U64, Int, Rows
 from megalith.ps.kernels.segments import fill_segments, run_stages
 
 
@@ -38,61 +39,52 @@ class Reinitialize(NamedTuple):
 
 
 @kernel
-def update(action: Update, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32) -> None:
-    """Gradients are brought into the order of the rows first: an optimizer reads both side by side.
-
-    The copy stays in the first-level cache and costs 7 ns an id; it buys optimizers that know nothing of the order
-    and may overwrite what they got.
-    """
-    flat, block, width = inputs.reshape(-1), scratch.reshape(-1), inputs.shape[1]
-    for i in range(starts.size):
-        copy_floats(flat, positions[i] * width, block, i * width, width)
-    run_stages(action.stages, rows.values, starts, scratch[: starts.size], action.step)
+def update(action: Update, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+    run_stages(action.stages, rows.values, starts, inputs, action.step)
 
 
 @kernel
-def assign(action: Assign, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32) -> None:
+def assign(action: Assign, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
     flat, width = inputs.reshape(-1), action.width
     for i in range(starts.size):
         if starts[i] >= 0:
-            copy_floats(flat, positions[i] * width, rows.values, starts[i], width)
+            copy_floats(flat, i * width, rows.values, starts[i], width)
 
 
 @kernel
-def assign_add(
-    action: AssignAdd, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32
-) -> None:
+def assign_add(action: AssignAdd, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
     flat, width, values = inputs.reshape(-1), np.uint64(action.width), rows.values
     for i in range(starts.size):
         if starts[i] >= 0:
-            source, target = np.uint64(positions[i]) * width, np.uint64(starts[i])
+            source, target = np.uint64(i) * width, np.uint64(starts[i])
             for j in range(width):
                 values[target + j] += flat[source + j]
 
 
 @kernel
-def reinitialize(
-    action: Reinitialize, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32
-) -> None:
+def reinitialize(action: Reinitialize, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
     for i in range(starts.size):
         if starts[i] >= 0:
             copy_floats(rows.template, 0, rows.values, starts[i], rows.template.size)
-    fill_segments(action.fills, rows.values, starts, keys[positions])
+    fill_segments(action.fills, rows.values, starts, keys_of(codes))
 
 
 _KERNELS: dict[type, Any] = {Update: update, Assign: assign, AssignAdd: assign_add, Reinitialize: reinitialize}
 
 
-def perform(action: Any, rows: Rows, starts: I64, positions: I64, keys: I64, inputs: F32, scratch: F32) -> None:
-    """Do `action` to the rows at `starts`; -1 skips. Row i belongs to position positions[i] of keys and inputs."""
+def perform(action: Any, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+    """Do `action` to the rows at `starts`; -1 skips. Row i has the code codes[i] and takes inputs[i].
+
+    An action may overwrite the inputs.
+    """
     raise NotImplementedError  # kernels get the overload below
 
 
 @overload(perform)
-def _perform(action: Any, rows: Any, starts: Any, positions: Any, keys: Any, inputs: Any, scratch: Any) -> Any:
+def _perform(action: Any, rows: Any, starts: Any, codes: Any, inputs: Any) -> Any:
     act = _KERNELS[action.instance_class]
 
-    def run(action: Any, rows: Any, starts: Any, positions: Any, keys: Any, inputs: Any, scratch: Any) -> Any:
-        act(action, rows, starts, positions, keys, inputs, scratch)
+    def run(action: Any, rows: Any, starts: Any, codes: Any, inputs: Any) -> Any:
+        act(action, rows, starts, codes, inputs)
 
     return run

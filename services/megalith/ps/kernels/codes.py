@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from megalith.ps.kernels._jit import inlined
+from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITION_BITS, Int
+from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITION_BITS, U64, Int
 
 # Odd constants of two rounds of multiply and shift (Pelle Evensen's moremur), and their inverses modulo 2^64. Another
 # mixer than the one that routes ids to servers: a server sees only ids whose routing hash is in its range.
@@ -36,6 +36,14 @@ def key_of(code: np.uint64) -> Int:
     x ^= (x >> _SHIFT_2) ^ (x >> _SHIFT_2_TWICE)
     x *= _INVERSE_1
     return np.int64(x ^ (x >> _SHIFT_1))
+
+
+@kernel
+def keys_of(codes: U64) -> I64:
+    keys = np.empty(codes.size, np.int64)
+    for i in range(codes.size):
+        keys[i] = key_of(codes[i])
+    return keys
 
 
 @inlined

@@ -74,15 +74,16 @@ def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
             x = code_of(keys[begin + i])
             codes[i] = x
             homes[i] = home_of(parts, partition_of(x) * RECORD, x)
+        for i in range(count):
             prefetch(slots, 2 * homes[i])
         hits = 0
         for i in range(count):
             slot = find(slots, homes[i], codes[i])
             row = row_of(slots[2 * slot + 1]) if slots[2 * slot] == codes[i] else -1
             starts[i] = row * width
-            if row >= 0:
-                hits += 1
-                prefetch_row(values, row * width, dim)
+            hits += row >= 0
+        for i in range(count):
+            prefetch_row(values, max(0, starts[i]), dim)
         for i in range(count):
             if starts[i] >= 0:
                 copy_floats(values, starts[i], flat, (begin + i) * dim, dim)

@@ -1,26 +1,44 @@
-"""A batch in the order of its partitions, so that a writer works through them one after the other."""
+"""A part of a batch in the order of the partitions, so that a writer works through them one after the other."""
 
-from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.codes import code_of, partition_of
-from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import PARTITIONS, U64
+from megalith.ps.kernels.copying import copy_floats
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.kernels.layout import PARTITIONS, U64, Int
+
+_MOST, _LEAST, _FLOATS = 16384, 4096, 262144  # ids of a part, and the floats of its inputs: 1 MB
+
+
+@inlined
+def part_length(num_keys: Int, width: Int) -> Int:
+    """How many ids to group at once: all, or as many as keep their inputs in the cache.
+
+    Not fewer: a partition gets a thirty-second of them, and its blocks should be full.
+    """
+    return min(num_keys, max(_LEAST, min(_MOST, _FLOATS // max(1, width))))
 
 
 @kernel
-def group(keys: I64, codes: U64, positions: I64, bounds: I64) -> None:
-    """A stable counting sort by partition.
+def group(
+    keys: I64, inputs: F32, begin: Int, count: Int, codes: U64, positions: I64, ordered: F32, bounds: I64
+) -> None:
+    """A stable counting sort by partition of the `count` positions from `begin` on.
 
-    Partition p has the codes and positions of the batch in [bounds[p], bounds[p+1]); equal keys stay in their order.
+    Partition p has its codes, positions of the batch and inputs in [bounds[p], bounds[p+1]); equal keys stay in their
+    order. The inputs are brought into the same order, so that an action reads rows and inputs side by side and may
+    overwrite what it got.
     """
     bounds[:] = 0
-    for i in range(keys.size):
+    for i in range(begin, begin + count):
         bounds[partition_of(code_of(keys[i])) + 1] += 1
     for p in range(PARTITIONS):
         bounds[p + 1] += bounds[p]
     ends = bounds[:PARTITIONS].copy()
-    for i in range(keys.size):
+    source, target, width = inputs.reshape(-1), ordered.reshape(-1), inputs.shape[1]
+    for i in range(begin, begin + count):
         code = code_of(keys[i])
         p = partition_of(code)
         codes[ends[p]] = code
         positions[ends[p]] = i
+        copy_floats(source, i * width, target, ends[p] * width, width)
         ends[p] += 1

@@ -19,7 +19,9 @@ from megalith.ps.kernels.codes import home_of
 from megalith.ps.kernels.dtypes import I64
 from megalith.ps.kernels.layout import CAPACITY, FIRST, GROW_AT, GROWTH, PARTITIONS, RECORD, ROOM, SPILL, U64, USED, Int
 
-_ROW_MASK = np.uint64(0xFFFFFFFF)
+_ROW_MASK = np.uint64(0x7FFFFFFF)
+TOUCHED = np.uint64(0x80000000)
+_LOW = _ROW_MASK | TOUCHED
 _TIME_SHIFT = np.uint64(32)
 _ZERO = np.uint64(0)
 _1, _2, _4, _6, _8 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6), np.uint64(8)  # words of a line
@@ -39,6 +41,12 @@ def time_of(entry: np.uint64) -> Int:
 @inlined
 def entry_of(row: Int, time_s: Int) -> np.uint64:
     return (np.uint64(time_s) << _TIME_SHIFT) | np.uint64(row + 1)
+
+
+@inlined
+def renewed(entry: np.uint64, time_s: Int) -> np.uint64:
+    """The entry with another time."""
+    return (np.uint64(time_s) << _TIME_SHIFT) | (entry & _LOW)
 
 
 @inlined

@@ -3,10 +3,11 @@
 A slot of the index is two 64-bit words, four slots to a cache line:
 
     slots[2*i]     the key's code (codes.py, a bijection: the key itself is not stored)
-    slots[2*i+1]   last update, Unix seconds << 32 | row + 1        0 = the slot is free
+    slots[2*i+1]   last update, Unix seconds << 32 | touched << 31 | row + 1        0 = the slot is free
 
 Zero means free, so fresh pages of the operating system are an empty index. The time sits in the slot because every
-update has that cache line at hand; an array of times beside the rows would cost one more miss per id.
+update has that cache line at hand; an array of times beside the rows would cost one more miss per id. So does the
+touched bit: a row that has it is in the set of touched keys already, and an update need not look there.
 
 The index is cut into PARTITIONS by the top bits of the code. Each has a record of RECORD int64 in `parts`, one
 pair of cache lines, so that two threads at work in neighbouring partitions do not share a line.

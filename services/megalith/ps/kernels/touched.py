@@ -8,7 +8,12 @@ counts   [SIZE, HAS_ZERO]: how many are listed, and whether key 0, which no slot
 import numpy as np
 
 from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.codes import home_of
 from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.grouping import group
+from megalith.ps.kernels.index import TOUCHED, find, holds
+from megalith.ps.kernels.latch import enter, leave
+from megalith.ps.kernels.layout import BLOCK, CAPACITY, FIRST, PARTITIONS, RECORD, SPILL, Index
 from megalith.ps.kernels.mixing import mix
 from megalith.ps.kernels.prefetch import prefetch
 
@@ -74,3 +79,35 @@ def clear(slots: I64, listed: I64, counts: I64) -> None:
                 slots[slot] = 0
                 slot = (slot + np.uint64(1)) & mask
     counts[:] = 0
+
+
+@kernel
+def lift(index: Index, keys: I64) -> None:
+    """Take the touched bit from the rows of `keys`, as far as they exist."""
+    codes, positions = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
+    bounds, nothing = np.empty(PARTITIONS + 1, np.int64), np.empty((keys.size, 0), np.float32)
+    group(keys, nothing, 0, keys.size, codes, positions, nothing, bounds)
+    for partition in range(PARTITIONS):
+        record, end = partition * RECORD, bounds[partition + 1]
+        for begin in range(bounds[partition], end, BLOCK):
+            block = codes[begin : min(begin + BLOCK, end)]
+            enter(index.parts, record)
+            for code in block:
+                prefetch(index.slots, 2 * home_of(index.parts, record, code))
+            for code in block:
+                slot = find(index.slots, home_of(index.parts, record, code), code)
+                if holds(index.slots, slot, code):
+                    index.slots[2 * slot + 1] &= ~TOUCHED
+            leave(index.parts, record)
+
+
+@kernel
+def lift_all(index: Index) -> None:
+    """Take the touched bit from every row."""
+    for partition in range(PARTITIONS):
+        record = partition * RECORD
+        enter(index.parts, record)
+        first = index.parts[record + FIRST]
+        for slot in range(first, first + index.parts[record + CAPACITY] + SPILL):
+            index.slots[2 * slot + 1] &= ~TOUCHED
+        leave(index.parts, record)
