@@ -249,7 +249,7 @@ class Cluster:
     def _table(self, table: str) -> TableConfig:
         """A table's settings, when its rows do not tell what is needed; those made elsewhere are asked for once."""
         if table not in self._tables:
-            reply = self._servers.status_of(0)
+            reply = self._servers.status_of(0, self._timeout_s)
             self._tables |= {status.config.name: codec.table_from_proto(status.config) for status in reply.tables}
         if table not in self._tables:
             raise UnknownTable(f"the cluster has no table {table!r}; it has {sorted(self._tables)}")

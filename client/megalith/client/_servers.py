@@ -207,11 +207,22 @@ class Servers:
                 "send fewer ids per call, or raise max_message_bytes here and --max-message-bytes on the servers"
             )
 
-    def status_of(self, index: int) -> pb.GetPsStatusResponse:
-        """What one server holds."""
-        address = self.routing().addresses[index]
-        with translated(f"ps {index} at {address}"):
-            return self._stub(address).GetPsStatus(pb.GetPsStatusRequest(), timeout=_ATTEMPT_S)
+    def status_of(self, index: int, timeout_s: float) -> pb.GetPsStatusResponse:
+        """What one server holds; asked again, with a fresh map, while it is away."""
+        deadline = time.monotonic() + timeout_s
+
+        def attempt() -> pb.GetPsStatusResponse:
+            routing = self.routing()
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                with self._peer(routing, index):
+                    stub = self._stub(routing.addresses[index])
+                    return stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=min(_ATTEMPT_S, left_s))
+            except _retry.PASSING:
+                self.refresh(max(0.0, deadline - time.monotonic()))
+                raise
+
+        return _retry.until(timeout_s)(attempt)
 
     def close(self) -> None:
         with self._lock:
