@@ -381,7 +381,7 @@ class ShardFile(_message.Message):
     name: _builtins.str
     """Relative to the checkpoint directory."""
     kind: _builtins.str
-    """"table" or "variables"."""
+    """"table", "filter", "touched" or "variables"."""
     table: _builtins.str
     """Table name; empty for variables."""
     rows: _builtins.int

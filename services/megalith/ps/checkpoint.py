@@ -1,4 +1,4 @@
-"""A ps's part of a checkpoint: one Arrow file per table and one for its variables.
+"""A ps's part of a checkpoint: Arrow files for the rows, filter and touched keys of each table, one for its variables.
 
 Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s; its configuration is JSON
 in the schema's metadata under "megalith". Rows expired at the newest data time are left out. A ps restores the rows of
@@ -6,6 +6,7 @@ the buckets that it owns, whatever the number of servers that wrote them.
 """
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.ps import schema_json, variable_files
-from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps import filter_files, schema_json, variable_files
+from megalith.ps.counting_filter import CountingFilter
+from megalith.ps.filter_union import State, union_of
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.row_layout import RowLayout
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable_files import SavedVariable
@@ -26,6 +30,8 @@ from megalith.wire import routing
 from megalith.wire.errors import CheckpointDamaged
 from megalith.wire.schema import TableConfig
 
+logger = logging.getLogger(__name__)
+
 _ROWS_PER_SLICE = 65_536  # rows copied under the table's lock at once: about 10 ms at 128 bytes a row
 _META = b"megalith"
 
@@ -33,11 +39,12 @@ _META = b"megalith"
 def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
     """Write this server's tables and variables; returns what was written."""
     suffix = f"ps-{index:05}-of-{num_ps:05}-{save_id}.arrow"
-    # The number, not the readable part, keeps the files of two tables apart.
-    files = [
-        _write_table(table, directory, f"table-{number:04}-{_readable(table.config.name)}-{suffix}")
-        for number, table in enumerate(store.tables())
-    ]
+    files = []
+    for number, table in enumerate(store.tables()):
+        # The number, not the readable part, keeps the files of two tables apart.
+        end = f"{number:04}-{_readable(table.config.name)}-{suffix}"
+        files.append(_write_table(table, directory, f"table-{end}"))
+        files += _write_memory(table, store.buckets(), directory, end)
     files.append(variable_files.write(store.variables(), directory, f"variables-{suffix}"))
     return files
 
@@ -48,24 +55,72 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
     Every file is verified against the manifest before a row of it is used.
     """
     tables: dict[str, EmbeddingTable] = {}
+    filters: dict[str, list[State | None]] = {}
+    touched: list[tuple[str, I64, int]] = []
     saved: list[SavedVariable] = []
     for file in manifest.read(directory).files:
         manifest.verify(directory, file)
         with pa.memory_map(str(directory / file.name)) as source:
             reader = _open(source, file)
-            if file.kind == "table":
-                config: TableConfig = schema_json.from_json(json.loads(reader.schema.metadata[_META]))
-                table = tables.setdefault(config.name, EmbeddingTable(config))
-                for number in range(reader.num_record_batches):
-                    table.load(*_owned_rows(reader.get_batch(number), owners, index), table.layout.signature)
-            else:
-                saved += variable_files.read(reader)
+            match file.kind:
+                case "table":
+                    config: TableConfig = schema_json.from_json(json.loads(reader.schema.metadata[_META]))
+                    if config.name not in tables:
+                        tables[config.name] = EmbeddingTable(config)
+                    _load_rows(tables[config.name], RowLayout(config).signature, reader, owners, index)
+                case filter_files.FILTER:
+                    state = filter_files.read_filter(reader, file.name, owners == index)
+                    filters.setdefault(file.table, []).append(state)
+                case filter_files.TOUCHED:
+                    touched.append((file.table, *filter_files.read_touched(reader, owners == index)))
+                case "variables":
+                    saved += variable_files.read(reader)
+                case _:
+                    raise CheckpointDamaged(f"{file.name} is of unknown kind {file.kind!r}: written by a newer version")
+    for table in tables.values():
+        _restore_filter(table, filters.get(table.config.name))
+    for name, keys, forgotten in touched:
+        tables[name].restore_touched(keys, forgotten)
     variables = variable_files.owned(saved, owners, index)
     for table in tables.values():
         store.adopt(table=table)
     for variable in variables:
         store.adopt(variable=variable)
     return sum(len(table) for table in tables.values())
+
+
+def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: str) -> list[ShardFile]:
+    """Touched keys and filter of a table, as far as it has them.
+
+    They come after the rows: what was counted or touched meanwhile is in them, if not in the rows, so that no id has to
+    be seen more often after a restart than before.
+    """
+    name, files = table.config.name, []
+    if table.touched is not None:
+        forgotten = table.stats().touched_overflow
+        files.append(filter_files.write_touched(table.touched, forgotten, name, directory, f"touched-{end}"))
+    if isinstance(table.admission, CountingFilter):
+        files.append(filter_files.write_filter(table.admission, name, buckets, directory, f"filter-{end}"))
+    return files
+
+
+def _restore_filter(table: EmbeddingTable, states: list[State | None] | None) -> None:
+    """Give a table what its servers had counted; None are filters of servers whose buckets went elsewhere."""
+    if not isinstance(table.admission, CountingFilter):
+        return
+    if states is None:
+        raise CheckpointDamaged(f"the checkpoint has rows of table {table.config.name}, but not its admission filter")
+    concerned = [state for state in states if state is not None]
+    if concerned:
+        table.admission.restore(union_of(concerned))
+
+
+def _load_rows(table: EmbeddingTable, signature: str, reader: Any, owners: NDArray[np.uint16], index: int) -> None:
+    refused = 0
+    for number in range(reader.num_record_batches):
+        refused += table.load(*_owned_rows(reader.get_batch(number), owners, index), signature).refused
+    if refused:
+        logger.warning("memory budget too small for all rows table=%s refused=%d", table.config.name, refused)
 
 
 def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile:

@@ -112,16 +112,27 @@ class CountingFilter:
             self._counters[:] = 0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """A copy of all that `restore` needs, at one moment. Blocks without an id are left out of `cells`."""
+        """A copy of all that `restore` needs. Blocks without an id are left out of `cells`.
+
+        The lock is held for one block at a time, from the newest on: an id that moves to the head meanwhile is copied
+        in its old block at least.
+        """
+        ring, cells = self.layout.ring, self._cells.reshape(self.layout.ring, -1)
+        elements, copies = np.zeros(ring, np.int64), {}
         with self._lock:
-            blocks = np.flatnonzero(self._elements)
-            return {
-                "layout": np.array(self.layout, np.int64),
-                "counters": self._counters.copy(),
-                "elements": self._elements.copy(),
-                "blocks": blocks.astype(np.int64),
-                "cells": self._cells.reshape(self.layout.ring, -1)[blocks],
-            }
+            counters = self._counters.copy()
+        for block in (np.arange(ring)[::-1] + counters[kernels.HEAD] + 2) % ring:
+            with self._lock:
+                if self._elements[block]:
+                    elements[block], copies[int(block)] = self._elements[block], cells[block].copy()
+        blocks = sorted(copies)
+        return {
+            "layout": np.array(self.layout, np.int64),
+            "counters": counters,
+            "elements": elements,
+            "blocks": np.array(blocks, np.int64),
+            "cells": np.array([copies[block] for block in blocks], cells.dtype).reshape(-1, self.layout.num_cells),
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from a saved state; one that does not fit is refused and changes nothing."""

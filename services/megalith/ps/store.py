@@ -22,7 +22,7 @@ from megalith.wire.errors import (
     UnknownTable,
     UnknownVariable,
 )
-from megalith.wire.routing import Routing
+from megalith.wire.routing import NUM_BUCKETS, Routing
 from megalith.wire.schema import TableConfig, VariableConfig
 from megalith.wire.variable_parts import VariableShape
 
@@ -107,6 +107,13 @@ class Store:
                 f"variable {config.key} is of ps {owner}, not of ps {self._index}, at epoch {routing.epoch}; "
                 "refresh routing"
             )
+
+    def buckets(self) -> NDArray[np.bool_]:
+        """Which buckets this server owns; without a map it may be any."""
+        with self._lock:
+            if self._routing is None:
+                return np.ones(NUM_BUCKETS, np.bool_)
+            return np.asarray(self._routing.owners == self._index)
 
     # --- creation ---
 

@@ -248,6 +248,12 @@ class EmbeddingTable:
         touch_bits.lift(self._index.arrays, keys)
         return keys
 
+    def restore_touched(self, keys: I64, forgotten: int) -> None:
+        """Continue with the touched keys of a checkpoint, of which `forgotten` had been lost for lack of room."""
+        self._touch(self._touched, keys)
+        with self._writer.lock:
+            self._writer.counts.touched_overflow += forgotten
+
     def _touch(self, touched: TouchedKeySet | None, keys: I64) -> int:
         """Put ids whose rows got the touched bit into the set; how many it forgot for that."""
         overflow = 0 if touched is None else touched.add(keys)

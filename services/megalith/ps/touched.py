@@ -53,6 +53,11 @@ class TouchedKeySet:
                 touched.clear(self._slots, self._listed, self._counts)
             return keys
 
+    def held(self) -> I64:
+        """A copy of all keys; they stay."""
+        with self._lock:
+            return self._listed[: self._counts[touched.SIZE]].copy()
+
     def resize(self, capacity: int) -> int:
         """Hold up to `capacity` keys from now on; returns how many of those at hand were dropped for it."""
         if capacity < 1:

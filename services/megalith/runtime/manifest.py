@@ -3,6 +3,7 @@
 <model_dir>/checkpoint                        text: the newest checkpoint and all others, as the reference writes it
 <model_dir>/model.ckpt-120/manifest.json      written last: without it the folder is not a checkpoint
 <model_dir>/model.ckpt-120/table-0003-<table>-ps-00000-of-00002-<save id>.arrow
+<model_dir>/model.ckpt-120/filter-0003-..., touched-0003-...      of tables that have them
 <model_dir>/model.ckpt-120/variables-ps-00000-of-00002-<save id>.arrow
 """
 
@@ -22,7 +23,7 @@ STATE_FILE = "checkpoint"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One file of a checkpoint. `kind` is "table" or "variables"; `rows` counts rows or variables."""
+    """One file of a checkpoint. `kind` is "table", "filter", "touched" or "variables"; `rows` counts what is in it."""
 
     name: str
     kind: str

@@ -196,3 +196,47 @@ def admit_by_chance(
         else:
             # A count above T admits at any draw; cutting it keeps the product in 64 bits.
             out[i] = draw * threshold < (2**32 - 1) * min(counts[i], threshold + 1)
+
+
+@kernel
+def merge_block(source: Cells, target: Cells, layout: Layout) -> int:
+    """Put the cells of one filter's block into another filter's block; returns how many cells that filled.
+
+    A cell does not tell where the search for its id begins, so it stays where it is or moves up past taken cells: every
+    cell before it in its search is taken in the union too, and the search still comes by. Where it may now end earlier,
+    at a cell of equal signature, that one gets the higher count of the two: no id is counted lower than it was. A cell
+    that moves out of reach, or finds no place, belongs to a search that meets taken cells only: a plain filter admits
+    its id, a ring counts it anew in the next block.
+    """
+    filled = 0
+    for at in range(source.size):
+        cell = np.int64(source[at])
+        if cell == 0:
+            continue
+        near = at - 1
+        while near >= 0 and near > at - layout.max_steps and source[near] != 0:
+            raise_to(target, near, cell, layout)
+            near -= 1
+        last = min(target.size, at + layout.max_steps)
+        place = at
+        while place < last and target[place] != 0 and not raise_to(target, place, cell, layout):
+            place += 1
+        if place == last or target[place] != 0:
+            continue
+        target[place] = cell
+        filled += 1
+        near = place + 1
+        while near < min(target.size, place + layout.max_steps) and target[near] != 0:
+            raise_to(target, place, np.int64(target[near]), layout)
+            near += 1
+    return filled
+
+
+@kernel
+def raise_to(cells: Cells, at: int, other: np.int64, layout: Layout) -> bool:
+    """Give a cell the count of `other` if that is higher and the signatures are equal; whether they are."""
+    cell = np.int64(cells[at])
+    if cell == 0 or cell >> layout.count_bits != other >> layout.count_bits:
+        return False
+    cells[at] = max(cell, other)
+    return True
