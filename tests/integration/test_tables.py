@@ -8,8 +8,9 @@ from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import arrays
 from megalith.wire.channel import open_channel
-from megalith.wire.errors import NonFiniteValue
+from megalith.wire.errors import NonFiniteValue, TableConflict, UnknownTable
 from support.servers import Servers
+from support.waiting import wait_until
 
 DAY_S = 86400
 
@@ -130,3 +131,68 @@ def test_touched_ids_and_those_forgotten_show_in_the_status(cluster, stub):
     assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (101, 0)
     cluster.push({"t": ([200], ones(1))})
     assert (status(stub, "t").touched, status(stub, "t").touched_overflow) == (1, 101)
+
+
+def test_a_threshold_above_fifteen_is_kept_to(cluster, stub):
+    rule = AdmissionConfig(kind=FilterKind.SLIDING, default_threshold=1, threshold_by_slot={3: 20}, capacity=10_000)
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule))
+    rare, common = (3 << 48) + 7, 7
+    for _ in range(20):
+        cluster.push({"t": ([rare, common], ones(2))})
+    np.testing.assert_array_equal(cluster.pull({"t": [rare, common]}).rows["t"], [[0], [-19]])
+    cluster.push({"t": ([rare], ones(1))})
+    np.testing.assert_array_equal(cluster.pull({"t": [rare]}).rows["t"], [[-1]])
+    assert status(stub, "t").barred == 21
+
+
+def test_the_retention_floor_holds_back_expiry(cluster, stub):
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1, max_expire_share=0.25))
+    for day in range(4):
+        cluster.push({"t": (np.arange(25) + 100 * day, ones(25))}, req_time_s=(10 + day) * DAY_S)
+    cluster.push({"t": ([1000], ones(1))}, req_time_s=100 * DAY_S)
+    assert dict(stub.Expire(pb.ExpireRequest(), timeout=10).dropped) == {"t": 25}
+    left = cluster.pull({"t": [0, 100, 300, 1000]}).rows["t"]
+    np.testing.assert_array_equal(left, [[0], [-1], [-1], [-1]])
+
+
+def test_expired_rows_go_periodically_and_are_not_saved(tmp_path):
+    tables = [
+        TableConfig(name, (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1, expire_days_by_slot={1: 5})
+        for name in ("a", "b")
+    ]
+    ids, late = [1, (1 << 48) + 1], [2]
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(*tables)
+        cluster.push({"a": (ids, ones(2))}, req_time_s=10 * DAY_S)
+        cluster.push({"a": (late, ones(1))}, req_time_s=12 * DAY_S)
+        np.testing.assert_array_equal(cluster.pull({"a": ids}).rows["a"], [[-1], [-1]])  # it stays until it is dropped
+        cluster.controller.save()
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        servers.start_ps(0, expire_every_s=0.1)
+        cluster = servers.connect()
+        np.testing.assert_array_equal(cluster.pull({"a": ids + late}).rows["a"], [[0], [-1], [-1]])
+        cluster.push({"b": (ids, ones(2))}, req_time_s=10 * DAY_S)
+        cluster.push({"b": (late, ones(1))}, req_time_s=12 * DAY_S)
+        wait_until(lambda: not cluster.pull({"b": ids}).rows["b"][0].any(), 30)
+        np.testing.assert_array_equal(cluster.pull({"b": ids + late}).rows["b"], [[0], [-1], [-1]])
+
+
+def test_restored_rows_do_not_become_those_of_another_width_or_optimizer(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": ([7], ones(1, 2))})
+        cluster.controller.save()
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        for other in (Segment(3, Zeros(), Sgd(1.0)), Segment(2, Zeros(), Adam(1.0))):
+            with pytest.raises(TableConflict, match="table t exists with rows 2:sgd, asked for"):
+                cluster.create_tables(TableConfig("t", (other,)), TableConfig("new", (other,)))
+        np.testing.assert_array_equal(cluster.pull({"t": [7]}).rows["t"], [[-1, -1]])
+        with pytest.raises(UnknownTable):
+            cluster.pull({"new": [7]})

@@ -28,7 +28,8 @@
     |  |- NotInCluster           an index or count that does not fit the cluster
     |  |- ApplicationEnded       it ended, and otherwise than this call wants
     |  |- NotSupervised          nobody is there who could start a process
-    |  '- SequenceExpired        a push older than what the server remembers
+    |  |- SequenceExpired        a push older than what the server remembers
+    |  '- ReadOnlyTable          a table for serving takes no gradients; send them to the ps
     |- AccessDenied          not allowed, or not by this token
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
     |- Unavailable           not now; retry with backoff
@@ -225,6 +226,12 @@ class AccessDenied(MegalithError):
     """The caller may not do this; on the bulk lane, its token is not of this server's life."""
 
     code = "access_denied"
+
+
+class ReadOnlyTable(WrongPlace):
+    """A table for serving was asked for what only a training table does."""
+
+    code = "read_only_table"
 
 
 class StaleEpoch(MegalithError):

@@ -34,6 +34,15 @@ def check_time(time_s: int, table: str) -> int:
     return int(time_s)
 
 
+def check_times(times: NDArray[Any], count: int, table: str) -> I64:
+    """One time in Unix seconds for each of `count` rows."""
+    if check_keys(times, table).size != count:
+        raise ShapeMismatch(f"table {table}: {times.size} times for {count} rows")
+    for time_s in (times.min(), times.max()) if count else ():
+        check_time(int(time_s), table)
+    return times
+
+
 def check_distinct(keys: I64, table: str) -> None:
     """Refuse repeated keys where one row can have one value only."""
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)

@@ -20,6 +20,7 @@ from megalith.ps.counting_filter import CountingFilter
 from megalith.ps.filter_union import State, union_of
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.row_layout import RowLayout
+from megalith.ps.serving import ServingTable
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable_files import SavedVariable
@@ -87,6 +88,25 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
     for variable in variables:
         store.adopt(variable=variable)
     return sum(len(table) for table in tables.values())
+
+
+def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> dict[str, ServingTable]:
+    """All tables of a checkpoint, by name, as serving stores them; every file is verified first."""
+    tables: dict[str, ServingTable] = {}
+    for file in manifest.read(directory).files:
+        if file.kind != "table":
+            continue
+        manifest.verify(directory, file)
+        with pa.memory_map(str(directory / file.name)) as source:
+            reader = _open(source, file)
+            config: TableConfig = schema_json.from_json(json.loads(reader.schema.metadata[_META]))
+            if config.name not in tables:
+                tables[config.name] = ServingTable(config, skip_zero_embedding=skip_zero_embedding)
+            for number in range(reader.num_record_batches):
+                rows = reader.get_batch(number)
+                keys, times = (rows.column(name).to_numpy().astype(np.int64) for name in ("id", "updated_s"))
+                tables[config.name].upsert(keys, _matrix(rows.column("embedding")), times)
+    return tables
 
 
 def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: str) -> list[ShardFile]:

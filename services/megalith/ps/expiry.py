@@ -34,4 +34,5 @@ class Expiry:
                 # Rows overdue by more than the last allowed one go, and of its equals as many as are left over.
                 least_s = int(np.partition(late, late.size - allowed - 1)[late.size - allowed - 1])
                 ties = allowed - int(np.count_nonzero(late > least_s))
-        return int(scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, least_s, ties))
+        most = allowed if self._max_share < 1 else np.iinfo(np.int64).max
+        return int(scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, least_s, ties, most))

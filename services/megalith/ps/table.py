@@ -9,7 +9,7 @@ import numpy as np
 from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter, admission_filter, readjusted
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import actions, gather, scan, write
+from megalith.ps.kernels import actions, erase, gather, scan, write
 from megalith.ps.kernels import touched as touch_bits
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.memory import addressable_rows, rows_within, slots_within
@@ -18,7 +18,7 @@ from megalith.ps.rows import RowMemory
 from megalith.ps.table_stats import TableStats, WriteResult
 from megalith.ps.touched import TouchedKeySet
 from megalith.ps.writer import EVERYTHING, Writer
-from megalith.wire.errors import InvalidRequest, ShapeMismatch, TableConflict
+from megalith.wire.errors import InvalidRequest, TableConflict
 from megalith.wire.schema import TableConfig
 
 _STATUS = np.full(4, -1)  # of reinitialize, by outcome of the write
@@ -310,6 +310,11 @@ class EmbeddingTable:
         finally:
             scan.leave_all(self._index.arrays.parts)
 
+    def erase(self, keys: I64) -> int:
+        """Drop the rows of keys, whatever their age; how many there were. Their memory is used again."""
+        batch.check_keys(keys, self.config.name)
+        return int(erase.erase(self._index.arrays, self._rows.arrays, keys))
+
     def expire(self, now_s: int | None = None) -> int:
         """Drop the rows that are expired at data time `now_s` (default: `max_update_s`); how many were dropped."""
         return self._writer.expire(self.max_update_s if now_s is None else now_s)
@@ -345,12 +350,10 @@ class EmbeddingTable:
             raise TableConflict(f"table {name} has rows {self.layout.signature}, cannot load rows {signature}")
         batch.check_keys(keys, name)
         batch.check_floats(rows, keys.size, self.layout.width, name, "rows")
-        if batch.check_keys(times, name).size != keys.size:
-            raise ShapeMismatch(f"table {name}: {times.size} times for {keys.size} rows")
+        batch.check_times(times, keys.size, name)
         batch.check_distinct(keys, name)
         if keys.size == 0:
             return WriteResult()
-        for time_s in (int(times.min()), int(times.max())):
-            self._writer.note_time(time_s)
+        self._writer.note_time(int(times.max()))
         result, _ = self._writer.write(actions.Assign(self.layout.width), keys, rows, times, EVERYTHING)
         return result

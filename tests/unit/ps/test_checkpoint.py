@@ -206,3 +206,18 @@ def test_tables_with_odd_or_similar_names_get_files_of_their_own(tmp_path):
     (restored,) = restore(tmp_path / "c", 1)
     assert [table.config.name for table in restored.tables()] == names
     assert [table.dump().keys.tolist() for table in restored.tables()] == [[len(name)] for name in names]
+
+
+def test_golden_multi_type_hash_table_test_save_restore(tmp_path):
+    """A table that the model does not ask for does no harm; one that the checkpoint does not have starts empty."""
+    store = Store(0)
+    for name in ("old", "kept"):
+        table = EmbeddingTable(TableConfig(name, (Segment(1, optimizer=Sgd(1.0)),)))
+        table.assign(np.array([1]), np.ones((1, 1), np.float32))
+        store.adopt(table=table)
+    save([store], tmp_path / "c")
+    (restored,) = restore(tmp_path / "c", 1)
+    restored.route(routing.Routing(1, ("a",), routing.even_owners(1)), is_initialized=True)
+    restored.create_tables(1, [TableConfig(name, (Segment(1, optimizer=Sgd(1.0)),)) for name in ("kept", "new")])
+    rows, _ = restored.pull(1, [(name, np.array([1])) for name in ("kept", "new", "old")], [])
+    assert [row.tolist() for row in rows] == [[[1]], [[0]], [[1]]]

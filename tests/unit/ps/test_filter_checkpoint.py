@@ -112,7 +112,7 @@ def test_touched_keys_go_to_the_servers_of_their_buckets_and_what_was_forgotten_
     before[0].tables()[0].restore_touched(np.empty(0, np.int64), 17)
     save(before, tmp_path / "c")
     after = restore(tmp_path / "c", 3)
-    held = [store.tables()[0].touched.steal() for store in after]
+    held = [store.tables()[0].steal_touched() for store in after]
     for index, keys in enumerate(held):
         assert (routing.even_owners(3)[routing.buckets_of(keys)] == index).all()
     assert sorted(np.concatenate(held).tolist()) == sorted(expected)

@@ -263,3 +263,13 @@ def test_hash_table_ops_save_restore_with_hash_table_clear_logic() -> None:
     table.clear()
     table.load(piece.keys, piece.rows, piece.times)
     np.testing.assert_array_equal(table.lookup(ids(1, 2)), column(1, 0))
+
+
+def test_save_restore_embedding_hash_test_save_with_stop_early_and_save_with_offset() -> None:
+    """A walk may end after any slice, and one that goes on at its offset meets the rest."""
+    table, keys = sgd_table(), np.arange(100)
+    table.assign(keys, np.ones((100, 1), np.float32))
+    early = table.dump(limit=30)
+    assert early.keys.size == 30
+    rest = table.dump(limit=100, offset=early.offset)
+    assert sorted([*early.keys.tolist(), *rest.keys.tolist()]) == keys.tolist()

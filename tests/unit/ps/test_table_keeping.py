@@ -1,5 +1,7 @@
 """Which rows a table keeps: admission, expiry, retention, budget, dumps while it changes."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -213,3 +215,42 @@ def test_clear_gives_the_memory_back() -> None:
     assert table.max_update_s == 7
     table.assign(keys[:10], ones(keys[:10], 64))
     assert table.lookup(keys[:11]).sum() == 640
+
+
+def test_erasing_drops_the_named_rows_and_finds_all_others() -> None:
+    table, rng = make(), np.random.default_rng(4)
+    keys = rng.permutation(50_000).astype(np.int64)
+    table.assign(keys, keys.astype(np.float32)[:, None])
+    gone = rng.choice(keys, 30_000, replace=False)
+    assert table.erase(np.concatenate([gone, gone[:100], [-1]])) == gone.size
+    np.testing.assert_array_equal(table.contains(keys), ~np.isin(keys, gone))
+    left = keys[~np.isin(keys, gone)]
+    np.testing.assert_array_equal(table.lookup(left)[:, 0], left)
+    assert table.size == left.size == table.dump(limit=60_000).keys.size
+    table.assign(gone, gone.astype(np.float32)[:, None])
+    np.testing.assert_array_equal(table.lookup(keys)[:, 0], keys)
+
+
+def test_the_retention_floor_holds_while_others_add_overdue_rows() -> None:
+    """However many expired rows arrive between looking and dropping, one expiry takes its share of the rows it saw."""
+    table, stop = make(expire_days=1, max_expire_share=0.5), threading.Event()
+    keys = np.arange(20_000)
+    table.assign(keys, ones(keys), 10)
+
+    def add() -> None:
+        first = 100_000
+        while not stop.is_set() and first < 3_000_000:
+            more = np.arange(first, first + 2000)
+            table.assign(more, ones(more), 1)
+            first += 2000
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    try:
+        for _ in range(10):
+            before = table.size
+            dropped = table.expire(10 * DAY_S)
+            assert dropped <= (table.size + dropped) // 2 or dropped <= before // 2 + 1
+    finally:
+        stop.set()
+        adding.join()

@@ -8,16 +8,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from megalith.ps.counting_filter import CountingFilter
 from megalith.ps.kernels.dtypes import I64
 from megalith.ps.table import EmbeddingTable
-from megalith.wire.schema import Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import AdmissionConfig, Segment, Sgd, TableConfig, Zeros
 
 DURATION_S = float(os.environ.get("MEGALITH_STRESS_S", "2"))
 DAY_S = 86400
 DIM = 24
 NOW_S = 100 * DAY_S
 STABLE = np.arange(20_000, dtype=np.int64) * 31
-SHORT_LIVED_SLOT = 5
+SHORT_LIVED_SLOT, FILTERED_SLOT = 5, 6
 
 
 class Stress:
@@ -47,8 +48,17 @@ class Stress:
 
 @pytest.mark.timeout(120 + 2 * DURATION_S)
 def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
-    config = TableConfig("t", (Segment(DIM, Zeros(), Sgd()),), expire_days_by_slot={SHORT_LIVED_SLOT: 1})
+    config = TableConfig(
+        "t",
+        (Segment(DIM, Zeros(), Sgd()),),
+        expire_days_by_slot={SHORT_LIVED_SLOT: 1, FILTERED_SLOT: 1},
+        admission=AdmissionConfig(threshold_by_slot={FILTERED_SLOT: 1}, capacity=100_000),
+        touched_capacity=1 << 20,
+    )
     table = EmbeddingTable(config)
+    assert isinstance(table.admission, CountingFilter)
+    admission = table.admission
+    is_stolen, fresh = np.zeros(STABLE.size, np.bool_), [1 << 30, 0]
     table.assign(STABLE, np.zeros((STABLE.size, DIM), np.float32), NOW_S)
     updates, additions, visits = np.zeros(STABLE.size, np.int64), np.zeros(STABLE.size, np.int64), [0, 0, 0]
 
@@ -71,6 +81,16 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
     def come_and_go(rng: np.random.Generator) -> None:
         short_lived = rng.integers(0, 1 << 47, 2000) | SHORT_LIVED_SLOT << 48
         table.assign(short_lived, np.full((2000, DIM), 7, np.float32), NOW_S - DAY_S)
+        # New ids of a slot that is filtered: the first push counts them, the second gives rows to just those.
+        keys = (np.arange(fresh[0], fresh[0] + 200) * 7919) | FILTERED_SLOT << 48
+        fresh[0] += 200
+        first, second = (
+            table.apply_gradients(keys, np.full((200, DIM), -1, np.float32), [1], req_time_s=NOW_S - DAY_S)
+            for _ in range(2)
+        )
+        assert first.barred + first.created == 200
+        assert (second.created, second.barred) == (first.barred, 0)
+        fresh[1] += first.barred
         visits[0] += table.expire()
 
     def read(rng: np.random.Generator) -> None:
@@ -86,10 +106,21 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
             seen += np.count_nonzero(piece.keys >> 48 == 0)
         assert seen == STABLE.size, "a save misses no row that is there all the time"
         visits[2] += seen
+        assert admission.state()["counters"][0] >= 0
+        note(table.steal_touched())
+
+    def note(keys: I64) -> None:
+        stable = keys[keys >> 48 == 0]
+        is_stolen[stable // 31] = True
+        assert np.isin(keys >> 48, (0, FILTERED_SLOT)).all(), "what was assigned is not touched"
 
     Stress(DURATION_S).run(apply_gradients, assign_add, come_and_go, read)
     table.expire()
-    assert table.size == STABLE.size
+    note(table.steal_touched())
+    np.testing.assert_array_equal(is_stolen, updates > 0)
+    stats = table.stats()
+    assert (stats.touched_overflow, stats.barred, stats.refused) == (0, fresh[1], 0)
+    assert stats.created - stats.expired == table.size == STABLE.size
     np.testing.assert_array_equal(table.lookup(STABLE), np.repeat((updates + additions)[:, None], DIM, axis=1))
     assert min(visits) > 0
     assert updates.sum() > 0

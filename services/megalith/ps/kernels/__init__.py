@@ -1,10 +1,17 @@
-"""Compiled loops: arrays in, arrays out. Importing the package decides where compiled code is kept."""
+"""Compiled loops: arrays in, arrays out. Importing the package decides where compiled code is kept.
+
+They need the compiler. Latches and prefetches are machine instructions that Python has no words for, so
+NUMBA_DISABLE_JIT, which would run the functions as they stand here, is refused at once.
+"""
 
 import hashlib
 import os
 from pathlib import Path
 
 from numba.core import config
+
+if getattr(config, "DISABLE_JIT", 0):
+    raise ImportError("megalith.ps.kernels cannot run uncompiled; unset NUMBA_DISABLE_JIT")
 
 _HERE = Path(__file__).parent
 

@@ -28,7 +28,7 @@ from megalith.ps.kernels.layout import (
 )
 from megalith.ps.kernels.pool import give_rows
 
-CHUNK = 256  # rows of a dump per latch: at most 8 us for the threads that wait for it
+CHUNK = 256  # rows of a dump per latch: at most 8 us for the threads that wait for it; rows given back at once
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _TOP = np.uint64(64 - PARTITION_BITS)
@@ -113,16 +113,17 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
 
 
 @kernel
-def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int) -> Int:
+def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int, most: Int) -> Int:
     """Drop rows overdue by more than `least_s`, and `ties` of those overdue by exactly that; how many were dropped.
 
-    One pass per partition under its latch closes the gaps as it goes.
+    They are `most` at most, whatever came since `least_s` was found. One pass per partition under its latch closes the
+    gaps as it goes. Nothing is allocated under the latch: running out of memory there would leave it taken for ever.
     """
-    slots, parts, dropped = index.slots, index.parts, 0
+    slots, parts, dropped, freed = index.slots, index.parts, 0, np.empty(CHUNK, np.int64)
     for partition in range(PARTITIONS):
         record = partition * RECORD
         enter(parts, record)
-        freed, num_freed = np.empty(parts[record + USED], np.int64), 0
+        num_freed, before = 0, dropped
         free = parts[record + FIRST]
         for slot in range(free, free + parts[record + CAPACITY] + SPILL):
             code, entry = slots[2 * slot], slots[2 * slot + 1]
@@ -131,18 +132,21 @@ def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: I
             slots[2 * slot], slots[2 * slot + 1] = _ZERO, _ZERO
             late_s = overdue(expire_s, key_of(code), time_of(entry), now_s)
             is_tie = late_s == least_s and ties > 0
-            if late_s > least_s or is_tie:
+            if (late_s > least_s or is_tie) and dropped < most:
                 ties -= is_tie
                 freed[num_freed] = row_of(entry)
                 num_freed += 1
+                dropped += 1
+                if num_freed == CHUNK:
+                    give_rows(rows, freed)
+                    num_freed = 0
                 continue
             free = max(free, home_of(parts, record, code))
             slots[2 * free], slots[2 * free + 1] = code, entry
             free += 1
-        parts[record + USED] -= num_freed
+        parts[record + USED] -= dropped - before
         give_rows(rows, freed[:num_freed])
         leave(parts, record)
-        dropped += num_freed
     return dropped
 
 

@@ -1,0 +1,123 @@
+"""A table for serving: the compressed embedding of each id, and nothing to train it with."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from megalith.ps import batch
+from megalith.ps.compressor import RowCodec, zero_rows
+from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.table import EmbeddingTable
+from megalith.wire.errors import ReadOnlyTable
+from megalith.wire.schema import Segment, Sgd, TableConfig, Zeros
+
+_WORD = np.dtype(np.float32).itemsize
+
+
+class ServingTable:
+    """Rows of one to four bytes a float, as the compressors of the segments say. Any thread may call any method.
+
+    It is an embedding table whose rows are the bytes of the compressed ones, so that lookups run while others write,
+    a row is seen whole, and the table grows and gives memory back like any other; the bytes of a row are filled up to
+    whole words of four. All zero bytes decode to zeros with every compressor: that is what an absent id reads.
+
+    Update times are kept, unlike in the reference, where rows of a serving table look expired at once.
+    """
+
+    def __init__(self, config: TableConfig, *, skip_zero_embedding: bool = False) -> None:
+        """Of `config` the segments' widths and compressors, expiry and memory budget count.
+
+        With `skip_zero_embedding` a row of zeros is not stored, and drops the one there is: reading it is the same.
+        """
+        self.config = config
+        self.dim = config.dim
+        self._skips_zeros = skip_zero_embedding
+        self._codec = RowCodec([(segment.compressor, segment.dim) for segment in config.segments])
+        self._words = -(-self._codec.row_bytes // _WORD)
+        self._rows = EmbeddingTable(
+            TableConfig(
+                config.name,
+                (Segment(self._words, Zeros(), Sgd()),),
+                expire_days=config.expire_days,
+                expire_days_by_slot=config.expire_days_by_slot,
+                memory_budget_bytes=config.memory_budget_bytes,
+                max_expire_share=config.max_expire_share,
+                initial_capacity=config.initial_capacity,
+            )
+        )
+
+    def lookup(self, keys: I64) -> F32:
+        """The embeddings of keys, zeros for absent ones."""
+        words = self._rows.lookup(keys)
+        return self._codec.decode(np.ascontiguousarray(words.view(np.uint8)[:, : self._codec.row_bytes]))
+
+    def contains(self, keys: I64) -> Bools:
+        return self._rows.contains(keys)
+
+    def upsert(self, keys: I64, values: F32, times: I64 | None = None) -> int:
+        """Set rows to `values` [keys, dim], changed at `times` (Unix seconds, 0 if not given); how many were refused.
+
+        Keys are distinct. Only a table with a memory budget refuses, and only ids that it does not hold.
+        """
+        name = self.config.name
+        batch.check_keys(keys, name)
+        batch.check_floats(values, keys.size, self.dim, name, "values")
+        batch.check_finite(values, name, "values")
+        batch.check_distinct(keys, name)
+        if times is None:
+            times = np.zeros(keys.size, np.int64)
+        batch.check_times(times, keys.size, name)
+        if self._skips_zeros:
+            is_zero = zero_rows(values)
+            self._rows.erase(keys[is_zero])
+            keys, values, times = keys[~is_zero], values[~is_zero], times[~is_zero]
+        words = np.zeros((keys.size, self._words), np.float32)
+        words.view(np.uint8)[:, : self._codec.row_bytes] = self._codec.encode(values)
+        return self._rows.load(keys, words, times).refused
+
+    def erase(self, keys: I64) -> int:
+        """Drop rows; how many there were."""
+        return self._rows.erase(keys)
+
+    def expire(self, now_s: int | None = None) -> int:
+        """Drop the rows that are expired at data time `now_s` (default: the newest of any row); how many."""
+        return self._rows.expire(now_s)
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes, in whole words; the index takes about 23 more."""
+        return self._words * _WORD
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of index and rows."""
+        return self._rows.nbytes
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of looked-up ids that were found; 1 before the first."""
+        stats = self._rows.stats()
+        return stats.found / stats.looked_up if stats.looked_up else 1.0
+
+    # ------------------------------------------------------------------ what only a training table does
+
+    def apply_gradients(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("takes no gradients")
+
+    def assign_add(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("adds nothing to rows that are rounded")
+
+    def lookup_entry(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("keeps no optimizer state")
+
+    def dump(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("cannot be saved; the checkpoint is that of the parameter servers")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ReadOnlyTable(f"table {self.config.name} is for serving: it {reason}")
