@@ -303,7 +303,10 @@ class Formation:
     def _write_list(self) -> None:
         held = [self._known.get(self._index_by_shard.get(shard, -1), "") for shard in range(self._shape.num_ps)]
         if all(held):
-            self._ps_list.write(tuple(held))
+            try:
+                self._ps_list.write(tuple(held))
+            except OSError as error:
+                logger.warning("the choice of ps is not kept for the next controller: %s", error)
 
     # --- for people ---
 

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _SOCKET = "/opt/tmp/sock/consul.sock"
 _PORT = "2280"  # of the platform's agent; a stock one listens on 8500
 _TRIES = 5
+_CLOSE_S = 2.0  # for one request while closing: a process must not outlive its stop because of a hung agent
 _FORGET_S = 60.0  # Consul drops an instance whose check has been critical for this long; it allows no less
 
 
@@ -109,7 +110,8 @@ class ConsulDiscovery(Discovery):
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._keeper.join()
+        self._client.http.connections_timeout = _CLOSE_S
+        self._keeper.join(_CLOSE_S)
         with self._lock:
             own = dict(self._own)
         for (name, index), address in own.items():

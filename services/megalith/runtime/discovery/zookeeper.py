@@ -25,6 +25,7 @@ STALE_S = 9 * 7 * 24 * 3600.0  # nine weeks: what is older and empty was left be
 
 _PORT = 2181
 _TRIES = 3
+_CLOSE_S = 2.0  # for a request under way; with the client it ends for good
 _PROMPT_RETRY_S = 5.0  # after a repair that failed
 _GIVE_UP_TIMEOUTS = 3  # session time-outs without a connection before a new session is begun
 
@@ -116,9 +117,10 @@ class ZooKeeperDiscovery(Discovery):
         self._stopping.set()
         self._wake.set()
         self._is_connected.set()  # who waits for a connection learns that there will be none
-        self._keeper.join()
+        self._keeper.join(_CLOSE_S)
         self._client.stop()
         self._client.close()
+        self._keeper.join(_CLOSE_S)
 
     def deregister_all(self) -> None:
         with self._lock:
