@@ -79,8 +79,8 @@ class Project:
         docker("kill", self._container(service))
 
     def states(self):
-        """`docker inspect` of each container, by service; the dead ones too."""
-        ids = self.compose("ps", "--all", "--quiet").split()
+        """`docker inspect` of each container of ours, by service; the dead ones too. ZooKeeper is somebody else's."""
+        ids = self.compose("ps", "--all", "--quiet", *SERVICES).split()
         described = json.loads(docker("inspect", *ids)) if ids else []
         return {about["Config"]["Labels"]["com.docker.compose.service"]: about for about in described}
 
@@ -107,8 +107,16 @@ class Project:
         assert status == 0, error
         return json.loads(out)
 
+    def registered(self):
+        """Who is listed in ZooKeeper, as a container of ours sees it."""
+        look = (
+            "from kazoo.client import KazooClient; client = KazooClient('zookeeper:2181'); client.start(); "
+            "print(*client.get_children('/monolith/demo') if client.exists('/monolith/demo') else ()); client.stop()"
+        )
+        return set(self.compose("exec", "-T", "controller", "python", "-c", look).split())
+
     def wait_until_exited(self, timeout_s):
-        docker("wait", *self.compose("ps", "--all", "--quiet").split(), timeout_s=timeout_s)
+        docker("wait", *self.compose("ps", "--all", "--quiet", *SERVICES).split(), timeout_s=timeout_s)
 
     def wait_for_steps(self, more=20, timeout_s=60):
         start = self.job.training_status()
@@ -263,6 +271,26 @@ def test_a_crashed_ps_is_restarted_by_the_engine(project):
     project.wait_until_whole()
     project.wait_for_steps()
     assert project.states()["ps-0"]["RestartCount"] == 1
+
+
+MEMBERS = {"controller.0", "ps.0", "ps.1", "worker.0", "worker.1"}
+
+
+def test_everyone_is_listed_in_zookeeper(project):
+    wait_until(lambda: project.registered() == MEMBERS, 30, f"{MEMBERS} are listed")
+
+
+def test_a_killed_zookeeper_stops_nobody_and_everyone_is_listed_in_the_next_one(project):
+    epoch = project.job.status().epoch
+    project.kill("zookeeper")
+    project.wait_for_steps(50)
+    project.up()  # with nothing in it: the old one's data went with its container's memory
+    project.kill("worker-1")
+    project.wait_until_lost("worker-1")
+    project.up()
+    project.wait_until_whole(timeout_s=90)
+    wait_until(lambda: project.registered() == MEMBERS, 90, f"{MEMBERS} are listed again")
+    assert project.job.status().epoch == epoch
 
 
 def test_stop_drains_every_service_within_10_seconds_and_down_leaves_only_the_volume(project):
