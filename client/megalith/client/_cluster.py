@@ -15,7 +15,7 @@ from megalith.client._background import Background
 from megalith.client._controller import Controller, FindController
 from megalith.client._feature import Feature
 from megalith.client._feature_set import FeatureSet
-from megalith.client._ids import Ids
+from megalith.client._ids import Ids, RecentIds
 from megalith.client._layout import Layout
 from megalith.client._plans import PullPlan, PushPlan
 from megalith.client._servers import Servers
@@ -99,7 +99,7 @@ class Cluster:
         self.controller = controller
         self._servers, self._timeout_s = servers, timeout_s
         self._row_dtype, self._gradient_dtype = row_dtype, gradient_dtype
-        self._background = Background(max_inflight)
+        self._background, self._recent = Background(max_inflight), RecentIds()
         self._client_id, self._incarnation = secrets.token_hex(8), secrets.randbits(64)
         self._push_lock = threading.Lock()
         self._sequences: dict[int, int] = {}
@@ -165,7 +165,9 @@ class Cluster:
         An id that no push has touched reads zeros. Duplicate ids give equal rows.
         """
         names = list(variables)
-        plan = PullPlan(self._servers.routing(), tables or {}, self._variables.keys(names), self._row_dtype)
+        plan = PullPlan(
+            self._servers.routing(), tables or {}, self._variables.keys(names), self._recent, self._row_dtype
+        )
         replies = self._servers.exchange(plan.calls, self._timeout_s)
         return Pulled(plan.rows(self._table), self._variables.joined(names, plan.variables(replies)))
 
@@ -205,7 +207,7 @@ class Cluster:
         step
             Global step, for learning-rate schedules and optimizers that count steps.
         """
-        plan = PushPlan(self._servers.routing(), self._table, self._gradient_dtype)
+        plan = PushPlan(self._servers.routing(), self._table, self._recent, self._gradient_dtype)
         for table, (ids, values) in (gradients or {}).items():
             plan.add_gradients(table, ids, values, (learning_rates or {}).get(table, ()))
         plan.add_updates(self._variables.updates(variables or {}, add or {}, assign or {}))

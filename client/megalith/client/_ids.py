@@ -6,6 +6,8 @@ from numpy.typing import ArrayLike, NDArray
 from megalith.client._partition import Partition, checked_ids
 from megalith.wire.routing import Routing
 
+_RECENT = 3  # batches of a table: with pulls two ahead, a push is for the third last
+
 
 class Ids:
     """Ids of one table, for a pull and the push after it: the search for distinct ones is done once.
@@ -35,12 +37,30 @@ class Ids:
     def partition(self, routing: Routing) -> Partition:
         """Split by the servers of a map; kept for the next call with the same owners."""
         routed = self._routed  # one read: another thread may replace it
-        if routed is None or not np.array_equal(routed[0].owners, routing.owners):
+        if routed is None or (routed[0] is not routing and not np.array_equal(routed[0].owners, routing.owners)):
             routed = routing, Partition.of(self._values, routing, is_distinct=self._is_distinct)
             self._routed = routed
         return routed[1]
 
 
-def partition_of(table: str, ids: "ArrayLike | Ids", routing: Routing) -> Partition:
-    """The partition of ids given in either form."""
-    return ids.partition(routing) if isinstance(ids, Ids) else Partition.of(checked_ids(table, ids), routing)
+class RecentIds:
+    """The last batches of each table: the push after a pull, as a rule, has its ids, and need not search them again.
+
+    Plain arrays are recognised by their contents, compared with a copy: 0.03 ms for 39,000 ids, against 0.5 for the
+    search. Any number of threads may ask: an entry is replaced as a whole, and a lost one is made again.
+    """
+
+    def __init__(self) -> None:
+        self._by_table: dict[str, tuple[Ids, ...]] = {}
+
+    def partition(self, table: str, ids: ArrayLike | Ids, routing: Routing) -> Partition:
+        """The partition of ids given in either form."""
+        if isinstance(ids, Ids):
+            return ids.partition(routing)
+        values = checked_ids(table, ids)
+        known = self._by_table.get(table, ())
+        found = next((recent for recent in known if np.array_equal(recent.values, values)), None)
+        if found is None:
+            found = Ids(values.copy())
+            self._by_table[table] = (found, *known[: _RECENT - 1])
+        return found.partition(routing)

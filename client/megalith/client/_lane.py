@@ -104,6 +104,7 @@ class LaneCall:
     def __init__(self, lane: Lane, sock: socket.socket, call: DataCall, deadline: float) -> None:
         self._lane, self._sock, self._call, self._deadline = lane, sock, call, deadline
         self._is_open = True
+        self._timeout_s = 0.0
 
     def send(self) -> None:
         message, body = self._call.message, self._call.body()
@@ -114,11 +115,14 @@ class LaneCall:
         else:
             head.push.CopyFrom(message)
         frames.set_timeout(self._sock, left_s)
+        self._timeout_s = left_s
         frames.send(self._sock, head.SerializeToString(), body)
 
     def finish(self) -> Reply:
         try:
-            frames.set_timeout(self._sock, self._left_s())
+            left_s = self._left_s()
+            if left_s < 0.99 * self._timeout_s:  # else the option that is set is near enough
+                frames.set_timeout(self._sock, left_s)
             reply = _receive_reply(self._sock, self._call)
         except _Refused as refused:  # a whole reply: the connection is sound
             self._release()

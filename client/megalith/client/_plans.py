@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._data_call import DataCall
-from megalith.client._ids import Ids, partition_of
+from megalith.client._ids import Ids, RecentIds
 from megalith.client._partition import Partition, checked_gradients
 from megalith.protos import common_pb2
 from megalith.protos import parameter_server_pb2 as pb
@@ -31,10 +31,11 @@ class PullPlan:
         routing: Routing,
         tables: Mapping[str, ArrayLike | Ids],
         variables: Iterable[tuple[int, str]],
+        recent: RecentIds,
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
         self._dtype = dtype
-        self._partitions = {table: partition_of(table, ids, routing) for table, ids in tables.items()}
+        self._partitions = {table: recent.partition(table, ids, routing) for table, ids in tables.items()}
         self._received: dict[str, NDArray[Any]] = {}
         self._parts: dict[int, list[tuple[str, slice]]] = {}
         names: dict[int, list[str]] = {}
@@ -92,16 +93,20 @@ class PushPlan:
     """One call for each server concerned; keys and gradients are slices of one matrix for each table."""
 
     def __init__(
-        self, routing: Routing, config_of: Callable[[str], TableConfig], dtype: np.dtype[Any] = arrays.VALUE
+        self,
+        routing: Routing,
+        config_of: Callable[[str], TableConfig],
+        recent: RecentIds,
+        dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
-        self._routing, self._config_of, self._dtype = routing, config_of, dtype
+        self._routing, self._config_of, self._recent, self._dtype = routing, config_of, recent, dtype
         self._messages: dict[int, pb.PushRequest] = {}
         self._keys: dict[int, list[NDArray[np.int64]]] = {}
         self._gradients: dict[int, list[NDArray[Any]]] = {}
 
     def add_gradients(self, table: str, ids: ArrayLike | Ids, gradients: ArrayLike, rates: tuple[float, ...]) -> None:
         """Gradients of one table, summed by id."""
-        partition = partition_of(table, ids, self._routing)
+        partition = self._recent.partition(table, ids, self._routing)
         values = self._encoded(table, partition, gradients)
         for index, part in partition.parts():
             message = pb.TableGradients(table=table, learning_rates=rates, dtype=_TAGS[self._dtype])
