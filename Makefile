@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check docs bench bench-table images up down clean
+.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check docs bench bench-table bench-cluster images up down clean
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ bench: $(VENV)/.installed-test ## Run the benchmarks; prints JSON lines
 
 bench-table: $(VENV)/.installed-test ## Speed and memory of an embedding table; prints JSON lines
 	@$(BIN)/python tests/benchmarks/table.py
+
+bench-cluster: $(VENV)/.installed-test ## Pull, push and training against a cluster of processes; prints JSON lines
+	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/cluster.py
 
 images: ## Build the container image
 	@docker compose -f deploy/docker-compose.yml build

@@ -148,12 +148,46 @@ def bench_latency(count=2000):
             w2.report("megalith", f"idle_pull_1000_p{percentile}", "ms", [value], higher=False, ps=1)
 
 
-BENCHMARKS = {"w2": bench_w2, "lanes": bench_lanes, "clients": bench_clients, "latency": bench_latency}
+def bench_training(examples=1_500_000, batch_size=8192):
+    """The demo with one worker: one call after the other, and with overlapping steps."""
+    for peer, settings in (
+        ("megalith_synchronous", {"staleness": 0, "prefetch_batches": 0}),
+        ("megalith", {}),
+    ):
+        rate, auc = trained(examples, batch_size, **settings)
+        conditions = {"task": "clicks", "ps": 2, "workers": 1, "batch_size": batch_size, "auc": round(auc, 5)}
+        w2.report(peer, "training", "examples/s", [rate], **conditions)
+
+
+def trained(examples, batch_size, **settings):
+    """(examples per second between the first and the last step seen, AUC)."""
+    with tempfile.TemporaryDirectory() as directory, Processes(Path(directory)) as processes:
+        processes.start_controller(num_ps=2, num_workers=1, stay_up=True)
+        for index in range(2):
+            processes.start_member("ps", index)
+        processes.start_member("worker", 0, batch_size=batch_size, num_examples=examples, **settings)
+        job, seen = processes.job(), []
+        while not (status := job.status()).results:
+            done = sum(member.examples for member in status.members)
+            if done and (not seen or done > seen[-1][1]):
+                seen.append((time.perf_counter(), done))
+            time.sleep(0.02)
+        (first_s, first), (last_s, last) = seen[len(seen) // 10], seen[-1]
+        return (last - first) / (last_s - first_s), status.results["auc"]
+
+
+BENCHMARKS = {
+    "w2": bench_w2,
+    "lanes": bench_lanes,
+    "clients": bench_clients,
+    "latency": bench_latency,
+    "training": bench_training,
+}
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", choices=[[], *BENCHMARKS], default=[])
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], default=[])
     for name in parser.parse_args().names or BENCHMARKS:
         BENCHMARKS[name]()
 

@@ -28,12 +28,12 @@ class Background:
     def push(self, call: Callable[[], R]) -> "Future[R]":
         return self._submit("push", 1, call)
 
-    def close(self) -> None:
-        """Give up what has not begun, and wait for what has."""
+    def close(self, wait: bool) -> None:
+        """Give up what has not begun, and perhaps wait for what has."""
         with self._lock:
             pools = list(self._pools.values())
         for pool in pools:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def _submit(self, kind: str, threads: int, call: Callable[[], R]) -> "Future[R]":
         self._room.acquire()

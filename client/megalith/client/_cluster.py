@@ -114,9 +114,9 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Wait for calls under way in the background, give up those that have not begun, and disconnect."""
-        self._background.close()
+    def close(self, *, wait: bool = True) -> None:
+        """Give up background calls that have not begun, wait for those under way unless told not to, and disconnect."""
+        self._background.close(wait)
         self._servers.close()
         self.controller.close()
 

@@ -53,6 +53,21 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapSettings:
+    """How far the steps of a worker overlap."""
+
+    staleness: int = setting(
+        "Own steps whose pushes a pull may miss; 1 pulls ahead, 2 also pushes behind, 0 = synchronous.", 2
+    )
+    prefetch_batches: int = setting("Batches drawn ahead by a thread of their own; 0 = none.", 2)
+
+    def __post_init__(self) -> None:
+        for name in ("staleness", "prefetch_batches"):
+            if getattr(self, name) < 0:
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """Run a worker: trains a task against the cluster; worker 0 is the chief and creates tables."""
 
@@ -60,6 +75,7 @@ class WorkerConfig:
     step_timeout_s: float = setting(
         "Seconds that a step may wait for servers that are away before the worker fails.", 600.0
     )
+    overlap: OverlapSettings = field(default_factory=OverlapSettings)
     retries: RetrySettings = field(default_factory=RetrySettings)
     task: TaskSettings = field(default_factory=TaskSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

@@ -64,6 +64,7 @@ class WorkerServer:
             config.index,
             announce=self._member.report_now,
             retries=config.retries,
+            overlap=config.overlap,
             max_steps=config.task.max_steps,
         )
 
@@ -80,7 +81,7 @@ class WorkerServer:
         self._view.stop()
         self._rpc.stop(grace_s)
         self._member.stop()
-        self._cluster.close()
+        self._cluster.close(wait=False)  # a call may be waiting for a lost ps
         self._presence.stop()
 
     def _begin(self, welcome: coordination_pb2.Welcome) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.client import Cluster, VariableConfig
-from megalith.worker.config import RetrySettings
+from megalith.client import Cluster, Pulled, VariableConfig
+from megalith.worker.config import OverlapSettings, RetrySettings
 from megalith.worker.failover import Failover
 from megalith.worker.gate import BarrierCallback, Gate
+from megalith.worker.pipeline import Pipeline, Stepped, share
 from megalith.worker.progress import Progress
 from megalith.worker.sync import wait_for_others
 from megalith.worker.task import Ids, Rows, Task, Variables
@@ -35,6 +36,7 @@ class Training:
         index: int,
         announce: Callable[[], None],
         retries: RetrySettings,
+        overlap: OverlapSettings,
         max_steps: int = 0,
     ) -> None:
         self._task, self._cluster, self._view, self._progress = task, cluster, view, progress
@@ -44,7 +46,7 @@ class Training:
             view,
             progress,
             announce,
-            drain=lambda: None,  # a step ends with its push answered
+            drain=self._drain,
             callbacks=(on_barrier,) if on_barrier else (),
         )
         self._failover = Failover(
@@ -55,7 +57,8 @@ class Training:
             on_failover=progress.failed_over,
         )
         self._chief_timeout_s = retries.chief_timeout_s
-        self._names = [variable.name for variable in task.variables]
+        self._overlap = overlap
+        self._pipeline: Pipeline | None = None
         self._last_variables: Mapping[str, NDArray[Any]] = {}
         self._last_step = 0
 
@@ -87,9 +90,29 @@ class Training:
         self._progress.set(position=position, total_batches=total or 0, has_begun=True)
         logger.info("training position=%d of %s", position, "endless" if total is None else total)
         self._last_step = max(self._last_step, self._view.state.global_step)
-        while (total is None or position < total) and self._has_steps_left() and self._gate.may_step():
-            self._failover.run(partial(self._step, self._index + position * num_workers))
-            position += 1
+        numbers = share(total, self._index, num_workers)
+        settings = self._overlap
+        pipeline = Pipeline(
+            self._task, self._cluster, numbers, settings.staleness, settings.prefetch_batches, self._on_step
+        )
+        pipeline.begin(position)
+        self._pipeline = pipeline
+        try:
+            while self._goes_on(pipeline, numbers):
+                self._failover.run(partial(pipeline.step, self._taught))
+        finally:
+            pipeline.close()
+
+    def _goes_on(self, pipeline: Pipeline, numbers: Callable[[int], int | None]) -> bool:
+        """Whether there is a step to take; at the end of the share, once all pushes are answered."""
+        if not self._gate.may_step():
+            pipeline.drain()
+            return False
+        under_way = pipeline.is_begun_to - pipeline.position
+        is_last = self._max_steps and self._last_step + under_way >= self._max_steps
+        if under_way and (is_last or numbers(pipeline.is_begun_to) is None):
+            pipeline.drain()
+        return numbers(pipeline.is_begun_to) is not None and self._has_steps_left()
 
     def finish(self, num_workers: int) -> None:
         """After the share: the chief waits for the others and evaluates; then this worker is finished."""
@@ -110,20 +133,25 @@ class Training:
         total = self._task.num_batches()
         return max(0, -(-(total - self._index) // num_workers)) if total else None
 
-    def _step(self, number: int) -> None:
-        batch = self._task.batch(number)
-        ids = self._task.ids(batch)
-        pulled = self._cluster.pull(ids, self._names)
+    def _taught(self, pulled: Pulled, batch: Any) -> tuple[float, dict[str, Any]]:
+        """The loss of a batch, and what to push."""
         self._last_variables = pulled.variables
-        taught = self._task.gradients(batch, pulled.rows, pulled.variables)
-        added = self._cluster.push(
-            {table: (ids[table], gradients) for table, gradients in taught.rows.items()},
-            variables=taught.variables,
-            add={GLOBAL_STEP: np.array(1, np.int64)},
-            step=self._last_step,
-        )
-        self._last_step = int(added[GLOBAL_STEP])
-        self._progress.step_done(self._last_step, self._task.num_examples(batch), taught.loss)
+        taught, ids = self._task.gradients(batch, pulled.rows, pulled.variables), self._task.ids(batch)
+        return taught.loss, {
+            "gradients": {table: (ids[table], gradients) for table, gradients in taught.rows.items()},
+            "variables": taught.variables,
+            "add": {GLOBAL_STEP: np.array(1, np.int64)},
+            "step": self._last_step,
+        }
+
+    def _on_step(self, step: Stepped) -> None:
+        self._last_step = int(step.added[GLOBAL_STEP])
+        self._progress.step_done(self._last_step, step.num_examples, step.loss)
+
+    def _drain(self) -> None:
+        """Before this worker is blocked at a barrier, everything that it computed has been applied."""
+        if self._pipeline is not None:
+            self._pipeline.drain()
 
     def _read(self, ids: Ids, variables: Sequence[str]) -> tuple[Rows, Variables]:
         pulled = self._cluster.pull(ids, variables)

@@ -1,0 +1,191 @@
+"""Steps that overlap: the batch after next is drawn, the next one's rows are pulled and the last one's gradients are
+pushed while this one is computed. How far that goes is bounded, and 0 is one call after the other.
+"""  # noqa: D205  # the first sentence is the contract
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from megalith.client import Cluster, Pulled
+from megalith.wire.errors import InvalidRequest
+from megalith.worker.failover import RETRIABLE
+from megalith.worker.task import Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step whose push was answered."""
+
+    num_examples: int
+    loss: float
+    added: dict[str, NDArray[Any]]
+
+
+@dataclass(slots=True)
+class _Push:
+    """A step whose push is on its way."""
+
+    answered: "Future[dict[str, NDArray[Any]]]"
+    num_examples: int
+    loss: float
+
+
+class Pipeline:
+    """The steps of one worker, from `position` on. Used by one thread; `numbers` gives the batch of a position.
+
+    With a staleness of S, a pull may miss the pushes of this worker's last S steps and no more: 1 pulls a step ahead,
+    from 2 on pushes overlap the next step too.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        cluster: Cluster,
+        numbers: Callable[[int], int | None],
+        staleness: int,
+        prefetch_batches: int,
+        on_step: Callable[[Stepped], None],
+    ) -> None:
+        self._task, self._cluster, self._staleness, self._on_step = task, cluster, staleness, on_step
+        self._names = [variable.name for variable in task.variables]
+        self._input = _Input(task, numbers, prefetch_batches)
+        self.position = 0  # the next step that counts: everything before it was answered
+        self._next = 0  # the next step to compute
+        self._pulls: dict[int, tuple[Any, Future[Pulled] | None]] = {}
+        self._pushes: deque[_Push] = deque()
+
+    def begin(self, position: int) -> None:
+        """Go on from `position`; nothing is under way."""
+        self.position = self._next = position
+
+    @property
+    def is_begun_to(self) -> int:
+        """The next step to compute; those between `position` and it wait for their answers."""
+        return self._next
+
+    def step(self, push: Callable[[Pulled, Any], tuple[float, dict[str, Any]]]) -> None:
+        """Compute one step and send its push. `push` gives its loss and the keywords of Cluster.push.
+
+        An error of a step under way is raised here; then the steps that it left out are the next ones.
+        """
+        try:
+            self._settle(max(0, self._staleness - 1))
+            batch, pulled = self._pulled(self._next)
+            if self._staleness:
+                self._pull_ahead(self._next + 1)
+            loss, content = push(pulled, batch)
+            answered = self._cluster.push_async(**content) if self._staleness else _done(self._cluster.push(**content))
+            self._pushes.append(_Push(answered, self._task.num_examples(batch), loss))
+            self._next += 1
+            if not self._staleness:
+                self._settle(0)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def drain(self) -> None:
+        """Wait until every push is answered, and forget what was pulled ahead: it may be old when training goes on.
+
+        A push that fails for a passing reason leaves its step to be taken again.
+        """
+        try:
+            self._settle(0)
+        except RETRIABLE as error:
+            logger.warning("a push failed before the barrier, its step will be taken again: %s", error)
+        finally:
+            self._abandon()
+
+    def close(self) -> None:
+        self._input.close()
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most `most` pushes are on their way; each one answered counts."""
+        while self._pushes and (len(self._pushes) > most or self._pushes[0].answered.done()):
+            self._pushes[0].answered.result()
+            self._count(self._pushes.popleft())
+
+    def _count(self, push: _Push) -> None:
+        self.position += 1
+        self._on_step(Stepped(push.num_examples, push.loss, push.answered.result()))
+
+    def _pulled(self, position: int) -> tuple[Any, Pulled]:
+        batch, future = self._pulls.pop(position, (None, None))
+        if future is None:
+            batch = self._input.batch(position)
+            return batch, self._cluster.pull(self._task.ids(batch), self._names)
+        return batch, future.result()
+
+    def _pull_ahead(self, position: int) -> None:
+        if position not in self._pulls and self._input.has(position):
+            batch = self._input.batch(position)
+            self._pulls[position] = batch, self._cluster.pull_async(self._task.ids(batch), self._names)
+
+    def _abandon(self) -> None:
+        """Let calls under way end, count what was answered in order, and go back to the first step that was not."""
+        for push in self._pushes:
+            push.answered.cancel()
+        wait([push.answered for push in self._pushes])
+        while self._pushes and _has_succeeded(self._pushes[0].answered):
+            self._count(self._pushes.popleft())
+        self._pushes.clear()
+        for _, future in self._pulls.values():
+            if future is not None:
+                future.cancel()
+        self._pulls.clear()
+        self._next = self.position
+
+
+class _Input:
+    """Batches by position, the next ones drawn by a thread."""
+
+    def __init__(self, task: Task[Any], numbers: Callable[[int], int | None], ahead: int) -> None:
+        self._task, self._numbers, self._ahead = task, numbers, ahead
+        self._drawn: dict[int, Future[Any]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="input") if ahead else None
+
+    def has(self, position: int) -> bool:
+        return self._numbers(position) is not None
+
+    def batch(self, position: int) -> Any:
+        """The batch of a position, which exists; those after it are begun."""
+        if self._thread is None:
+            return self._task.batch(self._number(position))
+        wanted = [after for after in range(position, position + self._ahead + 1) if self.has(after)]
+        for stale in [at for at in self._drawn if at not in wanted]:
+            self._drawn.pop(stale).cancel()
+        for at in wanted:
+            if at not in self._drawn:
+                self._drawn[at] = self._thread.submit(self._task.batch, self._number(at))
+        return self._drawn[position].result()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _number(self, position: int) -> int:
+        number = self._numbers(position)
+        if number is None:
+            raise InvalidRequest(f"position {position} is after the end of the share")
+        return number
+
+
+def _has_succeeded(future: "Future[Any]") -> bool:
+    return not future.cancelled() and future.exception() is None
+
+
+def _done(value: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def share(total: int | None, index: int, num_workers: int) -> Callable[[int], int | None]:
+    """The batch number of each position of a worker's share; None after its end."""
+    return lambda position: index + position * num_workers if total is None or position < total else None

@@ -1,0 +1,69 @@
+"""What a client sees when parameter servers die under it."""
+
+import threading
+
+import numpy as np
+
+from megalith.client import Segment, Sgd, TableConfig, Zeros, connect
+from support.processes import Processes
+from support.waiting import wait_until
+
+IDS = np.arange(200)
+
+
+class Pusher(threading.Thread):
+    """Pushes ones to every id, a pull in between, until told to stop; counts what was acknowledged."""
+
+    def __init__(self, cluster):
+        super().__init__(daemon=True)
+        self.cluster, self.acknowledged, self.failure = cluster, 0, None
+        self.stopping = threading.Event()
+
+    def run(self):
+        try:
+            while not self.stopping.is_set():
+                pulled = self.cluster.pull_async({"t": IDS})
+                self.cluster.push_async({"t": (IDS, np.ones((IDS.size, 1), np.float32))}).result()
+                self.acknowledged += 1
+                pulled.result()
+        except Exception as error:
+            self.failure = error
+
+    def waits_for(self, more):
+        start = self.acknowledged
+        wait_until(lambda: self.failure or self.acknowledged >= start + more, 60, f"{more} pushes after {start}")
+        assert self.failure is None
+
+
+def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port(tmp_path):
+    with Processes(tmp_path) as processes:
+        processes.start_controller(num_ps=2, num_workers=0)
+        members = [processes.start_member("ps", index) for index in range(2)]
+        job = processes.job()
+        with connect(model_dir=str(processes.model_dir)) as cluster:
+            cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+            owners = job.routing().owner_of(IDS)
+            pusher = Pusher(cluster)
+            pusher.start()
+            pusher.waits_for(20)
+            saved_from = pusher.acknowledged
+            job.save()  # brings the table back on the replacement
+            before = members[1].reported("address")
+
+            members[1].kill()
+            wait_until(lambda: job.status().phase == "forming", 20)
+            stalled_at = pusher.acknowledged
+            replacement = processes.start_member("ps", 1)
+            assert replacement.reported("address") != before
+            pusher.waits_for(20)
+            pusher.stopping.set()
+            pusher.join(60)
+
+            assert pusher.failure is None
+            rows = cluster.pull({"t": IDS}).rows["t"][:, 0]
+            # On the server that lived every acknowledged push counts, once; the other one lost some of those between
+            # its checkpoint and its death, and none after.
+            np.testing.assert_array_equal(rows[owners == 0], -pusher.acknowledged)
+            revived = -rows[owners == 1]
+            assert (revived == revived[0]).all()
+            assert pusher.acknowledged - (stalled_at + 1 - saved_from) <= revived[0] <= pusher.acknowledged

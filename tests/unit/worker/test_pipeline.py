@@ -1,0 +1,153 @@
+"""Overlapping steps, with a cluster and a task of numbers: what is pulled when, what counts, what is taken again."""
+
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from megalith.wire.errors import Unavailable
+from megalith.worker.pipeline import Pipeline, share
+
+
+class FakeCluster:
+    """Pushes are answered when told to; a pull notes how many were answered before it."""
+
+    def __init__(self, is_held=False):
+        self.answered, self.seen, self.waiting, self.failing = [], {}, [], set()
+        self.is_held = is_held
+
+    def pull(self, ids, names):
+        self.seen.setdefault(ids["t"], len(self.answered))
+        return SimpleNamespace(rows=ids)
+
+    def pull_async(self, ids, names):
+        future = Future()
+        future.set_result(self.pull(ids, names))
+        return future
+
+    def push(self, number):
+        if number in self.failing:
+            self.failing.discard(number)
+            raise Unavailable("away")
+        self.answered.append(number)
+        return {"n": number}
+
+    def push_async(self, number):
+        future = Future()
+        self.waiting.append((number, future))
+        if not self.is_held:
+            self.answer()
+        return future
+
+    def answer(self):
+        number, future = self.waiting.pop(0)
+        try:
+            future.set_result(self.push(number))
+        except Unavailable as error:
+            future.set_exception(error)
+
+
+class FakeTask:
+    variables = ()
+
+    def __init__(self):
+        self.drawn_by = {}
+
+    def batch(self, number):
+        self.drawn_by[number] = threading.current_thread().name
+        return number
+
+    def ids(self, batch):
+        return {"t": batch}
+
+    def num_examples(self, batch):
+        return 10
+
+
+def pipeline_of(cluster, staleness, total=6, prefetch=0, task=None):
+    done = []
+    pipeline = Pipeline(task or FakeTask(), cluster, share(total, 0, 1), staleness, prefetch, done.append)
+    return pipeline, done
+
+
+def push(pulled, batch):
+    return float(batch), {"number": batch}
+
+
+def test_with_a_staleness_of_0_every_pull_sees_all_pushes_before_it():
+    cluster = FakeCluster()
+    pipeline, done = pipeline_of(cluster, 0)
+    for number in range(6):
+        pipeline.step(push)
+        assert pipeline.position == number + 1
+    assert cluster.seen == {number: number for number in range(6)}
+    assert [(step.num_examples, step.loss) for step in done] == [(10, float(number)) for number in range(6)]
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 3])
+def test_a_pull_misses_at_most_the_pushes_of_the_last_steps(staleness):
+    cluster = FakeCluster(is_held=True)
+    pipeline, _ = pipeline_of(cluster, staleness)
+    for _ in range(6):
+        while len(cluster.waiting) > max(0, staleness - 1):  # the step would wait for it
+            cluster.answer()
+        pipeline.step(push)
+    assert all(number - seen <= staleness for number, seen in cluster.seen.items())
+    assert max(number - seen for number, seen in cluster.seen.items()) == staleness
+    while cluster.waiting:
+        cluster.answer()
+    pipeline.drain()
+    assert pipeline.position == 6
+
+
+def test_steps_count_once_answered_and_a_drain_waits_for_all():
+    cluster = FakeCluster(is_held=True)
+    pipeline, done = pipeline_of(cluster, 3)
+    pipeline.step(push)
+    pipeline.step(push)
+    assert (pipeline.position, pipeline.is_begun_to, done) == (0, 2, [])
+    answering = threading.Timer(0.05, lambda: [cluster.answer(), cluster.answer()])
+    answering.start()
+    pipeline.drain()
+    answering.join()
+    assert (pipeline.position, pipeline.is_begun_to, len(done)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_a_step_whose_push_failed_is_taken_again_and_none_is_left_out(staleness):
+    cluster = FakeCluster()
+    cluster.failing = {2}
+    pipeline, done = pipeline_of(cluster, staleness)
+    failures = 0
+    while pipeline.position < 6:
+        try:
+            if pipeline.is_begun_to < 6:
+                pipeline.step(push)
+            else:
+                pipeline.drain()
+        except Unavailable:
+            failures += 1
+    assert failures == 1
+    assert set(cluster.answered) == set(range(6))
+    assert len(done) == 6
+
+
+def test_a_drain_forgives_a_passing_failure_and_the_step_is_next():
+    cluster = FakeCluster()
+    cluster.failing = {0}
+    pipeline, done = pipeline_of(cluster, 2)
+    pipeline.step(push)
+    pipeline.drain()
+    assert (pipeline.position, pipeline.is_begun_to, done) == (0, 0, [])
+
+
+def test_batches_are_drawn_ahead_by_a_thread_and_not_beyond_the_share():
+    task = FakeTask()
+    pipeline, _ = pipeline_of(FakeCluster(), 1, total=3, prefetch=2, task=task)
+    for _ in range(3):
+        pipeline.step(push)
+    pipeline.drain()
+    pipeline.close()
+    assert set(task.drawn_by) == {0, 1, 2}
+    assert all(name.startswith("input") for name in task.drawn_by.values())
