@@ -99,8 +99,9 @@ class Processes:
         return process
 
     def cli(self, *arguments):
-        """`megalith ...` in the background."""
-        return self.run("cli", [sys.executable, "-m", "megalith.cli", *map(str, arguments)])
+        """`megalith ...` as a shell without job control starts it with `&`: with SIGINT ignored."""
+        as_background_job = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
+        return self.run("cli", [*as_background_job, sys.executable, "-m", "megalith.cli", *map(str, arguments)])
 
     def start_controller(self, **settings):
         defaults = {"model_dir": self.model_dir, "port": 0, "metrics_port": 0}

@@ -11,12 +11,16 @@ from rich.text import Text
 
 from megalith.client import ClusterStatus, Member, PsCandidate
 
+_MAX_WIDTH = 400
 _LATE_S = 3.0  # a heart-beat older than this is shown in yellow
 
 
 def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     """The whole cluster: the controller's lines and a row per process."""
-    (console or Console()).print(status_view(status), highlight=False)
+    console, view = console or Console(), status_view(status)
+    # Figures cut to fit would be wrong ones: a narrow terminal, or a file, gets long lines.
+    console.width = max(console.width, console.measure(view, options=console.options.update(width=_MAX_WIDTH)).maximum)
+    console.print(view, highlight=False)
 
 
 def status_view(status: ClusterStatus) -> RenderableType:
@@ -37,7 +41,7 @@ def status_view(status: ClusterStatus) -> RenderableType:
     ps = [_ps_row(member) for member in status.members if member.role == "ps"]
     workers = [_worker_row(member) for member in status.members if member.role == "worker"]
     parts: list[RenderableType] = [Text.from_markup(line, overflow="fold") for line in lines]
-    parts.append(_members(("rows", "table", "process", "buckets", "requests/s", "p99", "heard"), ps))
+    parts.append(_members(("rows", "table", "memory", "buckets", "req/s", "p99", "heard"), ps))
     if status.candidates:
         parts.append(_members(("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates]))
     if workers:
@@ -69,7 +73,7 @@ def _next_save(status: ClusterStatus) -> str:
 
 
 def _members(figures: Iterable[str], rows: list[list[str]]) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("process", "address", "state"):
         table.add_column(title, no_wrap=True)
     for title in figures:

@@ -54,7 +54,7 @@ STATUS = ClusterStatus(
 
 
 def shown(status):
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the test
+    console = Console(width=40, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the test
     print_status(status, console)
     console.file.close()
     return console.export_text()
@@ -75,6 +75,7 @@ def test_every_figure_of_the_issue_is_there():
     assert "dead" in text
     assert "expected" in text
     assert "suspect" in text
+    assert "…" not in text  # a figure that is cut is a wrong one
 
 
 def test_saves_that_are_not_there_are_said_so():

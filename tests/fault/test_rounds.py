@@ -1,0 +1,108 @@
+"""Rounds of kill -9: each trains a job to its end while one or two of its processes die and are started again.
+
+`MEGALITH_FAULT_ROUNDS` says how many rounds (default 2), `MEGALITH_FAULT_SEED` which (default 1). With
+`MEGALITH_TEST_ZOOKEEPER_TOOL` the processes find each other through a ZooKeeper of their own, which is a victim too.
+"""
+
+import os
+import random
+import re
+import time
+
+import pytest
+
+from support.back_ends import OwnZooKeeper, fresh_job
+from support.processes import Processes
+from support.waiting import wait_until
+
+ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "2"))
+SEED = int(os.environ.get("MEGALITH_FAULT_SEED", "1"))
+STEPS, BATCH_SIZE = 400, 256
+PROCESSES = ("worker-1", "ps-1", "worker-0", "controller", "ps-0")
+SINGLES = (("controller",), ("worker-1",), ("ps-1",), ("worker-0",), ("zookeeper",))
+
+
+def victims_of(number):
+    """The first round is a pair, then comes each kind of process alone, then random pairs."""
+    if number == 0:
+        return ("ps-1", "worker-0")
+    if number <= len(SINGLES):
+        return SINGLES[number - 1]
+    return tuple(random.Random(f"{SEED}-{number}").sample([*PROCESSES, "zookeeper"], 2))
+
+
+class Job:
+    """A job of two ps and two workers whose processes can be killed and started again, by name."""
+
+    def __init__(self, processes, zookeeper):
+        self.processes, self.zookeeper = processes, zookeeper
+        self.found_by = {"model_dir": processes.model_dir}
+        if zookeeper is not None:
+            name = {"job": fresh_job(), "discovery": "zookeeper", "zk_servers": zookeeper.address, "discovery_ttl_s": 2}
+            self.found_by = name
+        self.alive = {name: self.start(name) for name in sorted(PROCESSES)}
+
+    def start(self, name):
+        role, _, index = name.partition("-")
+        if name == "zookeeper":
+            return self.zookeeper.start()
+        if name == "controller":
+            settings = {"num_ps": 2, "num_workers": 2, "suspect_s": 2, **self.found_by}
+            return self.processes.start_controller(**settings)
+        task = {"batch_size": BATCH_SIZE, "num_examples": BATCH_SIZE * STEPS} if role == "worker" else {}
+        return self.processes.start(role, name, index=index, **self.found_by, **task)
+
+    def kill(self, name):
+        (self.zookeeper if name == "zookeeper" else self.alive[name]).kill()
+
+    def start_again(self, name):
+        started = self.start(name)
+        if name != "zookeeper":
+            self.alive[name] = started
+
+
+@pytest.fixture
+def job(tmp_path):
+    with Processes(tmp_path) as processes:
+        if not os.environ.get("MEGALITH_TEST_ZOOKEEPER_TOOL"):
+            yield Job(processes, None)
+            return
+        zookeeper = OwnZooKeeper(tmp_path / "zk")
+        zookeeper.start()
+        try:
+            yield Job(processes, zookeeper)
+        finally:
+            zookeeper.close()
+
+
+def positions(control):
+    """Batches done, by worker, as reported."""
+    return [member.position for member in control.status().members if member.role == "worker"]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_job_reaches_its_step_count_whoever_dies(job, number):
+    chance, victims = random.Random(f"{SEED}-{number}-when"), victims_of(number)
+    if "zookeeper" in victims and job.zookeeper is None:
+        pytest.skip("MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server")
+    control = job.processes.job(60)
+    wait_until(lambda: (job.processes.model_dir / "controller_server_addr.txt").exists(), 60, "a controller")
+    moment = chance.randrange(5, STEPS // 8)
+    wait_until(lambda: min(positions(control)) > moment, 90, "training")
+    before, stood = dict(job.alive), positions(control)
+    for victim in victims:
+        job.kill(victim)
+        time.sleep(chance.random())  # the moments between two deaths differ, and no event marks them
+    for victim in victims:
+        job.start_again(victim)
+    statuses = {name: process.wait(150) for name, process in job.alive.items()}
+    assert statuses == dict.fromkeys(statuses, 0), job.alive["controller"].output()
+    survivors = [name for name in before if name not in victims]
+    assert all(job.alive[name] is before[name] for name in survivors)  # nobody else was started again
+    (steps,) = re.findall(r"job ended succeeded=True .* step=(\d+)", job.alive["controller"].output())
+    assert int(steps) >= STEPS
+    assert (job.processes.model_dir / f"model.ckpt-{steps}" / "manifest.json").exists()
+    for index, name in enumerate(("worker-0", "worker-1")):
+        (position,) = re.findall(rf"training position=(\d+) of {STEPS // 2}", job.alive[name].output())
+        assert int(position) >= (stood[index] if name in victims else 0), f"{name} goes on where it stood"
