@@ -128,6 +128,19 @@ def test_prefetch_is_in_order_and_stale_by_at_most_its_depth(cluster):
         assert numbers == list(range(20))
 
 
+def test_gradients_applied_in_the_background_are_all_there_when_their_futures_are_done(cluster):
+    model = cluster.features(Feature("async", SGD))
+    futures = []
+    for _ in range(20):
+        batch = model.lookup({"async": [1, 2, 1]})
+        futures.append(model.apply_async(batch, {"async": np.ones((3, 2), np.float32)}))
+    with pytest.raises(errors.ShapeMismatch):
+        model.apply_async(batch, {"async": np.ones((2, 2), np.float32)})
+    for future in futures:
+        future.result(timeout=60)
+    assert model.lookup({"async": [1, 2]})["async"].tolist() == [[-40, -40], [-20, -20]]
+
+
 def test_prefetch_raises_in_the_place_of_the_bad_batch_and_leaves_no_thread(cluster):
     model = cluster.features(Feature("bad", SGD, slot=3))
     good, bad = V2.pack(3, [1]), V2.pack(4, [1])

@@ -16,18 +16,21 @@ class RecordedRows:
         self.dims |= {config.name: config.dim for config in configs}
 
     def pull(self, tables=None, variables=()):
-        self.pulls.append({table: ids.tolist() for table, ids in tables.items()})
+        self.pulls.append({table: ids.values.tolist() for table, ids in tables.items()})
         rows = {
-            table: np.array([self.rows.get(key, [0] * self.dims[table]) for key in ids.tolist()], np.float32)
+            table: np.array([self.rows.get(key, [0] * self.dims[table]) for key in ids.values.tolist()], np.float32)
             for table, ids in tables.items()
         }
         return Pulled(rows, {name: np.zeros(1, np.float32) for name in variables})
 
     def push(self, gradients=None, **others):
         for ids, _ in gradients.values():
-            assert len(set(ids.tolist())) == len(ids)
+            assert len(set(ids.values.tolist())) == len(ids)
         self.pushes.append(
-            {table: dict(zip(ids.tolist(), values.tolist(), strict=True)) for table, (ids, values) in gradients.items()}
+            {
+                table: dict(zip(ids.values.tolist(), values.tolist(), strict=True))
+                for table, (ids, values) in gradients.items()
+            }
         )
         return others
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ from megalith.client import _pooling
 from megalith.client._combiners import FirstN
 from megalith.client._feature import Feature
 from megalith.client._feature_tables import group_by_table, table_config
+from megalith.client._ids import Ids
 from megalith.client._layout import Layout, Plan, plan
 from megalith.client._prefetch import ahead
 from megalith.client._ragged import Ragged
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F32 = NDArray[np.float32]
-Ids = Mapping[str, Ragged | ArrayLike]
+BatchIds = Mapping[str, Ragged | ArrayLike]
 Gradient = ArrayLike | Sequence[ArrayLike]
 
 
@@ -38,7 +40,7 @@ class Batch:
     size: int
     variables: dict[str, NDArray[Any]]
     outputs: dict[str, tuple[F32, ...]]
-    keys: dict[str, NDArray[np.int64]]
+    keys: dict[str, Ids]
     rows: dict[str, F32]
     uses: dict[str, _pooling.Uses]
 
@@ -91,7 +93,7 @@ class FeatureSet:
         self.table_by_feature = {feature.name: table for table, group in groups.items() for feature in group}
         cluster.create_tables(*self.tables)
 
-    def lookup(self, ids: Ids, *, variables: Iterable[str] = ()) -> Batch:
+    def lookup(self, ids: BatchIds, *, variables: Iterable[str] = ()) -> Batch:
         """Arrays by layout for a batch, and variables by name, with one pull.
 
         Each feature has its ids as Ragged, or as what `Ragged.of` takes; all of them list the same examples. A feature
@@ -99,12 +101,13 @@ class FeatureSet:
         """
         lists = {name: self._checked(name, given) for name, given in ids.items()}
         size = _batch_size(lists)
-        keys: dict[str, NDArray[np.int64]] = {}
+        keys: dict[str, Ids] = {}
         uses: dict[str, _pooling.Uses] = {}
         for config in self.tables:
             present = {name: ragged for name, ragged in lists.items() if self._is_in(config.name, name, ragged)}
             if present:
-                keys[config.name], places = _pooling.locate(config.name, present)
+                distinct, places = _pooling.locate(config.name, present)
+                keys[config.name] = Ids(distinct, distinct=True)  # routed once, for the pull and for the push
                 uses |= places
         pulled = self._cluster.pull(keys, variables)
         outputs = {name: self._outputs(plan, size, uses, pulled.rows) for name, plan in self._plans.items()}
@@ -132,6 +135,39 @@ class FeatureSet:
         variables, add, req_time_s, step
             As in `Cluster.push`, which also says what is returned.
         """
+        pushed = self._summed(batch, gradients)
+        return self._cluster.push(pushed, variables=variables, add=add, req_time_s=req_time_s, step=step)
+
+    def apply_async(
+        self,
+        batch: Batch,
+        gradients: Mapping[str, Gradient],
+        *,
+        variables: Mapping[str, ArrayLike] | None = None,
+        add: Mapping[str, ArrayLike] | None = None,
+        req_time_s: int = 0,
+        step: int = 0,
+    ) -> "Future[dict[str, NDArray[Any]]]":
+        """`apply` whose push is sent in the background, in the order of these calls; see `Cluster.push_async`.
+
+        Bad gradients are refused here. What goes wrong later is raised by the future's `result()`.
+        """
+        pushed = self._summed(batch, gradients)
+        return self._cluster.push_async(pushed, variables=variables, add=add, req_time_s=req_time_s, step=step)
+
+    def prefetch(
+        self, batches: Iterable[T], ids: Callable[[T], BatchIds], *, depth: int = 1
+    ) -> Iterator[tuple[T, Batch]]:
+        """Look up the next `depth` batches while the caller works on one; yields (batch, looked up), in order.
+
+        Rows that were looked up early have not seen the pushes of the up to `depth` batches before theirs: that is
+        their staleness, beside what other workers push meanwhile. 0 looks up when asked and is never stale. `batches`
+        is read in the caller's thread, and at most `depth` + 1 of them are held.
+        """
+        return ahead(batches, lambda batch: self.lookup(ids(batch)), depth)
+
+    def _summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
+        """What a push takes: the gradient of each row by table, for rows that a gradient reaches."""
         checked = {name: self._checked_gradient(name, batch, gradient) for name, gradient in gradients.items()}
         sums = {table: np.zeros_like(rows) for table, rows in batch.rows.items()}
         trained: dict[str, dict[str, _pooling.Uses]] = {table: {} for table in sums}
@@ -142,23 +178,14 @@ class FeatureSet:
                     combiner, rows = self.features[place.feature].combiner, batch.rows[uses.table]
                     _pooling.spread(combiner, place, uses, rows, arrays[place.output], sums[uses.table])
                     trained[uses.table][place.feature] = uses
-        pushed: dict[str, tuple[ArrayLike, ArrayLike]] = {}
+        pushed: dict[str, tuple[ArrayLike | Ids, ArrayLike]] = {}
         for table, keys in batch.keys.items():
-            used = _pooling.rows_used(list(trained[table].values()), keys.size)
+            used = _pooling.rows_used(list(trained[table].values()), len(keys))
             if used.all():
                 pushed[table] = keys, sums[table]
             elif used.any():
-                pushed[table] = keys[used], sums[table][used]
-        return self._cluster.push(pushed, variables=variables, add=add, req_time_s=req_time_s, step=step)
-
-    def prefetch(self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1) -> Iterator[tuple[T, Batch]]:
-        """Look up the next `depth` batches while the caller works on one; yields (batch, looked up), in order.
-
-        Rows that were looked up early have not seen the pushes of the up to `depth` batches before theirs: that is
-        their staleness, beside what other workers push meanwhile. 0 looks up when asked and is never stale. `batches`
-        is read in the caller's thread, and at most `depth` + 1 of them are held.
-        """
-        return ahead(batches, lambda batch: self.lookup(ids(batch)), depth)
+                pushed[table] = Ids(keys.values[used], distinct=True), sums[table][used]
+        return pushed
 
     def _is_in(self, table: str, name: str, ragged: Ragged) -> bool:
         return self.table_by_feature[name] == table and ragged.values.size > 0
