@@ -7,8 +7,19 @@ import numpy as np
 from megalith.ps import batch
 from megalith.ps.kernels import ownership
 from megalith.ps.table import EmbeddingTable
+from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.routing import NUM_BUCKETS, decode_owners
-from megalith.wire.schema import Adagrad, Initializer, Optimizer, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import (
+    Adagrad,
+    Initializer,
+    Optimizer,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    VariableConfig,
+    Zeros,
+)
 
 
 def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequence[Initializer] = (Zeros(),)) -> None:
@@ -24,6 +35,9 @@ def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequen
             table.apply_gradients(keys, gradients)
             table.lookup(keys)
             table.dump()
+        if isinstance(optimizer, Adagrad | Sgd):  # a gradient of a variable comes as another type of array
+            variable = Variable(VariableConfig("warm-up", np.zeros(2, np.float32), optimizer))
+            variable.apply(UpdateKind.GRADIENT, gradients[0])
     batch.check_distinct(keys, "warm-up")
     ownership.all_owned(keys, decode_owners(bytes(2 * NUM_BUCKETS)), 0)
 
