@@ -148,7 +148,7 @@ def bench_latency(count=2000):
             w2.report("megalith", f"idle_pull_1000_p{percentile}", "ms", [value], higher=False, ps=1)
 
 
-def bench_training(examples=1_500_000, batch_size=8192):
+def bench_training(examples=8_000_000, batch_size=8192):
     """The demo with one worker: one call after the other, and with overlapping steps."""
     for peer, settings in (
         ("megalith_synchronous", {"staleness": 0, "prefetch_batches": 0}),
@@ -165,7 +165,7 @@ def trained(examples, batch_size, **settings):
         processes.start_controller(num_ps=2, num_workers=1, stay_up=True)
         for index in range(2):
             processes.start_member("ps", index)
-        processes.start_member("worker", 0, batch_size=batch_size, num_examples=examples, **settings)
+        processes.start_member("worker", 0, batch_size=batch_size, num_examples=examples, heartbeat_s=0.1, **settings)
         job, seen = processes.job(), []
         while not (status := job.status()).results:
             done = sum(member.examples for member in status.members)
