@@ -21,8 +21,8 @@ install: $(VENV)/.installed-dev ## Make .venv with everything for development
 run: $(VENV)/.installed-services ## Train the demo task on a local cluster: controller, 2 ps, 2 workers, appmaster
 	@$(BIN)/megalith train clicks --ps 2 --workers 2
 
-test: $(VENV)/.installed-test ## Set up and run all tests
-	@$(BIN)/python -m pytest
+test: $(VENV)/.installed-test ## Set up and run all tests, two files at a time
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-integration: $(VENV)/.installed-test ## Only the tests with real servers in one process
 	@$(BIN)/python -m pytest tests/integration
