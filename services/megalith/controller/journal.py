@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "controller_state.json"
 _FORMAT = 1
-_EVERY_S = 1.0  # progress of workers that a new controller may not know; barriers and maps are written at once
+_EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
 _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
 
 
@@ -72,7 +72,7 @@ def read(model_dir: Path) -> Journal | None:
 
 
 class JournalKeeper:
-    """Writes what `take` returns, once a second when it changed, and at once on `flush` and `wake`.
+    """Writes what `take` returns, a few times a second when it changed, and at once on `flush` and `wake`.
 
     `_due` guards the flags between the thread that writes and those that ask. Nothing is synced to the disk: a power
     cut also ends the members that a journal could find again.
