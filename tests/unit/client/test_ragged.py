@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.client import Ragged
@@ -18,7 +18,6 @@ def test_lists_of_any_lengths_come_back_as_they_were(rows):
     assert as_lists(Ragged.of(rows)) == rows
 
 
-@settings(deadline=None)  # the first call compiles
 @given(rows_of_ids, st.integers(1, 4))
 def test_the_first_ids_of_every_example_are_kept(rows, limit):
     assert as_lists(Ragged.of(rows).first(limit)) == [row[:limit] for row in rows]

@@ -225,7 +225,7 @@ def test_an_id_that_finds_no_cell_is_admitted_and_counted_as_a_failure():
     threshold=st.integers(0, 15),
     build=st.sampled_from([CountingFilter.plain, CountingFilter.sliding]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_filters_do_what_an_exact_one_does_while_nothing_collides(batches, threshold, build):
     filter_, twin = build(thresholds(threshold), 10000), ExactFilter(threshold)
     for batch in batches:

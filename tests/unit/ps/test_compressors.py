@@ -91,7 +91,7 @@ def test_halves_are_those_of_numpy_bit_by_bit():
     ),
     skipped=st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @pytest.mark.parametrize("compressor", ALL, ids=lambda compressor: compressor.name)
 def test_the_kernels_do_what_their_twins_do(compressor, values, skipped):
     count, dim = values.shape

@@ -139,7 +139,7 @@ def test_derived_shampoo_steps():
         close(apply(held, [[1, 2], [3, 4]], step).ravel(), value, 2e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     config=st.sampled_from(ELEMENTWISE),
     shape=st.lists(st.integers(1, 7), max_size=3),
@@ -162,7 +162,7 @@ def test_elementwise_optimizers_agree_with_their_twins(config, shape, steps, see
         np.testing.assert_allclose(field, fields[name], rtol=2e-5, atol=2e-6, err_msg=name)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     beta_2=st.sampled_from([1.0, 0.9]),
@@ -181,7 +181,7 @@ def test_shampoo_agrees_with_its_twin(shape, beta_2, taus, seed):
     np.testing.assert_allclose(held.read(), twin.value, rtol=2e-3, atol=2e-4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     head=st.integers(0, 4),
     tail=st.integers(0, 4),

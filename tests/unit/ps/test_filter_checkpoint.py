@@ -178,7 +178,7 @@ def filled(kind, thresholds, capacity, ids, seen):
     sizes=st.lists(st.integers(0, 120), min_size=2, max_size=8),
     kind=st.sampled_from([CountingFilter.plain, CountingFilter.sliding]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_union_counts_no_id_lower_than_the_filter_it_came_from(seed, sizes, kind):
     """As long as all of them fit; a ring may lose single ids. With signatures of four bits collisions are many."""
     rng = np.random.default_rng(seed)

@@ -86,7 +86,6 @@ def slots_in_order(arrays: Index, partition: int) -> list[tuple[int, int]]:
     return [(first + int(i), int(words[i, 0])) for i in np.flatnonzero(words[:, 1])]
 
 
-@settings(deadline=None)  # the first call compiles
 @given(keys_strategy)
 def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
     out, back = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
@@ -95,7 +94,7 @@ def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
     assert [with_code(int(code)) for code in out] == keys.tolist()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(keys_strategy.map(np.unique))
 def test_the_index_finds_what_was_inserted_and_nothing_else(keys: I64) -> None:
     arrays = IndexMemory(10_000, 1).arrays
@@ -148,7 +147,6 @@ def test_codes_zero_and_all_ones_are_ordinary() -> None:
     assert rows.tolist() == [0, 1]
 
 
-@settings(deadline=None)  # the first call compiles
 @given(keys_strategy | few_keys_strategy)
 def test_group_is_a_stable_sort_by_partition(keys: I64) -> None:
     sorted_codes, positions = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
@@ -163,7 +161,6 @@ def test_group_is_a_stable_sort_by_partition(keys: I64) -> None:
     np.testing.assert_array_equal(sorted_codes, by_position[order])
 
 
-@settings(deadline=None)  # the first call compiles
 @given(keys_strategy | few_keys_strategy)
 def test_distinct_numbers_keys_by_first_appearance(keys: I64) -> None:
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
@@ -173,7 +170,6 @@ def test_distinct_numbers_keys_by_first_appearance(keys: I64) -> None:
     np.testing.assert_array_equal(group, expected_group)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(hnp.arrays(np.float32, st.tuples(st.integers(0, 20), st.integers(1, 9)), elements=st.floats(width=32)))
 def test_finite_checks_agree_with_numpy(values: F32) -> None:
     mask = np.empty(len(values), np.bool_)
@@ -182,7 +178,6 @@ def test_finite_checks_agree_with_numpy(values: F32) -> None:
     assert batches.is_finite(values.reshape(-1)) == np.isfinite(values).all()
 
 
-@settings(deadline=None)  # the first call compiles
 @given(few_keys_strategy)
 def test_sums_by_group_are_those_of_numpy(keys: I64) -> None:
     values = np.arange(3 * keys.size, dtype=np.float32).reshape(-1, 3)

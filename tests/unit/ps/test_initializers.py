@@ -111,7 +111,7 @@ def test_patterned_ids_start_uniformly():
     seed=st.integers(0, 2**63 - 1),
     skipped=st.integers(0, 8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_kernel_does_what_its_twin_does(keys, dim, w, seed, skipped):
     rows = [-1 if row == skipped else row for row in range(len(keys))]
     values = fill(RandomUniform(-0.5, 2), keys, dim, w, seed, width=w + dim + 1, rows=rows)

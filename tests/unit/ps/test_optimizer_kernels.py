@@ -37,7 +37,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 @given(call=calls())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_kernel_does_what_its_twin_does(config, call):
     compare_with_twin(config, call)
 

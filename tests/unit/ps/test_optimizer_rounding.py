@@ -47,7 +47,7 @@ def test_the_first_random_numbers_of_the_reference_round_as_written_down():
 
 
 @given(value=st.floats(-65504, 65504, width=32), p=st.floats(0, 1, exclude_max=True, width=32))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_weight_goes_to_one_of_its_two_halves(value, p):
     below, above = half_candidates(np.float32(value))
     if below == above:

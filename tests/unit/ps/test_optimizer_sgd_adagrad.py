@@ -79,7 +79,7 @@ def test_golden_entry_accessor_from_config():
 
 
 @given(call=calls())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("config", [Sgd(), Adagrad(), Adagrad(weight_decay_factor=0.1)], ids=repr)
 def test_the_kernel_does_what_its_twin_does(config, call):
     compare_with_twin(config, call)

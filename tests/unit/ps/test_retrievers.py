@@ -96,7 +96,7 @@ def test_the_scale_needs_no_update_at_exactly_the_stair_and_stops_at_its_maximum
 
 
 @given(rows=st.lists(st.integers(-1, 3), max_size=8), dim=st.integers(1, 19), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_derivative_does_what_the_formula_says(rows, dim, seed):
     rng = np.random.default_rng(seed)
     width, w, g = dim + 5, 2, 1

@@ -79,5 +79,5 @@ class TableMachine(RuleBasedStateMachine):
             np.testing.assert_allclose(entries.state[: len(norms)], norms, rtol=1e-5)
 
 
-TableMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TableMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
 TestTable = TableMachine.TestCase

@@ -102,7 +102,7 @@ def test_a_set_that_was_stolen_or_overflowed_works_like_new():
     capacity=st.integers(1, 20),
     batches=st.lists(st.lists(st.one_of(st.integers(-30, 30), st.sampled_from([-(2**63), 2**63 - 1]))), max_size=5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_kernel_does_what_its_twin_does(capacity, batches):
     keys, twin = TouchedKeySet(capacity), DictKeySet(capacity)
     for batch in batches:
