@@ -22,6 +22,7 @@ run: $(VENV)/.installed-services ## Train the demo task on a local cluster: cont
 	@$(BIN)/megalith train clicks --ps 2 --workers 2
 
 test: $(VENV)/.installed-test ## Set up and run all tests, two files at a time
+	@$(BIN)/python -c 'from megalith.ps.warm_up import warm_up; warm_up()'  # compile once, before many servers start at once
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-integration: $(VENV)/.installed-test ## Only the tests with real servers in one process

@@ -165,7 +165,7 @@ def test_a_chief_that_fails_takes_the_job_down(platform, tmp_path, monkeypatch):
         servers.start_controller()
         servers.start_ps(0)
         worker = servers.start_worker(0, batch_size=64)
-        monkeypatch.setattr(worker._training, "_step", lambda number: 1 / 0)
+        monkeypatch.setattr(worker._training, "_taught", lambda pulled, batch: 1 / 0)
         wait_until(lambda: platform.heard, 100)
         assert platform.heard[0].diagnose == "training failed: division by zero"
         assert isinstance(platform.heard[0], pb.KillRequest)

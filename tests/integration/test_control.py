@@ -86,14 +86,17 @@ def test_a_save_that_holds_training_is_one_moment_of_all_workers(job, training):
 def test_the_status_tells_of_load_buckets_and_heart_beats(job):
     def figures():
         members = job.status().members
-        ps = [m for m in members if m.role == "ps"]
-        return all(m.requests_per_s > 0 and m.p99_s > 0 and m.rows > 0 for m in ps) and members
+        ps, workers = ([m for m in members if m.role == role] for role in ("ps", "worker"))
+        return (
+            all(m.requests_per_s > 0 and m.p99_s > 0 and m.rows > 0 for m in ps)
+            and all(m.global_step > 0 and m.examples_per_s > 0 for m in workers)
+            and members
+        )
 
     members = wait_until(figures, 30)
     assert [m.buckets for m in members if m.role == "ps"] == [512, 512]
     assert all(m.standing == "alive" and m.silent_s < 10 for m in members)
     assert all(m.resident_bytes > 10 * 2**20 for m in members if m.role == "ps")
-    assert all(m.global_step > 0 and m.examples_per_s > 0 for m in members if m.role == "worker")
     status = job.status()
     assert status.up_s > 0
     assert (status.next_save_s, status.next_save_step) == (None, None)

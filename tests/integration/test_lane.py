@@ -351,3 +351,11 @@ def test_options_that_cannot_be_are_refused(servers):
     for options in ({"row_dtype": "int8"}, {"max_inflight": 0}, {"max_inflight_bytes": 0}):
         with pytest.raises(errors.InvalidRequest):
             servers.connect(**options)
+
+
+def test_a_closed_client_opens_nothing_more(servers):
+    cluster = servers.connect()
+    cluster.pull({TABLE.name: [1]})
+    cluster.close()
+    with pytest.raises(errors.InvalidRequest, match="closed"):
+        cluster.pull({TABLE.name: [1]})

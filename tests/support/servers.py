@@ -9,6 +9,7 @@ from megalith.controller.config import ControllerConfig, ControllerServerSetting
 from megalith.controller.server import ControllerServer
 from megalith.ps.config import PsConfig
 from megalith.ps.server import PsServer
+from megalith.ps.warm_up import warm_up
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
@@ -53,6 +54,7 @@ class Servers:
         return MembershipSettings(model_dir=str(self.model_dir), heartbeat_s=0.2, **settings)
 
     def start_ps(self, index, server=None, membership=None, **settings):
+        warm_up()  # here, however long compiling takes: who waits for the server waits for it alone
         config = PsConfig(
             index=index,
             server=server or ServerSettings(),

@@ -19,7 +19,7 @@ from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import channel
 from megalith.wire.budget import ByteBudget
-from megalith.wire.errors import MegalithError, MessageTooLarge, PeerUnreachable
+from megalith.wire.errors import InvalidRequest, MegalithError, MessageTooLarge, PeerUnreachable
 from megalith.wire.routing import Routing
 from megalith.wire.status import translated
 
@@ -45,7 +45,7 @@ Begin = Callable[[str, Q, float], Started]  # address, request, deadline on the 
 class Servers:
     """Channels and lanes to the parameter servers, and the routing map.
 
-    `_lock` guards the map, the channels and the lanes. `_budget` bounds the bytes of pulls and pushes under way.
+    `_lock` guards the map, the channels, the lanes and `_is_closed`. `_budget` bounds the bytes of calls under way.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Servers:
         self._routing: Routing | None = None
         self._channels: dict[str, grpc.Channel] = {}
         self._lanes: dict[str, Lane | None] = {}  # None: this server has no lane that can be reached
+        self._is_closed = False
 
     def routing(self) -> Routing:
         """The map in use; asks the controller for the first one."""
@@ -188,6 +189,7 @@ class Servers:
 
     def _set_lane(self, address: str, lane: Lane | None) -> Lane | None:
         with self._lock:
+            self._check_open()
             before, self._lanes[address] = self._lanes.get(address), lane
         _close((), [before])
         return lane
@@ -200,6 +202,7 @@ class Servers:
 
     def _stub(self, address: str) -> Stub:
         with self._lock:
+            self._check_open()
             if address not in self._channels:
                 self._channels[address] = channel.open_channel(address, self._max_message_bytes)
             return Stub(self._channels[address])
@@ -229,8 +232,14 @@ class Servers:
 
         return _retry.until(timeout_s)(attempt)
 
+    def _check_open(self) -> None:
+        """A call that outlives the client opens nothing more; `_lock` is held."""
+        if self._is_closed:
+            raise InvalidRequest("the connection to the cluster is closed")
+
     def close(self) -> None:
         with self._lock:
+            self._is_closed = True
             channels, lanes = list(self._channels.values()), list(self._lanes.values())
             self._channels.clear()
             self._lanes.clear()

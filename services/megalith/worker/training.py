@@ -21,6 +21,7 @@ from megalith.worker.view import ClusterView
 
 logger = logging.getLogger(__name__)
 
+_NEAR_END = 8  # times all steps that can be under way at once: workers are not equally fast
 GLOBAL_STEP = "global_step"  # an int64 variable on a ps: steps of all workers, also across restarts
 
 
@@ -61,6 +62,7 @@ class Training:
         self._pipeline: Pipeline | None = None
         self._last_variables: Mapping[str, NDArray[Any]] = {}
         self._last_step = 0
+        self._near_end = 0
 
     def initialize(self, epoch: int, known_step: int) -> None:
         """Chief: make tables and variables exist on every ps of `epoch`.
@@ -92,6 +94,7 @@ class Training:
         self._last_step = max(self._last_step, self._view.state.global_step)
         numbers = share(total, self._index, num_workers)
         settings = self._overlap
+        self._near_end = _NEAR_END * num_workers * (settings.staleness + 1)
         pipeline = Pipeline(
             self._task, self._cluster, numbers, settings.staleness, settings.prefetch_batches, self._on_step
         )
@@ -108,9 +111,10 @@ class Training:
         if not self._gate.may_step():
             pipeline.drain()
             return False
-        under_way = pipeline.is_begun_to - pipeline.position
-        is_last = self._max_steps and self._last_step + under_way >= self._max_steps
-        if under_way and (is_last or numbers(pipeline.is_begun_to) is None):
+        is_under_way = pipeline.is_begun_to > pipeline.position
+        # Near the last step they do not overlap: all workers count together, and none should take steps too many.
+        is_near_end = self._max_steps and self._last_step + self._near_end >= self._max_steps
+        if is_under_way and (is_near_end or numbers(pipeline.is_begun_to) is None):
             pipeline.drain()
         return numbers(pipeline.is_begun_to) is not None and self._has_steps_left()
 
