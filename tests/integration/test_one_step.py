@@ -1,0 +1,51 @@
+"""Golden G28, test1 and test2: a job of one step, looked at while its ps stay, and one whose first step times out."""
+
+import numpy as np
+import pytest
+
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.protos import parameter_server_pb2_grpc
+from megalith.wire.channel import open_channel
+from megalith.wire.errors import DeadlinePassed
+from support.servers import Servers
+from support.waiting import wait_until
+
+TASK = "support.one_step:make_task"
+
+
+@pytest.fixture
+def servers(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        yield servers
+
+
+def test_golden_g28_test1_ps_stay_and_can_be_looked_at(servers):
+    servers.start_controller()
+    ps = servers.start_ps(0)
+    servers.start_worker(0, task=TASK)
+    cluster = servers.connect()
+    wait_until(lambda: cluster.controller.status().outcome == "succeeded", 100)
+    assert cluster.pull(variables=["global_step"]).variables["global_step"] == 1
+    np.testing.assert_array_equal(cluster.pull({"feature": [0, 1, 2]}).rows["feature"], [[-1] * 5, [-1] * 5, [0] * 5])
+    with open_channel(ps.address) as channel:
+        status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(pb.GetPsStatusRequest())
+    assert [(table.config.name, table.rows) for table in status.tables] == [("feature", 2)]
+
+
+def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, monkeypatch):
+    servers.start_controller()
+    servers.start_ps(0)
+    worker = servers.start_worker(0, task=TASK)
+    monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
+    taught, tries = worker._training._taught, []
+
+    def times_out_once(pulled, batch):
+        tries.append(1)
+        if len(tries) == 1:
+            raise DeadlinePassed("the step took too long")
+        return taught(pulled, batch)
+
+    monkeypatch.setattr(worker._training, "_taught", times_out_once)
+    job = servers.connect().controller
+    status = wait_until(lambda: (status := job.status()).outcome and status, 100)
+    assert (status.outcome, status.global_step, len(tries)) == ("succeeded", 1, 2)
