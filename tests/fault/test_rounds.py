@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "2"))
 SEED = int(os.environ.get("MEGALITH_FAULT_SEED", "1"))
-STEPS, BATCH_SIZE = 400, 256
+STEPS, BATCH_SIZE = 1200, 256  # some seconds, so that the second victim dies before the job ends
 PROCESSES = ("worker-1", "ps-1", "worker-0", "controller", "ps-0")
 SINGLES = (("controller",), ("worker-1",), ("ps-1",), ("worker-0",), ("zookeeper",))
 
@@ -88,7 +88,7 @@ def test_a_job_reaches_its_step_count_whoever_dies(job, number):
         pytest.skip("MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server")
     control = job.processes.job(60)
     wait_until(lambda: (job.processes.model_dir / "controller_server_addr.txt").exists(), 60, "a controller")
-    moment = chance.randrange(5, STEPS // 8)
+    moment = chance.randrange(5, 50)
     wait_until(lambda: min(positions(control)) > moment, 90, "training")
     before, stood = dict(job.alive), positions(control)
     for victim in victims:
@@ -101,8 +101,9 @@ def test_a_job_reaches_its_step_count_whoever_dies(job, number):
     survivors = [name for name in before if name not in victims]
     assert all(job.alive[name] is before[name] for name in survivors)  # nobody else was started again
     (steps,) = re.findall(r"job ended succeeded=True .* step=(\d+)", job.alive["controller"].output())
-    # A step that ps-0 has counted and ps-1 has not answered is unseen: if both die, each worker may lose that count.
-    assert int(steps) >= STEPS - (2 if set(victims) == {"ps-0", "ps-1"} else 0)
+    # Every batch was trained. A count that a ps made just before its death, and that no report told of, is gone with it.
+    lost = 2 if any(victim.startswith("ps") for victim in victims) else 0  # one for each worker
+    assert int(steps) >= STEPS - lost
     assert (job.processes.model_dir / f"model.ckpt-{steps}" / "manifest.json").exists()
     for index, name in enumerate(("worker-0", "worker-1")):
         (position,) = re.findall(rf"training position=(\d+) of {STEPS // 2}", job.alive[name].output())
