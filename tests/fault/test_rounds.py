@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "2"))
 SEED = int(os.environ.get("MEGALITH_FAULT_SEED", "1"))
-STEPS, BATCH_SIZE = 1200, 256  # some seconds, so that the second victim dies before the job ends
+STEPS, BATCH_SIZE = 1200, 256  # some seconds: the second victim dies before the job ends
 PROCESSES = ("worker-1", "ps-1", "worker-0", "controller", "ps-0")
 SINGLES = (("controller",), ("worker-1",), ("ps-1",), ("worker-0",), ("zookeeper",))
 
@@ -101,7 +101,7 @@ def test_a_job_reaches_its_step_count_whoever_dies(job, number):
     survivors = [name for name in before if name not in victims]
     assert all(job.alive[name] is before[name] for name in survivors)  # nobody else was started again
     (steps,) = re.findall(r"job ended succeeded=True .* step=(\d+)", job.alive["controller"].output())
-    # Every batch was trained. A count that a ps made just before its death, and that no report told of, is gone with it.
+    # Every batch was trained. A count that a ps made just before its death, and that no report told of, is gone.
     lost = 2 if any(victim.startswith("ps") for victim in victims) else 0  # one for each worker
     assert int(steps) >= STEPS - lost
     assert (job.processes.model_dir / f"model.ckpt-{steps}" / "manifest.json").exists()
