@@ -38,8 +38,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):
                 handler.request_deserializer,
                 handler.response_serializer,
             )
-        # Parsed in `_unary`: grpc answers bytes that are no message with INTERNAL, logs a traceback for each, and has
-        # kept some 16 kB of each for good (grpcio 1.85).
+        # Parsed in `_unary`: grpc (1.85) answers bytes that are no message with INTERNAL and logs a traceback for each,
+        # and the server grew by 40 MB with 4,000 of them.
         return grpc.unary_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary, handler.request_deserializer), None, handler.response_serializer
         )
