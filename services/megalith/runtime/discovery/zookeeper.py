@@ -118,8 +118,7 @@ class ZooKeeperDiscovery(Discovery):
         self._wake.set()
         self._is_connected.set()  # who waits for a connection learns that there will be none
         self._keeper.join(_CLOSE_S)
-        self._client.stop()
-        self._client.close()
+        _end(self._client)
         self._keeper.join(_CLOSE_S)
 
     def deregister_all(self) -> None:
@@ -184,7 +183,7 @@ class ZooKeeperDiscovery(Discovery):
         except NodeExistsError:
             try:
                 found, stat = self._ask(self._client.get_async, path)
-                if stat.ephemeralOwner != self._client.client_id[0]:
+                if stat.ephemeralOwner != self._session():
                     self._ask(self._client.delete_async, path)
                     self._ask(self._client.create_async, path, content, ephemeral=True, makepath=True)
                 elif found != content:
@@ -195,25 +194,39 @@ class ZooKeeperDiscovery(Discovery):
                 ) from error
         self._is_stale.set()
 
+    def _session(self) -> int:
+        """The id of our session; kazoo has none to tell while it has no connection."""
+        client_id = self._client.client_id
+        if client_id is None:
+            raise DiscoveryFailed(f"the connection to ZooKeeper at {self._servers} was lost")
+        return int(client_id[0])
+
     def _keep(self) -> None:
-        """Write own entries again now and then, and at once when the connection is back."""
+        """Write own entries again now and then, and at once when the connection is back.
+
+        Without this thread a lost session stays lost, so no error ends it.
+        """
         wait_s, has_failed = self._reregister_s, False
         while not self._stopping.is_set():
             self._wake.wait(wait_s)
             self._wake.clear()
-            if not self._is_connected.wait(_GIVE_UP_TIMEOUTS * self._session_timeout_s):
-                self._start_anew()
-                continue
             try:
-                with self._lock:
-                    own = dict(self._own)
-                for (name, index), address in own.items():
-                    self._write(name, index, address)
+                if self._is_connected.wait(_GIVE_UP_TIMEOUTS * self._session_timeout_s):
+                    self._write_own()
+                else:
+                    self._start_anew()
                 wait_s, has_failed = self._reregister_s, False
-            except DiscoveryFailed as error:
+            except Exception as error:
                 if not has_failed and not self._stopping.is_set():
-                    logger.warning("own entries are not renewed, trying again: %s", error)
+                    is_expected = isinstance(error, DiscoveryFailed)
+                    logger.warning("own entries are not renewed, trying again: %s", error, exc_info=not is_expected)
                 wait_s, has_failed = min(_PROMPT_RETRY_S, self._reregister_s), True
+
+    def _write_own(self) -> None:
+        with self._lock:
+            own = dict(self._own)
+        for (name, index), address in own.items():
+            self._write(name, index, address)
 
     def _connect(self) -> KazooClient:
         client = _client(self._servers, self._session_timeout_s, self._auth)
@@ -226,11 +239,13 @@ class ZooKeeperDiscovery(Discovery):
 
         A server that has lost its data is refused by an old session for ever, because it has seen newer changes.
         """
-        self._client.remove_listener(self._on_connection)
-        self._client.stop()
-        self._client.close()
+        if self._stopping.is_set():
+            return
+        old = self._client
+        old.remove_listener(self._on_connection)
         self._client = self._connect()
         self._wake.set()
+        _end(old)
 
     # --- reading ---
 
@@ -314,6 +329,14 @@ def _client(servers: str, session_timeout_s: float, auth: str) -> KazooClient:
         default_acl=acl,
         logger=quiet,
     )
+
+
+def _end(client: KazooClient) -> None:
+    try:
+        client.stop()
+        client.close()
+    except KazooException as error:  # its thread did not end in kazoo's time; it is a daemon, and has nothing of ours
+        logger.warning("a ZooKeeper client did not end: %r", error)
 
 
 @contextlib.contextmanager
