@@ -31,7 +31,7 @@ def test_the_programs_in_the_readme_train_and_save(tmp_path, capsys):
         (rows,) = after.rows.values()
         assert rows[0, 0] > 0 > rows[1, 0]  # the biases follow the labels 1 and 0
         assert np.abs(rows[:, 1:]).max() > 0
-        exec(program("cluster.create_tables"), {"cluster": servers.connect(), "mg": mg})
+        exec(program("cluster.create_tables"), {"cluster": servers.connect(), "mg": mg, "np": np})
     path = Path(capsys.readouterr().out.strip())
     assert path.parent == tmp_path
     assert (path / "manifest.json").exists()

@@ -196,6 +196,21 @@ def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer(cluster,
     assert step[f"{name}-step"] == 1
 
 
+def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer_post_push(cluster, name):
+    """tables.md 3.7: dense gradients go out a step behind the sparse ones, and the last ones at the end."""
+    cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
+    cluster.create_variables(VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)))
+    late = {}
+    for _ in range(3):
+        dense, sparse = GradientRecipe().prepare({name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]})
+        cluster.push_async({name: ([7], sparse[name])}, variables=late).result(60)
+        late = dense
+    assert read(cluster, name) == -1
+    assert cluster.pull({name: [7]}).rows[name].tolist() == [[-2.0, -2.0, -2.0, 1.0]]
+    cluster.push(variables=late)
+    assert read(cluster, name) == -2
+
+
 def test_golden_feature_utils_test_apply_gradients_without_dense_optimizer(cluster, name):
     cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
     _, sparse = GradientRecipe().prepare({}, {name: [[1.0, 1.0, 1.0, 0.0]]})

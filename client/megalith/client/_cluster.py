@@ -1,7 +1,5 @@
 """A running cluster as a training program sees it."""
 
-import secrets
-import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -15,9 +13,11 @@ from megalith.client._background import Background
 from megalith.client._controller import Controller, FindController
 from megalith.client._feature import Feature
 from megalith.client._feature_set import FeatureSet
+from megalith.client._identity import Identity
 from megalith.client._ids import Ids, RecentIds
 from megalith.client._layout import Layout
 from megalith.client._plans import PullPlan, PushPlan
+from megalith.client._row_writes import RowWrites, TableValues
 from megalith.client._servers import Servers
 from megalith.client._variables import Variables
 from megalith.protos import parameter_server_pb2 as pb
@@ -83,8 +83,8 @@ def _wire_dtype(name: str, value: str) -> np.dtype[Any]:
 class Cluster:
     """Tables and variables on all parameter servers, and the controller. Thread-safe.
 
-    Pulls may run at the same time. Pushes of one Cluster are sent one after the other: `_push_lock` guards the
-    sequence numbers, by which a server tells a repeated push from a new one.
+    Pulls may run at the same time. Pushes and other writes of one Cluster are sent one after the other: they are
+    numbered, and by the number a server tells a repeated one from a new one.
     """
 
     def __init__(
@@ -100,9 +100,8 @@ class Cluster:
         self._servers, self._timeout_s = servers, timeout_s
         self._row_dtype, self._gradient_dtype = row_dtype, gradient_dtype
         self._background, self._recent = Background(max_inflight), RecentIds()
-        self._client_id, self._incarnation = secrets.token_hex(8), secrets.randbits(64)
-        self._push_lock = threading.Lock()
-        self._sequences: dict[int, int] = {}
+        self._identity = Identity()
+        self._row_writes = RowWrites(servers, self._identity, timeout_s)
         self._tables: dict[str, TableConfig] = {}
         self._variables = Variables(servers, timeout_s)
 
@@ -211,12 +210,9 @@ class Cluster:
         for table, (ids, values) in (gradients or {}).items():
             plan.add_gradients(table, ids, values, (learning_rates or {}).get(table, ()))
         plan.add_updates(self._variables.updates(variables or {}, add or {}, assign or {}))
-        with self._push_lock:
-            for index, message in plan.messages().items():
-                self._sequences[index] = self._sequences.get(index, 0) + 1
-                message.client_id, message.incarnation = self._client_id, self._incarnation
-                message.sequence = self._sequences[index]
-                message.req_time_s, message.step = req_time_s, step
+        for message in plan.messages().values():
+            message.req_time_s, message.step = req_time_s, step
+        with self._identity.stamped(plan.messages()):
             replies = self._servers.exchange(plan.calls(), self._timeout_s)
         return self._variables.joined(add or {}, plan.added(replies))
 
@@ -247,6 +243,25 @@ class Cluster:
                 step=step,
             )
         )
+
+    def assign(self, values: TableValues, *, req_time_s: int = 0) -> None:
+        """Set rows to (ids, values [ids, dim]) by table, creating absent ones; of repeated ids the last is set.
+
+        The optimizer state of existing rows stays. Like a push it is applied once, whole, by each server, and an absent
+        id that the table's filter does not admit, or that finds no room, is left out and counted there.
+        """
+        self._row_writes.assign(values, req_time_s, is_added=False)
+
+    def assign_add(self, values: TableValues, *, req_time_s: int = 0) -> None:
+        """Add (ids, values [ids, dim]) to rows by table, in absent rows to their initial value; else as `assign`."""
+        self._row_writes.assign(values, req_time_s, is_added=True)
+
+    def reinitialize(self, table: str, ids: ArrayLike) -> NDArray[np.int8]:
+        """Make rows as new, embedding and optimizer state, creating absent ones whatever the table's filter says.
+
+        The status of each id, in order: 1 it had a row, 0 it was created now, -1 there is no such table or no room.
+        """
+        return self._row_writes.reinitialize(table, ids)
 
     def _table(self, table: str) -> TableConfig:
         """A table's settings, when its rows do not tell what is needed; those made elsewhere are asked for once."""

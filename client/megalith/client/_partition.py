@@ -91,20 +91,24 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, np.int64)
 
 
-def checked_gradients(
-    table: str, gradients: ArrayLike, count: int, skips_nonfinite: Callable[[str], bool] = lambda table: False
+def checked_rows(
+    table: str,
+    what: str,
+    given: ArrayLike,
+    count: int,
+    skips_nonfinite: Callable[[str], bool] = lambda table: False,
 ) -> NDArray[np.float32]:
-    """Gradients as a contiguous float32 matrix with a row per id, finite unless the table skips rows that are not."""
+    """Gradients or values as a contiguous float32 matrix with a row per id, finite unless the table skips others."""
     from megalith.client._kernels import rows
 
-    array: NDArray[Any] = np.asarray(gradients)
+    array: NDArray[Any] = np.asarray(given)
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
         raise ShapeMismatch(
-            f"table {table}: gradients are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
+            f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
         )
     matrix = np.ascontiguousarray(array, np.float32)
     if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite(table):
-        raise NonFiniteValue(f"table {table}: the gradients hold NaN or infinity; nothing was sent")
+        raise NonFiniteValue(f"table {table}: the {what} hold NaN or infinity; nothing was sent")
     return matrix
 
 
@@ -113,5 +117,5 @@ def warm_up() -> None:
     routing = Routing(1, ("",), decode_owners(bytes(2 * NUM_BUCKETS)))
     for ids in (np.zeros(2, np.int64), np.arange(2)):
         partition = Partition.of(ids, routing, is_distinct=False)
-        partition.spread(partition.summed(checked_gradients("warm-up", np.zeros((2, 1), np.float32), 2)))
+        partition.spread(partition.summed(checked_rows("warm-up", "gradients", np.zeros((2, 1), np.float32), 2)))
     Partition.of(ids, routing, is_distinct=True)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._data_call import DataCall
 from megalith.client._ids import Ids, RecentIds
-from megalith.client._partition import Partition, checked_gradients
+from megalith.client._partition import Partition, checked_rows
 from megalith.protos import common_pb2
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, codec, frames
@@ -141,8 +141,8 @@ class PushPlan:
         return self._messages.setdefault(index, pb.PushRequest())
 
     def _encoded(self, table: str, partition: Partition, gradients: ArrayLike) -> NDArray[Any]:
-        checked = checked_gradients(
-            table, gradients, partition.slots.size, lambda table: self._config_of(table).skip_nonfinite
+        checked = checked_rows(
+            table, "gradients", gradients, partition.slots.size, lambda table: self._config_of(table).skip_nonfinite
         )
         summed = partition.summed(checked, self._config_of(table).dim if partition.has_repeated else None)
         if self._dtype != arrays.HALF:

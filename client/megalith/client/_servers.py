@@ -95,16 +95,16 @@ class Servers:
 
     def exchange(self, calls: dict[int, DataCall], timeout_s: float) -> dict[int, Any]:
         """Like `call` for pulls and pushes, over the bulk lane of each server that has one."""
-        total = sum(call.ByteSize() for call in calls.values())
-        started = time.monotonic()
-        with self._budget.holding(total, timeout_s):
-            return self._until_answered(self._begin_data, calls, timeout_s - (time.monotonic() - started))
+        return self._until_answered(self._begin_data, calls, timeout_s)
 
     def _until_answered(self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float) -> dict[int, Any]:
-        for request in requests.values():
-            self._check_size(request)
-        pending, replies = dict(requests), dict[int, Any]()
         deadline = time.monotonic() + timeout_s
+        total = sum(self._checked_size(request) for request in requests.values())
+        with self._budget.holding(total, timeout_s):
+            return self._answered(begin, requests, deadline)
+
+    def _answered(self, begin: Begin[Q], requests: dict[int, Q], deadline: float) -> dict[int, Any]:
+        pending, replies = dict(requests), dict[int, Any]()
 
         def again() -> None:
             self.refresh(max(0.0, deadline - time.monotonic()))
@@ -207,13 +207,14 @@ class Servers:
                 self._channels[address] = channel.open_channel(address, self._max_message_bytes)
             return Stub(self._channels[address])
 
-    def _check_size(self, request: Request) -> None:
+    def _checked_size(self, request: Request) -> int:
         size = request.ByteSize()
         if size > self._max_message_bytes:
             raise MessageTooLarge(
                 f"a request of {size} bytes is above the limit of {self._max_message_bytes}; "
                 "send fewer ids per call, or raise max_message_bytes here and --max-message-bytes on the servers"
             )
+        return size
 
     def status_of(self, index: int, timeout_s: float) -> pb.GetPsStatusResponse:
         """What one server holds; asked again, with a fresh map, while it is away."""

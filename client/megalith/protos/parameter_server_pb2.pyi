@@ -529,6 +529,151 @@ class PushResponse(_message.Message):
 Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
 
 @_typing.final
+class AssignRowsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    IS_ADDED_FIELD_NUMBER: _builtins.int
+    REQ_TIME_S_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Of the map that routed this request."""
+    client_id: _builtins.str
+    """As in PushRequest, like sequence and incarnation."""
+    sequence: _builtins.int
+    incarnation: _builtins.int
+    is_added: _builtins.bool
+    """Add the values, in absent rows to their initial value. False = overwrite."""
+    req_time_s: _builtins.int
+    """Unix seconds of the data: becomes the rows' update time. 0 = none."""
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableValues]:
+        """A table may occur once."""
+
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        tables: _abc.Iterable[Global___TableValues] | None = ...,
+        is_added: _builtins.bool = ...,
+        req_time_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_added", b"is_added", "req_time_s", b"req_time_s", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssignRowsRequest: _TypeAlias = AssignRowsRequest  # noqa: Y015
+
+@_typing.final
+class TableValues(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    """Table name."""
+    keys: _builtins.bytes
+    """int64 little-endian ids, taken in order: of repeated ones the last is set, and each is added."""
+    values: _builtins.bytes
+    """float32 little-endian [ids, dim], finite."""
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        keys: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "table", b"table", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableValues: _TypeAlias = TableValues  # noqa: Y015
+
+@_typing.final
+class AssignRowsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AssignRowsResponse: _TypeAlias = AssignRowsResponse  # noqa: Y015
+
+@_typing.final
+class ReinitializeRowsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """Of the map that routed this request."""
+    client_id: _builtins.str
+    """As in PushRequest, like sequence and incarnation."""
+    sequence: _builtins.int
+    incarnation: _builtins.int
+    table: _builtins.str
+    """Table name; one that does not exist is no error, see status."""
+    keys: _builtins.bytes
+    """int64 little-endian ids, taken in order."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
+        table: _builtins.str = ...,
+        keys: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "keys", b"keys", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReinitializeRowsRequest: _TypeAlias = ReinitializeRowsRequest  # noqa: Y015
+
+@_typing.final
+class ReinitializeRowsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    status: _builtins.bytes
+    """int8 by id: 1 = it had a row, 0 = created now, -1 = there is no such table, or no room."""
+    def __init__(
+        self,
+        *,
+        status: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReinitializeRowsResponse: _TypeAlias = ReinitializeRowsResponse  # noqa: Y015
+
+@_typing.final
 class NegotiateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -59,6 +59,16 @@ class ParameterServerStub:
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.PushRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PushResponse.FromString,
                 _registered_method=True)
+        self.AssignRows = channel.unary_unary(
+                '/megalith.v1.ParameterServer/AssignRows',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.AssignRowsRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.AssignRowsResponse.FromString,
+                _registered_method=True)
+        self.ReinitializeRows = channel.unary_unary(
+                '/megalith.v1.ParameterServer/ReinitializeRows',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.ReinitializeRowsRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ReinitializeRowsResponse.FromString,
+                _registered_method=True)
         self.Negotiate = channel.unary_unary(
                 '/megalith.v1.ParameterServer/Negotiate',
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.NegotiateRequest.SerializeToString,
@@ -116,6 +126,22 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AssignRows(self, request, context):
+        """Sets the embeddings of rows, or adds to them; the optimizer state of existing rows stays. All of the request or, on
+        any error, nothing. Safe to repeat like Push, whose sequence it shares. Absent ids are subject to admission.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReinitializeRows(self, request, context):
+        """Makes rows as new, embedding and state, and creates absent ones whatever the admission filter says. Safe to repeat
+        like Push, whose sequence it shares: a repeated request gets its first answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Negotiate(self, request, context):
         """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused.
         """
@@ -164,6 +190,16 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PushRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_parameter__server__pb2.PushResponse.SerializeToString,
+            ),
+            'AssignRows': grpc.unary_unary_rpc_method_handler(
+                    servicer.AssignRows,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.AssignRowsRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.AssignRowsResponse.SerializeToString,
+            ),
+            'ReinitializeRows': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReinitializeRows,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ReinitializeRowsRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.ReinitializeRowsResponse.SerializeToString,
             ),
             'Negotiate': grpc.unary_unary_rpc_method_handler(
                     servicer.Negotiate,
@@ -316,6 +352,60 @@ class ParameterServer:
             '/megalith.v1.ParameterServer/Push',
             megalith_dot_protos_dot_parameter__server__pb2.PushRequest.SerializeToString,
             megalith_dot_protos_dot_parameter__server__pb2.PushResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AssignRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/AssignRows',
+            megalith_dot_protos_dot_parameter__server__pb2.AssignRowsRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.AssignRowsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReinitializeRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/ReinitializeRows',
+            megalith_dot_protos_dot_parameter__server__pb2.ReinitializeRowsRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.ReinitializeRowsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,14 @@ class ParameterServerStub:
     """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
     (client_id, sequence): a request that was applied is answered again and not applied again.
     """
+    AssignRows: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.AssignRowsRequest, _parameter_server_pb2.AssignRowsResponse]
+    """Sets the embeddings of rows, or adds to them; the optimizer state of existing rows stays. All of the request or, on
+    any error, nothing. Safe to repeat like Push, whose sequence it shares. Absent ids are subject to admission.
+    """
+    ReinitializeRows: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.ReinitializeRowsRequest, _parameter_server_pb2.ReinitializeRowsResponse]
+    """Makes rows as new, embedding and state, and creates absent ones whatever the admission filter says. Safe to repeat
+    like Push, whose sequence it shares: a repeated request gets its first answer.
+    """
     Negotiate: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.NegotiateRequest, _parameter_server_pb2.NegotiateResponse]
     """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
     Expire: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]
@@ -82,6 +90,14 @@ class ParameterServerAsyncStub(ParameterServerStub):
     Push: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.PushRequest, _parameter_server_pb2.PushResponse]  # type: ignore[assignment]
     """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
     (client_id, sequence): a request that was applied is answered again and not applied again.
+    """
+    AssignRows: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.AssignRowsRequest, _parameter_server_pb2.AssignRowsResponse]  # type: ignore[assignment]
+    """Sets the embeddings of rows, or adds to them; the optimizer state of existing rows stays. All of the request or, on
+    any error, nothing. Safe to repeat like Push, whose sequence it shares. Absent ids are subject to admission.
+    """
+    ReinitializeRows: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.ReinitializeRowsRequest, _parameter_server_pb2.ReinitializeRowsResponse]  # type: ignore[assignment]
+    """Makes rows as new, embedding and state, and creates absent ones whatever the admission filter says. Safe to repeat
+    like Push, whose sequence it shares: a repeated request gets its first answer.
     """
     Negotiate: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.NegotiateRequest, _parameter_server_pb2.NegotiateResponse]  # type: ignore[assignment]
     """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
@@ -133,6 +149,26 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_parameter_server_pb2.PushResponse, _abc.Awaitable[_parameter_server_pb2.PushResponse]]:
         """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
         (client_id, sequence): a request that was applied is answered again and not applied again.
+        """
+
+    @_abc_1.abstractmethod
+    def AssignRows(
+        self,
+        request: _parameter_server_pb2.AssignRowsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameter_server_pb2.AssignRowsResponse, _abc.Awaitable[_parameter_server_pb2.AssignRowsResponse]]:
+        """Sets the embeddings of rows, or adds to them; the optimizer state of existing rows stays. All of the request or, on
+        any error, nothing. Safe to repeat like Push, whose sequence it shares. Absent ids are subject to admission.
+        """
+
+    @_abc_1.abstractmethod
+    def ReinitializeRows(
+        self,
+        request: _parameter_server_pb2.ReinitializeRowsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameter_server_pb2.ReinitializeRowsResponse, _abc.Awaitable[_parameter_server_pb2.ReinitializeRowsResponse]]:
+        """Makes rows as new, embedding and state, and creates absent ones whatever the admission filter says. Safe to repeat
+        like Push, whose sequence it shares: a repeated request gets its first answer.
         """
 
     @_abc_1.abstractmethod

@@ -12,6 +12,7 @@ from megalith.wire.errors import MalformedArray
 KEY = np.dtype("<i8")
 VALUE = np.dtype("<f4")
 HALF = np.dtype("<f2")
+STATUS = np.dtype("i1")
 MAX_HALF = np.float32(65504.0)  # beyond it, float16 has only infinity
 
 

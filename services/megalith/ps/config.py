@@ -21,7 +21,9 @@ class PsConfig:
     )
     bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)
     lane_port: int = setting("Port of the bulk lane; 0 takes a free one, which clients are told.", 0)
-    max_inflight_bytes: int = setting("Bytes of bulk requests under way at once; who would exceed them waits.", 1 << 30)
+    max_inflight_bytes: int = setting(
+        "Bytes of data requests under way at once, by either lane; who would exceed them waits.", 1 << 30
+    )
     memory_limit_bytes: int = setting(
         "Memory of the process above which training is held until an operator resumes it; 0 = no limit.", 0
     )

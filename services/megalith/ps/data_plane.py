@@ -1,4 +1,7 @@
-"""Pull and push for both lanes: the message without its arrays, and the arrays beside it; decode, one call, encode."""
+"""Pull, push and row writes as the store takes them: decode, one call, encode.
+
+Pull and push come by both lanes: the message without its arrays, and the arrays beside it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.ps.store import Store, TableGradients, VariableUpdate
+from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
 from megalith.ps.variable import UpdateKind
 from megalith.wire import arrays, codec
 from megalith.wire.errors import InvalidRequest, MalformedArray
@@ -51,21 +54,49 @@ class DataPlane:
         )
         return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
 
+    def assign(self, request: pb.AssignRowsRequest) -> None:
+        self._store.assign(
+            request.epoch,
+            Sender(request.client_id, request.sequence, request.incarnation),
+            [_decode_values(part) for part in request.tables],
+            is_added=request.is_added,
+            req_time_s=request.req_time_s,
+        )
+
+    def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
+        """The status of each id."""
+        sender = Sender(request.client_id, request.sequence, request.incarnation)
+        keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
+        return self._store.reinitialize(request.epoch, sender, request.table, keys).astype(arrays.STATUS)
+
 
 def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer) -> TableGradients:
-    keys = arrays.decode_keys(key_data, f"ids of table {message.table}")
     dtype = codec.row_dtype(message.dtype, f"gradients of table {message.table}")
-    size = len(data) // dtype.itemsize
-    if keys.size == 0 or size % keys.size or len(data) % dtype.itemsize:
-        raise MalformedArray(
-            f"table {message.table}: {len(data)} bytes of gradients for {keys.size} ids; "
-            f"expected {dtype.name} [ids, dim] with at least one id"
-        )
-    gradients = arrays.decode(data, dtype, (keys.size, size // keys.size), "gradients")
+    keys, gradients = _decode_rows(message.table, key_data, data, dtype, "gradients")
     if dtype == arrays.HALF:
         gradients = gradients.astype(np.float32)
         gradients.flags.writeable = False  # as it comes from bytes: kernels are compiled for that
     return TableGradients(message.table, keys, gradients, tuple(message.learning_rates))
+
+
+def _decode_values(message: pb.TableValues) -> TableValues:
+    return TableValues(
+        message.table, *_decode_rows(message.table, message.keys, message.values, arrays.VALUE, "values")
+    )
+
+
+def _decode_rows(
+    table: str, key_data: Buffer, data: Buffer, dtype: np.dtype[Any], what: str
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Ids and a matrix with a row for each; how wide it must be is the table's to say."""
+    keys = arrays.decode_keys(key_data, f"ids of table {table}")
+    size = len(data) // dtype.itemsize
+    if keys.size == 0 or size % keys.size or len(data) % dtype.itemsize:
+        raise MalformedArray(
+            f"table {table}: {len(data)} bytes of {what} for {keys.size} ids; "
+            f"expected {dtype.name} [ids, dim] with at least one id"
+        )
+    return keys, arrays.decode(data, dtype, (keys.size, size // keys.size), what)
 
 
 def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:

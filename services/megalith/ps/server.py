@@ -48,14 +48,11 @@ class PsServer:
         data, metrics, limit = DataPlane(self._store), self._metrics(), config.server.max_message_bytes
         # Who may call Negotiate may use the lane: whatever guards unary calls guards it too.
         self._token = secrets.token_bytes(16)
+        budget = ByteBudget(config.max_inflight_bytes)  # one for both lanes
         self._lane = LaneServer(
-            config.server.host,
-            config.lane_port,
-            LaneCalls(data, metrics, self._token, limit),
-            limit,
-            ByteBudget(config.max_inflight_bytes),
+            config.server.host, config.lane_port, LaneCalls(data, metrics, self._token, limit), limit, budget
         )
-        servicer = ParameterServicer(config.index, self._store, data, self._negotiate)
+        servicer = ParameterServicer(config.index, self._store, data, budget, self._negotiate)
         scratch = ScratchTable()
         benchmark = BenchmarkServicer(scratch)
         self._rpc = RpcServer(

@@ -1,6 +1,7 @@
 """gRPC face of a parameter server: decode, one call, encode."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import grpc
 
@@ -10,16 +11,24 @@ from megalith.ps.data_plane import DataPlane
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.wire import arrays, codec
+from megalith.wire.budget import ByteBudget
+
+ROOM_WAIT_S = 30.0  # a request that finds no room in the budget for this long is refused
 
 
 class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     """The data plane of one ps."""
 
     def __init__(
-        self, index: int, store: Store, data: DataPlane, lane: Callable[[], pb.NegotiateResponse] = pb.NegotiateResponse
+        self,
+        index: int,
+        store: Store,
+        data: DataPlane,
+        budget: ByteBudget,
+        lane: Callable[[], pb.NegotiateResponse] = pb.NegotiateResponse,
     ) -> None:
-        """`lane` tells where the bulk lane is now; by default there is none."""
-        self._index, self._store, self._data, self._lane = index, store, data, lane
+        """`budget` bounds the bytes of data requests; `lane` tells where the bulk lane is now, by default nowhere."""
+        self._index, self._store, self._data, self._budget, self._lane = index, store, data, budget, lane
 
     def CreateTables(self, request: pb.CreateTablesRequest, context: grpc.ServicerContext) -> pb.CreateTablesResponse:
         self._store.create_tables(request.epoch, [codec.table_from_proto(table) for table in request.tables])
@@ -38,13 +47,32 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         return pb.DescribeVariablesResponse(variables=[codec.variable_shape_to_proto(shape) for shape in shapes])
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:
-        reply, rows = self._data.pull(request, [part.keys for part in request.tables])
-        reply.rows.extend(arrays.encode(matrix) for matrix in rows)
+        with self._under_way(request):
+            reply, rows = self._data.pull(request, [part.keys for part in request.tables])
+            reply.rows.extend(arrays.encode(matrix) for matrix in rows)
         return reply
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:
         parts = request.tables
-        return self._data.push(request, [part.keys for part in parts], [part.gradients for part in parts])
+        with self._under_way(request):
+            return self._data.push(request, [part.keys for part in parts], [part.gradients for part in parts])
+
+    def AssignRows(self, request: pb.AssignRowsRequest, context: grpc.ServicerContext) -> pb.AssignRowsResponse:
+        with self._under_way(request):
+            self._data.assign(request)
+        return pb.AssignRowsResponse()
+
+    def ReinitializeRows(
+        self, request: pb.ReinitializeRowsRequest, context: grpc.ServicerContext
+    ) -> pb.ReinitializeRowsResponse:
+        with self._under_way(request):
+            return pb.ReinitializeRowsResponse(status=arrays.encode(self._data.reinitialize(request)))
+
+    def _under_way(
+        self, request: pb.PullRequest | pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest
+    ) -> AbstractContextManager[None]:
+        """Inside, the request's bytes count among those under way; a full budget is waited for first."""
+        return self._budget.holding(request.ByteSize(), ROOM_WAIT_S)
 
     def Negotiate(self, request: pb.NegotiateRequest, context: grpc.ServicerContext) -> pb.NegotiateResponse:
         return self._lane()

@@ -1,28 +1,26 @@
 """All that one parameter server holds, and the rules under which a request may touch it."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megalith.ps import batch
-from megalith.ps.kernels import ownership
+from megalith.ps.fused import UNKNOWN
+from megalith.ps.placement import Placement
 from megalith.ps.replay import AppliedPushes
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.errors import (
     DuplicateKeys,
     InvalidRequest,
-    NotReady,
-    ShardNotOwned,
-    StaleEpoch,
     UnknownTable,
     UnknownVariable,
 )
-from megalith.wire.routing import NUM_BUCKETS, Routing
+from megalith.wire.routing import Routing
 from megalith.wire.schema import TableConfig, VariableConfig
 from megalith.wire.variable_parts import VariableShape
 
@@ -46,20 +44,36 @@ class VariableUpdate:
     value: NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TableValues:
+    """Embeddings to set or to add, of one table."""
+
+    table: str
+    keys: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a write, and which of its writes it is."""
+
+    client_id: str
+    sequence: int
+    incarnation: int = 0
+
+
 class Store:
     """Tables and variables by name, behind the routing map.
 
-    `_lock` guards the two dictionaries, the map and the counters; tables and variables guard their own contents.
+    `_lock` guards the two dictionaries, the placement and the counters; tables and variables guard their own contents.
     """
 
     def __init__(self, index: int) -> None:
-        self._index = index
         self._lock = threading.Lock()
+        self._placement = Placement(index)
         self._tables: dict[str, EmbeddingTable] = {}
         self._variables: dict[str, Variable] = {}
-        self._routing: Routing | None = None
-        self._is_initialized = False
-        self._applied: AppliedPushes[list[NDArray[Any]]] = AppliedPushes()
+        self._applied: AppliedPushes[tuple[str, list[NDArray[Any]]]] = AppliedPushes()
         self.pulls = 0
         self.pushes = 0
 
@@ -67,53 +81,22 @@ class Store:
 
     def take_place(self, index: int) -> None:
         """From now on this is the ps of that index in the map; before the first map only."""
-        self._index = index
+        with self._lock:
+            self._placement = replace(self._placement, index=index)
 
     def route(self, routing: Routing | None, is_initialized: bool) -> None:
         """Obey this map. Until the chief has initialized its epoch, a missing table is a matter of time."""
         with self._lock:
-            self._routing, self._is_initialized = routing, is_initialized
+            self._placement = replace(self._placement, routing=routing, is_initialized=is_initialized)
 
     @property
     def epoch(self) -> int:
         """Of the newest map; 0 = none yet."""
-        with self._lock:
-            return self._routing.epoch if self._routing else 0
-
-    def _check_epoch(self, epoch: int) -> Routing:
-        routing = self._routing
-        if routing is None or epoch > routing.epoch:
-            mine = routing.epoch if routing else 0
-            raise NotReady(f"ps {self._index} is at epoch {mine}, the request at {epoch}; retry in a moment")
-        if epoch < routing.epoch:
-            raise StaleEpoch(f"the request was routed at epoch {epoch}, ps {self._index} is at {routing.epoch}")
-        return routing
-
-    def _check_owned(self, routing: Routing, table: str, keys: NDArray[np.int64]) -> None:
-        if ownership.all_owned(keys, routing.owners, self._index):
-            return
-        owners = routing.owner_of(keys)
-        foreign = np.flatnonzero(owners != self._index)
-        first = foreign[0]
-        raise ShardNotOwned(
-            f"table {table}: {foreign.size} of {keys.size} ids are not of ps {self._index} at epoch "
-            f"{routing.epoch}, the first is {int(keys[first])} of ps {int(owners[first])}; refresh routing"
-        )
-
-    def _check_owned_variable(self, routing: Routing, config: VariableConfig) -> None:
-        owner = routing.owner_of_part(config.name, config.part.index if config.part else 0)
-        if owner != self._index:
-            raise ShardNotOwned(
-                f"variable {config.key} is of ps {owner}, not of ps {self._index}, at epoch {routing.epoch}; "
-                "refresh routing"
-            )
+        return self._placement.epoch
 
     def buckets(self) -> NDArray[np.bool_]:
         """Which buckets this server owns; without a map it may be any."""
-        with self._lock:
-            if self._routing is None:
-                return np.ones(NUM_BUCKETS, np.bool_)
-            return np.asarray(self._routing.owners == self._index)
+        return self._placement.buckets()
 
     # --- creation ---
 
@@ -121,7 +104,7 @@ class Store:
         """Create what is missing; one of another layout is a TableConflict and nothing is created."""
         _require_distinct("table", [config.name for config in configs])
         with self._lock:
-            self._check_epoch(epoch)
+            self._placement.checked(epoch)
             fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
             known = [(self._tables[config.name], config) for config in configs if config.name in self._tables]
             for table, config in known:
@@ -137,10 +120,10 @@ class Store:
         """
         _require_distinct("variable", [config.key for config in configs])
         with self._lock:
-            routing = self._check_epoch(epoch)
+            placement = self._placement.checked(epoch)
             known: list[tuple[Variable, VariableConfig]] = []
             for config in configs:
-                self._check_owned_variable(routing, config)
+                placement.check_owned_variable(config)
                 known += [(held, config) for held in self._variables.values() if _collide(held.config, config)]
             for variable, config in known:
                 variable.check_layout(config)
@@ -153,7 +136,7 @@ class Store:
     def describe_variables(self, epoch: int, names: Sequence[str]) -> list[VariableShape]:
         """The whole of each variable whose first part, or only one, is here."""
         with self._lock:
-            self._check_epoch(epoch)
+            self._placement.checked(epoch)
             first = {
                 variable.config.name: variable
                 for variable in self._variables.values()
@@ -177,12 +160,12 @@ class Store:
         """Embeddings by table and values of variables, both in the order asked for."""
         _require_distinct("table", [name for name, _ in tables])
         with self._lock:
-            routing = self._check_epoch(epoch)
+            placement = self._placement.checked(epoch)
             held = [(self._table(name), keys) for name, keys in tables]
             read = [self._known_variable(self._variables, key) for key in variables]
             self.pulls += 1
         for name, keys in tables:
-            self._check_owned(routing, name, keys)
+            placement.check_owned(name, keys)
         return [table.lookup(keys) for table, keys in held], [variable.read() for variable in read]
 
     def push(
@@ -197,13 +180,9 @@ class Store:
         incarnation: int = 0,
     ) -> list[NDArray[Any]]:
         """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD updates."""
-        if not client_id or sequence < 1:
-            raise InvalidRequest(f"a push needs a client id and a sequence from 1, got {client_id!r} and {sequence}")
-        if not 0 <= req_time_s < 2**32:
-            raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
-        return self._applied.once(
-            client_id, sequence, lambda: self._apply(epoch, gradients, updates, req_time_s, step), incarnation
-        )
+        _check_time(req_time_s)
+        sender = Sender(client_id, sequence, incarnation)
+        return self._once("push", sender, lambda: self._apply(epoch, gradients, updates, req_time_s, step))
 
     def _apply(
         self,
@@ -216,12 +195,12 @@ class Store:
         _require_distinct("table", [part.table for part in gradients])
         _require_distinct("variable", [part.name for part in updates])
         with self._lock:
-            routing = self._check_epoch(epoch)
+            placement = self._placement.checked(epoch)
             tables = [self._table(part.table) for part in gradients]
             variables = [self._known_variable(self._variables, part.name) for part in updates]
         rates = []
         for part, table in zip(gradients, tables, strict=True):
-            self._check_owned(routing, part.table, part.keys)
+            placement.check_owned(part.table, part.keys)
             rates.append(table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step))
             batch.check_distinct(part.keys, part.table)
         for update, variable in zip(updates, variables, strict=True):
@@ -235,6 +214,55 @@ class Store:
         with self._lock:
             self.pushes += 1
         return [value for value in values if value is not None]
+
+    def assign(
+        self, epoch: int, sender: Sender, parts: Sequence[TableValues], *, is_added: bool, req_time_s: int = 0
+    ) -> None:
+        """Set the embeddings of rows, or add to them: everything or nothing, once for each sender."""
+        _check_time(req_time_s)
+        kind = "assign_add" if is_added else "assign"
+        self._once(kind, sender, lambda: self._assign(epoch, parts, is_added, req_time_s))
+
+    def _assign(self, epoch: int, parts: Sequence[TableValues], is_added: bool, req_time_s: int) -> list[NDArray[Any]]:
+        _require_distinct("table", [part.table for part in parts])
+        with self._lock:
+            placement = self._placement.checked(epoch)
+            tables = [self._table(part.table) for part in parts]
+        for part, table in zip(parts, tables, strict=True):
+            placement.check_owned(part.table, part.keys)
+            table.check_values(part.keys, part.values)
+        for part, table in zip(parts, tables, strict=True):
+            (table.assign_add if is_added else table.assign)(part.keys, part.values, req_time_s)
+        return []
+
+    def reinitialize(self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Make rows as new, once for each sender; by id 1 existed, 0 was created, -1 was not or has no such table."""
+        return self._once("reinitialize", sender, lambda: [self._reinitialize(epoch, name, keys)])[0]
+
+    def _reinitialize(self, epoch: int, name: str, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        with self._lock:
+            placement = self._placement.checked(epoch)
+            table = self._tables.get(name)
+            if table is None:
+                self._placement.check_initialized(f"table {name}")
+        placement.check_owned(name, keys)
+        return np.full(keys.size, UNKNOWN, np.int64) if table is None else table.reinitialize(keys)
+
+    def _once(self, kind: str, sender: Sender, apply: Callable[[], list[NDArray[Any]]]) -> list[NDArray[Any]]:
+        """The reply of `apply`, called unless it was before; all kinds of writes share a client's sequence."""
+        if not sender.client_id or sender.sequence < 1:
+            raise InvalidRequest(
+                f"`{kind}` needs a client id and a sequence from 1, got {sender.client_id!r} and {sender.sequence}"
+            )
+        known, reply = self._applied.once(
+            sender.client_id, sender.sequence, lambda: (kind, apply()), sender.incarnation
+        )
+        if known != kind:
+            raise InvalidRequest(
+                f"sequence {sender.sequence} of client {sender.client_id} was `{known}` and is now `{kind}`; "
+                "each write has a sequence of its own"
+            )
+        return reply
 
     def expire(self) -> dict[str, int]:
         """Drop what is expired in every table; rows dropped, by table."""
@@ -266,19 +294,17 @@ class Store:
 
     def _table(self, name: str) -> EmbeddingTable:
         if name not in self._tables:
-            self._raise_if_not_initialized(f"table {name}")
-            raise UnknownTable(f"ps {self._index} has no table {name!r}; it has {sorted(self._tables)}")
+            self._placement.check_initialized(f"table {name}")
+            raise UnknownTable(f"ps {self._placement.index} has no table {name!r}; it has {sorted(self._tables)}")
         return self._tables[name]
 
     def _known_variable(self, variables: Mapping[str, Variable], name: str) -> Variable:
         if name not in variables:
-            self._raise_if_not_initialized(f"variable {name}")
-            raise UnknownVariable(f"ps {self._index} has no variable {name!r}; it has {sorted(self._variables)}")
+            self._placement.check_initialized(f"variable {name}")
+            raise UnknownVariable(
+                f"ps {self._placement.index} has no variable {name!r}; it has {sorted(self._variables)}"
+            )
         return variables[name]
-
-    def _raise_if_not_initialized(self, what: str) -> None:
-        if not self._is_initialized:
-            raise NotReady(f"ps {self._index} has no {what} yet: the chief is still creating them; retry in a moment")
 
 
 def _collide(held: VariableConfig, asked: VariableConfig) -> bool:
@@ -286,6 +312,11 @@ def _collide(held: VariableConfig, asked: VariableConfig) -> bool:
     if held.name != asked.name or held.part is None or asked.part is None:
         return held.name == asked.name
     return held.part.index == asked.part.index or held.part.count != asked.part.count
+
+
+def _check_time(req_time_s: int) -> None:
+    if not 0 <= req_time_s < 2**32:
+        raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

@@ -157,11 +157,15 @@ class EmbeddingTable:
         """Add to embeddings, in absent rows to their initial value."""
         return self._assign(actions.AssignAdd(self.layout.dim), keys, values, req_time_s)
 
-    def _assign(self, action: Any, keys: I64, values: F32, req_time_s: int) -> WriteResult:
+    def check_values(self, keys: I64, values: F32) -> None:
+        """Raise what `assign` and `assign_add` would, changing nothing."""
         name = self.config.name
         batch.check_keys(keys, name)
         batch.check_floats(values, keys.size, self.layout.dim, name, "values")
         batch.check_finite(values, name, "values")
+
+    def _assign(self, action: Any, keys: I64, values: F32, req_time_s: int) -> WriteResult:
+        self.check_values(keys, values)
         times = self._writer.note_time(req_time_s)
         result, _ = self._writer.write(action, keys, values, times, self._writer.admit(keys))
         return result

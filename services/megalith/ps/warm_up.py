@@ -43,10 +43,15 @@ def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequen
 
 
 def warm_up_image() -> None:
-    """What a container should not have to compile: the common tables, restoring and expiry."""
+    """What a container should not have to compile: the common tables and all that is done to their rows."""
     initializers = (Zeros(), RandomUniform())
     warm_up((Adagrad(), Sgd()), initializers)
     for initializer in initializers:
         table = EmbeddingTable(TableConfig("warm-up", (Segment(2, initializer),)))
+        keys, values = np.arange(2, dtype=np.int64), np.ones((2, 2), np.float32)
+        keys.flags.writeable = values.flags.writeable = False
+        table.assign(keys, values)
+        table.assign_add(keys, values)
+        table.reinitialize(keys)
         table.load(np.arange(1), np.zeros((1, table.layout.width), np.float32), np.zeros(1, np.int64))
         table.expire()

@@ -208,6 +208,25 @@ def test_golden_fused_reorder_by_indices(tables, num_servers, dims, expected):
     assert reorder(tables, num_servers, dims) == expected
 
 
+@pytest.mark.parametrize(
+    ("ids", "servers", "ordered", "sizes"),
+    [
+        ([0, 1, 2, 2, 3, 5], [0, 1, 2, 2, 0, 2], [0, 3, 1, 2, 5], [2, 1, 2]),
+        ([1, 2, 3, 2], [1, 0, 1, 0], [2, 1, 3], [1, 2]),
+    ],
+)
+def test_golden_reorder_by_indices_but_by_first_appearance(ids, servers, ordered, sizes):
+    """The reference has [3,0,1,5,2] and [2,3,1]: the same ids for each server, the last to appear first."""
+    keys, numbers = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
+    one_server = np.zeros(1024, np.uint16)
+    count = distinct.distinct(
+        np.array(ids), one_server, keys, np.empty(len(ids), np.int32), numbers, np.zeros(1, np.int64)
+    )
+    first = np.array([ids.index(key) for key in keys[:count].tolist()])
+    found, counts, _ = split(keys[:count], np.array(servers)[first], len(sizes))
+    assert (found.tolist(), counts.tolist()) == (ordered, sizes)
+
+
 def test_golden_fused_gather_gradient_sums_the_uses_of_an_id():
     model, rows = feature_set([[0, 0, 0]] * 8, Sum(), (3,))
     batch = model.lookup({"f": [2, 3, 1, 2, 7, 2]})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.client._kernels import rows as row_kernels
-from megalith.client._partition import Partition, checked_gradients, checked_ids, warm_up
+from megalith.client._partition import Partition, checked_ids, checked_rows, warm_up
 from megalith.wire import routing
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
 
@@ -97,11 +97,27 @@ def test_ids_that_are_not_integers_are_refused():
 
 def test_gradients_of_the_wrong_kind_are_refused():
     with pytest.raises(ShapeMismatch, match=r"expected float32 \[2, dim\]"):
-        checked_gradients("t", np.zeros((3, 4), np.float32), 2)
+        checked_rows("t", "gradients", np.zeros((3, 4), np.float32), 2)
     with pytest.raises(ShapeMismatch):
-        checked_gradients("t", np.zeros((2, 4), np.int64), 2)
+        checked_rows("t", "gradients", np.zeros((2, 4), np.int64), 2)
     with pytest.raises(NonFiniteValue, match="nothing was sent"):
-        checked_gradients("t", np.full((2, 4), np.nan, np.float32), 2)
+        checked_rows("t", "gradients", np.full((2, 4), np.nan, np.float32), 2)
+
+
+def offsets_of(rows, dims):
+    """For each row of ids, the float offsets of the uses of each distinct one; and the floats in all."""
+    current = routing.Routing(1, ("a",), routing.even_owners(1))
+    begin, offsets = 0, []
+    for row, dim in zip(rows, dims, strict=True):
+        partition = Partition.of(np.array(row, np.int64), current)
+        slots = [np.flatnonzero(partition.slots == k) for k in range(partition.keys.size)]
+        offsets.append([(begin + uses * dim).tolist() for uses in slots])
+        begin += len(row) * dim
+    return offsets, begin
+
+
+def test_golden_distribution_ops_test_unique_key_with_value_and_offset_of_two_rows():
+    assert offsets_of(([0, 1, 0], [0]), (2, 3)) == ([[[0, 4], [2]], [[6]]], 9)
 
 
 def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_with_offset_map():
@@ -111,12 +127,7 @@ def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_
     partitions = [Partition.of(np.array(row, np.int64), current) for row in rows]
     assert [partition.keys.tolist() for partition in partitions] == [[], [0, 1, 2], [0, 1], []]
 
-    begins = np.cumsum([0, *(len(row) * dim for row, dim in zip(rows, dims, strict=True))])
-    offsets = [
-        [(begin + np.flatnonzero(partition.slots == k) * dim).tolist() for k in range(partition.keys.size)]
-        for partition, dim, begin in zip(partitions, dims, begins[:-1], strict=True)
-    ]
-    assert offsets == [[], [[0, 8], [2, 6], [4]], [[10, 16], [13]], []]
+    assert offsets_of(rows, dims) == ([[], [[0, 8], [2, 6], [4]], [[10, 16], [13]], []], 19)
 
     values, grads, expanded, summed = np.arange(12), np.arange(19, dtype=np.float32), [], []
     for partition, dim in zip(partitions, dims, strict=True):

@@ -42,6 +42,19 @@ def test_hash_table_ops_fused_optimize() -> None:
     np.testing.assert_allclose(tables.lookup(keys, sizes).embeddings, [1.1, 0.2, 0.2, 1.1, 0.2, 0.2], rtol=1e-6)
 
 
+def test_golden_cluster_fused_lookup_and_apply_gradient() -> None:
+    """cluster.md 7.4: two tables, two shards; the floats of shard 0 first, then what SGD at rate 1 leaves."""
+    tables, keys, sizes = group(1, 2), ids(1, 3, 2, 4), np.ones(4, np.int32)
+    tables["t0"].assign(ids(1, 2), np.array([[1], [2]], np.float32))
+    tables["t1"].assign(ids(3, 4), np.array([[3, 3], [4, 4]], np.float32))
+    rows = tables.lookup(keys, sizes)
+    assert rows.embeddings.tolist() == [1, 3, 3, 2, 4, 4]
+    assert rows.emb_splits.tolist() == [3, 3]
+    assert (rows.id_offsets.tolist(), rows.emb_offsets.tolist()) == ([0, 1, 2, 3, 4], [0, 1, 3, 4, 6])
+    tables.apply_gradients(keys, sizes, floats(1, 2, 2, 1, 2, 2), [1.0, 1.0])
+    assert tables.lookup(keys, sizes).embeddings.tolist() == [0, 1, 1, 1, 2, 2]
+
+
 def test_multi_type_hash_table_fused_lookup_multi_shards() -> None:
     tables = group(1, 2, 2)
     tables["t0"].assign(ids(0), np.full((1, 1), 1, np.float32))
