@@ -61,52 +61,52 @@ def test_all_fifteen_calls_answer(stub):
     }
     assert {*requests, "kill"} == {method.name for method in pb.DESCRIPTOR.services_by_name["AppMasterService"].methods}
     for name, request in requests.items():
-        getattr(stub, name)(request, timeout=10)
+        getattr(stub, name)(request, timeout=30)
     with pytest.raises(grpc.RpcError, match="has ended: SUCCEEDED") as raised:
-        stub.kill(pb.KillRequest(), timeout=10)
+        stub.kill(pb.KillRequest(), timeout=30)
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
 def test_the_phase_and_the_servers_are_the_cluster_s(stub, servers):
-    assert stub.ponyHeartbeat(pb.PonyHeartbeatRequest(), timeout=10).state == pb.RUNNING
-    found = stub.ponyGetPSInfo(pb.PonyGetPSInfoRequest(), timeout=10).ps_info
+    assert stub.ponyHeartbeat(pb.PonyHeartbeatRequest(), timeout=30).state == pb.RUNNING
+    found = stub.ponyGetPSInfo(pb.PonyGetPSInfoRequest(), timeout=30).ps_info
     addresses = [member.address for member in servers.job.status().members if member.role == "ps"]
     assert [f"{ps.ip}:{ps.ports[0]}" for ps in found] == addresses
     assert [ps.name for ps in found] == ["ps-0", "ps-1"]
-    assert not stub.isStarving(pb.StarvingRequest(), timeout=10).starving
+    assert not stub.isStarving(pb.StarvingRequest(), timeout=30).starving
 
 
 def test_a_savepoint_is_followed_to_its_directory(stub, tmp_path):
     target = tmp_path / "savepoints"
-    created = stub.createSavepoint(pb.CreateSavepointRequest(savepoint_dir=str(target)), timeout=10)
+    created = stub.createSavepoint(pb.CreateSavepointRequest(savepoint_dir=str(target)), timeout=30)
     assert created.code == 0
     ask = pb.CreateSavepointStatusRequest(savepoint_restore_id=created.savepoint_id)
-    wait_until(lambda: stub.createSavepointStatus(ask, timeout=10).create_savepoint_state == STATE.SUCCEEDED, 20)
-    snapshot = stub.getSnapshot(pb.GetSnapshotRequest(snapshot_id=int(created.savepoint_id)), timeout=10)
+    wait_until(lambda: stub.createSavepointStatus(ask, timeout=30).create_savepoint_state == STATE.SUCCEEDED, 20)
+    snapshot = stub.getSnapshot(pb.GetSnapshotRequest(snapshot_id=int(created.savepoint_id)), timeout=30)
     assert snapshot.available
     assert (target / snapshot.dir.rpartition("/")[2] / "manifest.json").exists()
 
 
 def test_an_unknown_savepoint_is_not_found(stub):
     with pytest.raises(grpc.RpcError) as raised:
-        stub.createSavepointStatus(pb.CreateSavepointStatusRequest(savepoint_restore_id="77"), timeout=10)
+        stub.createSavepointStatus(pb.CreateSavepointStatusRequest(savepoint_restore_id="77"), timeout=30)
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 def test_suspend_holds_training_until_resume(stub, servers):
-    stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=10)
-    stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=10)
-    wait_until(lambda: stub.suspendStatus(pb.SuspendStatusRequest(), timeout=10).succeed, 5)
+    stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=30)
+    stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=30)
+    wait_until(lambda: stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30).succeed)
     step = servers.job.training_status()
-    stub.resume(pb.ResumeRequest(), timeout=10)
+    stub.resume(pb.ResumeRequest(), timeout=30)
     wait_until(lambda: servers.job.training_status() > step)
 
 
 @pytest.mark.parametrize(("call", "status", "final"), [("kill", 1, "FAILED"), ("succeed", 0, "SUCCEEDED")])
 def test_kill_and_succeed_end_every_process_of_the_job(stub, servers, call, status, final):
     request = pb.KillRequest(exit_code=3, diagnose="enough") if call == "kill" else pb.SucceedRequest(diagnose="enough")
-    getattr(stub, call)(request, timeout=10)
-    assert stub.status(pb.StatusRequest(), timeout=10).final_status == final
+    getattr(stub, call)(request, timeout=30)
+    assert stub.status(pb.StatusRequest(), timeout=30).final_status == final
     for name in ("controller", "ps-0", "ps-1", "worker-0", "appmaster"):
         wait_until(lambda name=name: servers.exits[name].reason, 10, name)
         assert "enough" in servers.exits[name].reason

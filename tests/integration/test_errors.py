@@ -44,14 +44,14 @@ def address(metrics):
 def test_an_error_survives_the_round_trip_as_itself(address, error):
     with open_channel(address) as channel:
         with pytest.raises(error, match="id 7 is wrong; do this instead") as raised, translated("peer"):
-            channel.unary_unary("/test.Errors/Fail")(error.code.encode(), timeout=5)
+            channel.unary_unary("/test.Errors/Fail")(error.code.encode(), timeout=30)
         assert type(raised.value) is error
         assert raised.value.__cause__.code() is status_of(error)
 
 
 def test_an_error_in_a_stream_arrives_after_what_was_sent(address):
     with open_channel(address) as channel:
-        replies = channel.stream_stream("/test.Errors/Stream")(iter([b"stale_epoch"]), timeout=5)
+        replies = channel.stream_stream("/test.Errors/Stream")(iter([b"stale_epoch"]), timeout=30)
         assert next(replies) == b"first"
         with pytest.raises(errors.StaleEpoch), translated("peer"):
             next(replies)
@@ -64,14 +64,14 @@ def test_the_unforeseen_is_internal_with_plain_words_and_a_logged_traceback(addr
         pytest.raises(errors.InternalError, match="failed unexpectedly") as raised,
         translated("peer"),
     ):
-        channel.unary_unary("/test.Errors/Fail")(b"surprise", timeout=5)
+        channel.unary_unary("/test.Errors/Fail")(b"surprise", timeout=30)
     assert "id 7" not in str(raised.value)
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_outcomes_are_counted_by_code(address, metrics):
     with open_channel(address) as channel, pytest.raises(errors.NotReady), translated("peer"):
-        channel.unary_unary("/test.Errors/Fail")(b"not_ready", timeout=5)
+        channel.unary_unary("/test.Errors/Fail")(b"not_ready", timeout=30)
     labels = {"method": "/test.Errors/Fail", "code": "not_ready"}
     assert metrics.registry.get_sample_value("megalith_rpc_total", labels) >= 1
 
@@ -79,4 +79,4 @@ def test_outcomes_are_counted_by_code(address, metrics):
 def test_what_only_the_transport_says_names_the_peer():
     unreachable = pytest.raises(errors.PeerUnreachable, match=r"^ps 3: ")
     with open_channel("127.0.0.1:1") as channel, unreachable, translated("ps 3"):
-        channel.unary_unary("/test.Errors/Fail")(b"", timeout=5)
+        channel.unary_unary("/test.Errors/Fail")(b"", timeout=30)

@@ -74,7 +74,7 @@ def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_
 
 def exchange_with(address):
     with open_channel(address) as channel, translated("ps"):
-        benchmark_pb2_grpc.BenchmarkStub(channel).Exchange(benchmark_pb2.ExchangeRequest(), timeout=5)
+        benchmark_pb2_grpc.BenchmarkStub(channel).Exchange(benchmark_pb2.ExchangeRequest(), timeout=30)
 
 
 def test_a_ps_of_another_job_is_refused_while_it_would_stand_by(tmp_path):

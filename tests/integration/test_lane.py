@@ -48,7 +48,7 @@ class Raw:
         self.routing, self.key = routing, key
         self._channel = open_channel(routing.addresses[0])
         self.stub = parameter_server_pb2_grpc.ParameterServerStub(self._channel)
-        self.terms = self.stub.Negotiate(pb.NegotiateRequest(), timeout=10)
+        self.terms = self.stub.Negotiate(pb.NegotiateRequest(), timeout=30)
         self.connect()
 
     def connect(self, token=None):
@@ -96,7 +96,7 @@ class Raw:
         request = self.push_message(client_id, **changes)
         request.tables[0].keys = arrays.encode(np.array([self.key]))
         request.tables[0].gradients = arrays.encode(np.ones((1, 2), np.float32))
-        return self.stub.Push(request, timeout=10)
+        return self.stub.Push(request, timeout=30)
 
     def value(self):
         request = pb.PullRequest(epoch=self.routing.epoch, tables=[pb.TableKeys(table="raw")])
@@ -325,11 +325,11 @@ def test_one_call_too_many_in_the_background_waits_in_the_caller(servers):
         with cluster._identity.stamped({}):
             caller = threading.Thread(target=submit)
             caller.start()
-            assert submitted.acquire(timeout=10)
-            assert submitted.acquire(timeout=10)
+            assert submitted.acquire(timeout=30)
+            assert submitted.acquire(timeout=30)
             assert not submitted.acquire(timeout=0.1)
-        assert submitted.acquire(timeout=10)
-        caller.join(10)
+        assert submitted.acquire(timeout=30)
+        caller.join(30)
 
 
 def test_an_error_in_the_background_comes_with_the_future(cluster):

@@ -34,7 +34,7 @@ def stub(cluster):
 
 
 def status(stub, name):
-    tables = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=10).tables
+    tables = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=30).tables
     return next(table for table in tables if table.config.name == name)
 
 
@@ -75,7 +75,7 @@ def test_rows_expire_by_data_time(cluster, stub):
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=2))
     cluster.push({"t": ([1], ones(1))}, req_time_s=10 * DAY_S)
     cluster.push({"t": ([2], ones(1))}, req_time_s=12 * DAY_S)
-    assert dict(stub.Expire(pb.ExpireRequest(), timeout=10).dropped) == {"t": 1}
+    assert dict(stub.Expire(pb.ExpireRequest(), timeout=30).dropped) == {"t": 1}
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").expired == 1
 
@@ -150,7 +150,7 @@ def test_the_retention_floor_holds_back_expiry(cluster, stub):
     for day in range(4):
         cluster.push({"t": (np.arange(25) + 100 * day, ones(25))}, req_time_s=(10 + day) * DAY_S)
     cluster.push({"t": ([1000], ones(1))}, req_time_s=100 * DAY_S)
-    assert dict(stub.Expire(pb.ExpireRequest(), timeout=10).dropped) == {"t": 25}
+    assert dict(stub.Expire(pb.ExpireRequest(), timeout=30).dropped) == {"t": 25}
     left = cluster.pull({"t": [0, 100, 300, 1000]}).rows["t"]
     np.testing.assert_array_equal(left, [[0], [-1], [-1], [-1]])
 

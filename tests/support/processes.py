@@ -51,12 +51,12 @@ class Process:
 
     def kill(self):
         self.signal(signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(30)
 
     def terminate(self):
         self.signal(signal.SIGTERM)
 
-    def wait(self, timeout_s=10):
+    def wait(self, timeout_s=30):
         """The exit status."""
         return self._process.wait(timeout_s)
 

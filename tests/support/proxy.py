@@ -37,7 +37,7 @@ class FaultyProxy:
         for sock in sockets:
             _end(sock)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(30)
 
     def _start(self, work, *arguments):
         thread = threading.Thread(target=work, args=arguments, name="faulty-proxy", daemon=True)

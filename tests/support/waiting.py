@@ -3,7 +3,7 @@
 import time
 
 
-def wait_until(predicate, timeout_s=5.0, what=""):
+def wait_until(predicate, timeout_s=30.0, what=""):
     """Return the first true value of `predicate`; AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -16,7 +16,7 @@ class Remote:
         self.gate.set()
 
     def pull(self, *, variables):
-        assert self.gate.wait(10)
+        assert self.gate.wait(30)
         self.reads += 1
         if self.error:
             raise self.error

@@ -295,7 +295,7 @@ def test_a_hold_waits_until_no_worker_can_step_and_lets_go_of_its_own_barrier_on
     wait_until(lambda: cluster.state().barrier.is_placed)
     assert not held
     cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1))
-    holding.join(5)
+    holding.join(30)
     assert workers[0].state.barrier.action == "Save"
     held[0]()
     assert not cluster.state().barrier.is_placed

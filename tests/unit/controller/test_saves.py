@@ -39,7 +39,7 @@ def cluster():
 
 @pytest.fixture
 def saver(cluster, tmp_path):
-    return Saver(cluster, tmp_path, timeout_s=5.0, clock=lambda: 99.5)
+    return Saver(cluster, tmp_path, timeout_s=60.0, clock=lambda: 99.5)
 
 
 def answer_both(saver, order):
@@ -110,7 +110,7 @@ def test_a_directory_that_cannot_be_made_is_a_failed_save(saver, tmp_path):
 
 def test_too_many_saves_at_once_are_refused(saver, cluster):
     release = threading.Event()
-    cluster.on_order = lambda order: (release.wait(5), answer_both(saver, order))
+    cluster.on_order = lambda order: (release.wait(30), answer_both(saver, order))
     threads = [threading.Thread(target=saver.save) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -120,7 +120,7 @@ def test_too_many_saves_at_once_are_refused(saver, cluster):
         saver.save()
     release.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert saver.save().rows == 6
 
 
@@ -138,7 +138,7 @@ def test_saves_take_turns(saver, cluster):
     def slow(order):
         running.append(order.save_id)
         assert len(running) == 1
-        release.wait(5)
+        release.wait(30)
         answer_both(saver, order)
         running.clear()
 
@@ -149,7 +149,7 @@ def test_saves_take_turns(saver, cluster):
     wait_until(lambda: running)
     release.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert len(cluster.orders) == 3
     assert len({order.save_id for order in cluster.orders}) == 3
 

@@ -45,15 +45,15 @@ def test_a_retry_that_overtakes_its_original_waits_for_it():
 
     def slow():
         entered.set()
-        release.wait(5)
+        release.wait(30)
         return "once"
 
     original = threading.Thread(target=lambda: replies.append(applied.once("c", 1, slow)))
     original.start()
-    assert entered.wait(5)
+    assert entered.wait(30)
     retry = threading.Thread(target=lambda: replies.append(applied.once("c", 1, lambda: "twice")))
     retry.start()
     release.set()
-    original.join(5)
-    retry.join(5)
+    original.join(30)
+    retry.join(30)
     assert replies == ["once", "once"]

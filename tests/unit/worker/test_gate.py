@@ -66,7 +66,7 @@ def test_golden_a_worker_finishes_its_step_then_blocks_and_goes_on_after_removal
     seen = []
     worker = Worker(view, seen.append)
     view.update(RUNNING)
-    assert worker.is_in_step.wait(5)
+    assert worker.is_in_step.wait(30)
     view.update(placed(1, "Save"))
     worker.allow(1)  # the step that it was in
     wait_until(lambda: worker.blocked_at == 1)
@@ -119,7 +119,7 @@ def test_the_action_stop_ends_the_share_once_the_barrier_is_removed(view):
     wait_until(lambda: worker.blocked_at == 1)
     assert not worker.is_over
     view.update(removed(1))
-    worker.thread.join(5)
+    worker.thread.join(30)
     assert worker.is_over
     assert worker.steps == 0
 
@@ -151,7 +151,7 @@ def test_golden_g19_the_chief_blocks_at_the_end_until_the_workers_finish(view, c
         thread.join(0.05)
         assert thread.is_alive()
         view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({1, 2})))
-        thread.join(5)
+        thread.join(30)
     assert answer == [True]
     assert "All other workers had been finished." in caplog.text
 
@@ -159,14 +159,14 @@ def test_golden_g19_the_chief_blocks_at_the_end_until_the_workers_finish(view, c
 def test_golden_g19_a_chief_alone_waits_for_nobody(view):
     view.update(RUNNING)
     thread, answer = chief_waits(view, num_workers=1, timeout_s=60.0)
-    thread.join(5)
+    thread.join(30)
     assert answer == [True]
 
 
 def test_the_chief_does_not_wait_for_ever(view, caplog):
     view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({1})))
     thread, answer = chief_waits(view, num_workers=4, timeout_s=0.05, log_every_s=0.01)
-    thread.join(5)
+    thread.join(30)
     assert answer == [True]
     assert "Reach timeout seconds! Remaining worker count: 2." in caplog.text
 
@@ -174,5 +174,5 @@ def test_the_chief_does_not_wait_for_ever(view, caplog):
 def test_a_chief_that_is_told_to_stop_leaves_its_wait(view):
     thread, answer = chief_waits(view, num_workers=2, timeout_s=60.0)
     view.stop()
-    thread.join(5)
+    thread.join(30)
     assert answer == [False]

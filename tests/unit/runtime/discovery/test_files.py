@@ -42,7 +42,7 @@ def test_the_entry_of_a_killed_process_is_removed_by_who_looks(discovery, tmp_pa
         assert process.stdout.readline() == b"registered\n"
         assert discovery.query("ps") == {7: "10.0.0.7:7"}
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(30)
     wait_until(lambda: discovery.query("ps") == {})
     assert not (tmp_path / "ps" / "7").exists()
 
