@@ -4,8 +4,15 @@ import pytest
 from megalith.ps.fused import TableGroup
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.table import EmbeddingTable
-from megalith.wire.errors import NonFiniteValue, ShapeMismatch, UnknownTable
-from megalith.wire.schema import Segment, Sgd, TableConfig, Zeros
+from megalith.wire.errors import (
+    InvalidRequest,
+    InvalidSetting,
+    MalformedArray,
+    NonFiniteValue,
+    ShapeMismatch,
+    UnknownTable,
+)
+from megalith.wire.schema import Adagrad, Dc, Segment, Sgd, TableConfig, Zeros
 
 
 def group(*dims: int) -> TableGroup:
@@ -92,18 +99,87 @@ def test_tables_are_taken_in_the_order_of_their_names() -> None:
     assert table_b.lookup(ids(2)) == 6
 
 
-def test_a_fused_update_with_one_bad_number_changes_no_table() -> None:
-    tables = group(1, 1)
-    with pytest.raises(NonFiniteValue):
-        tables.apply_gradients(ids(1, 2), np.array([1, 1], np.int32), floats(1, np.nan), [1, 1])
-    assert tables["t0"].size == 0
+def whole(tables: TableGroup) -> list[bytes]:
+    return [array.tobytes() for name in tables.names for array in tables[name].dump(with_expired=True)[1:]]
 
 
-def test_fused_sizes_and_rates_that_do_not_fit_are_refused() -> None:
+SIZES = np.array([1, 1], np.int32)
+BAD_CALLS = {
+    "a NaN gradient": (NonFiniteValue, "table t1", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, np.nan))),
+    "a NaN rate": (NonFiniteValue, "rates", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), [1, np.nan])),
+    "a sum that overflows": (
+        NonFiniteValue,
+        "table t1: gradients summed by key",
+        lambda t: t.apply_gradients(ids(1, 2, 2), np.array([1, 2]), floats(1, 3e38, 3e38), dedup=True),
+    ),
+    "an inf value": (NonFiniteValue, "table t1", lambda t: t.assign(ids(1, 2), SIZES, floats(1, np.inf))),
+    "an inf to add": (NonFiniteValue, "table t1", lambda t: t.assign_add(ids(1, 2), SIZES, floats(1, np.inf))),
+    "a negative time": (InvalidRequest, "time -1", lambda t: t.assign(ids(1, 2), SIZES, floats(1, 1), -1)),
+    "a negative step": (
+        InvalidRequest,
+        "step -1",
+        lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), step=-1),
+    ),
+    "more sizes than ids": (ShapeMismatch, "add up to 3", lambda t: t.lookup(ids(1, 2), np.array([1, 2]))),
+    "half a shard": (ShapeMismatch, "not those of shards", lambda t: t.lookup(ids(1, 2, 3), np.array([1, 1, 1]))),
+    "a negative size": (ShapeMismatch, "not those of shards", lambda t: t.lookup(ids(1), np.array([2, -1]))),
+    "sizes of floats": (ShapeMismatch, "not those of shards", lambda t: t.lookup(ids(1, 2), np.array([1.5, 0.5]))),
+    "a rate too few": (ShapeMismatch, "2 segments", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), [1])),
+    "ids of int32": (MalformedArray, "int32", lambda t: t.assign(ids(1, 2).astype(np.int32), SIZES, floats(1, 1))),
+    "floats of float64": (MalformedArray, "float64", lambda t: t.assign(ids(1, 2), SIZES, np.ones(2))),
+    "a float too few": (MalformedArray, r"\(2,\)", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1))),
+    "every second float": (MalformedArray, "packed", lambda t: t.assign(ids(1, 2), SIZES, floats(1, 2, 3, 4)[::2])),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_bad_fused_call_changes_no_table(case: str) -> None:
     tables = group(1, 1)
-    with pytest.raises(ShapeMismatch, match="add up to 3"):
-        tables.lookup(ids(1, 2), np.array([1, 2], np.int32))
-    with pytest.raises(ShapeMismatch, match="not those of shards"):
-        tables.lookup(ids(1, 2, 3), np.array([1, 1, 1], np.int32))
-    with pytest.raises(ShapeMismatch, match="2 segments"):
-        tables.apply_gradients(ids(1, 2), np.array([1, 1], np.int32), floats(1, 1), [1])
+    tables.assign(ids(1, 2), SIZES, floats(5, 6), 100)
+    before = whole(tables)
+    error, message, call = BAD_CALLS[case]
+    with pytest.raises(error, match=message):
+        call(tables)
+    assert whole(tables) == before
+    assert [tables[name].max_update_s for name in tables.names] == [100, 100]
+
+
+def test_a_group_of_no_tables_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="no tables"):
+        TableGroup({})
+
+
+def test_rates_follow_the_order_of_names_and_times_reach_every_table() -> None:
+    """The reference concatenates rates in another order than tables, and drops the time of an assign."""
+    segments = {"b": (Segment(1, Zeros(), Sgd()),), "a": (Segment(1, Zeros(), Sgd()), Segment(1, Zeros(), Sgd()))}
+    tables = TableGroup({name: EmbeddingTable(TableConfig(name, parts)) for name, parts in segments.items()})
+    tables.apply_gradients(ids(1, 2), SIZES, floats(1, 1, 1), [1, 2, 3], req_time_s=70)
+    assert tables["a"].lookup(ids(1)).tolist() == [[-1, -2]]
+    assert tables["b"].lookup(ids(2)).tolist() == [[-3]]
+    tables.assign(ids(1, 2), SIZES, floats(1, 1, 1), 80)
+    assert [int(tables[name].lookup_entry(ids(key)).times[0]) for name, key in (("a", 1), ("b", 2))] == [80, 80]
+
+
+def test_every_request_of_a_stacked_lookup_reads_its_own_ids() -> None:
+    """The reference reads those of the first for all."""
+    tables = group(1, 1)
+    tables.assign(ids(1, 2, 3, 4), np.array([2, 2]), floats(10, 20, 30, 40))
+    rows = tables.lookup(ids(1, 3, 2, 4, 9, 9), np.ones(6, np.int32))
+    assert rows.embeddings.tolist() == [10, 30, 20, 40, 0, 0]
+
+
+def test_results_are_those_of_the_pieces_and_a_piece_without_ids_leaves_its_table_alone() -> None:
+    tables = group(1, 1)
+    sizes = np.array([2, 0, 1, 0], np.int32)
+    results = tables.apply_gradients(ids(1, 2, 2), sizes, floats(1, 1, 1), req_time_s=50)
+    assert [result.created for result in results] == [2, 0, 0, 0]
+    assert (tables["t0"].max_update_s, tables["t1"].max_update_s) == (50, 0)
+
+
+def test_dedup_sums_within_a_piece_and_a_table_with_dc_takes_rows_of_twice_its_width() -> None:
+    plain = EmbeddingTable(TableConfig("a", (Segment(1, Zeros(), Adagrad()),)))
+    compensated = EmbeddingTable(TableConfig("b", (Segment(1, Zeros(), Dc(Sgd(1.0), 0.5)),)))
+    tables = TableGroup({"a": plain, "b": compensated})
+    tables.apply_gradients(ids(1, 1, 2), np.array([2, 1]), floats(1, 1, 3, 0.5), [1, 1], dedup=True)
+    np.testing.assert_allclose(plain.lookup(ids(1)), [[-2 / np.sqrt(4.1)]], rtol=1e-6)
+    np.testing.assert_allclose(compensated.lookup(ids(2)), [[-(3 + 0.5 * 9 * (0 - 0.5))]], rtol=1e-6)
