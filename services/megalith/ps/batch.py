@@ -13,6 +13,8 @@ MAX_TIME_S = 2**32 - 1  # the year 2106
 
 
 def check_keys(keys: NDArray[Any], table: str) -> I64:
+    if not isinstance(keys, np.ndarray):
+        raise MalformedArray(f"table {table}: keys are a {type(keys).__name__}, need a contiguous int64 vector")
     if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
         raise MalformedArray(
             f"table {table}: keys are {keys.dtype} of shape {keys.shape}, need a contiguous int64 vector"
@@ -21,11 +23,20 @@ def check_keys(keys: NDArray[Any], table: str) -> I64:
 
 
 def check_floats(values: NDArray[Any], rows: int, width: int, table: str, what: str) -> F32:
+    if not isinstance(values, np.ndarray):
+        raise MalformedArray(f"table {table}: {what} are a {type(values).__name__}, need contiguous float32")
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise MalformedArray(f"table {table}: {what} are {values.dtype}, need contiguous float32")
     if values.shape != (rows, width):
         raise ShapeMismatch(f"table {table}: {what} have shape {values.shape}, need {(rows, width)}")
     return values
+
+
+def check_writable(out: NDArray[Any], rows: int, width: int, table: str, what: str) -> F32:
+    """An array that a kernel fills."""
+    if not check_floats(out, rows, width, table, what).flags.writeable:
+        raise MalformedArray(f"table {table}: {what} are read-only")
+    return out
 
 
 def check_time(time_s: int, table: str) -> int:

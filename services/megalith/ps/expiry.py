@@ -1,5 +1,7 @@
 """When a row is too old: data time, days by slot, and how much may go at once."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from megalith.ps.kernels import scan
@@ -9,6 +11,14 @@ from megalith.wire.admission import NUM_SLOTS
 from megalith.wire.schema import TableConfig
 
 DAY_S = 86400
+
+
+class Quota(NamedTuple):
+    """Which expired rows one expiry may drop."""
+
+    least_s: int  # those overdue by more seconds than this
+    ties: int  # and so many of those overdue by exactly that
+    most: int  # but no more than this altogether
 
 
 class Expiry:
@@ -23,16 +33,19 @@ class Expiry:
             self.seconds_by_slot[slot] = days * DAY_S
         self._max_share = config.max_expire_share
 
-    def drop(self, index: Index, rows: Rows, size: int, now_s: int) -> int:
-        """Drop expired rows, the longest overdue first, as far as the share allows; how many were dropped."""
-        allowed = int(size * self._max_share)
-        least_s, ties = -1, 0
-        if self._max_share < 1:
-            late = np.empty(size, np.int64)
-            late = late[: scan.list_overdue(index, self.seconds_by_slot, now_s, late)]
-            if late.size > allowed:
-                # Rows overdue by more than the last allowed one go, and of its equals as many as are left over.
-                least_s = int(np.partition(late, late.size - allowed - 1)[late.size - allowed - 1])
-                ties = allowed - int(np.count_nonzero(late > least_s))
-        most = allowed if self._max_share < 1 else np.iinfo(np.int64).max
-        return int(scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, least_s, ties, most))
+    def quota(self, index: Index, size: int, now_s: int) -> Quota:
+        """What one expiry of a table of `size` rows may drop at `now_s`: the longest overdue rows, up to the share."""
+        if self._max_share == 1:
+            return Quota(-1, 0, np.iinfo(np.int64).max)
+        most = int(size * self._max_share)
+        late = np.empty(size, np.int64)
+        late = late[: scan.list_overdue(index, self.seconds_by_slot, now_s, late)]
+        if late.size <= most:
+            return Quota(-1, 0, most)
+        # Rows overdue by more than the last allowed one go, and of its equals as many as are left over.
+        least_s = int(np.partition(late, late.size - most - 1)[late.size - most - 1])
+        return Quota(least_s, most - int(np.count_nonzero(late > least_s)), most)
+
+    def drop(self, index: Index, rows: Rows, now_s: int, quota: Quota) -> int:
+        """Drop expired rows within the quota, whatever was written since it was made; how many were dropped."""
+        return int(scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, *quota))

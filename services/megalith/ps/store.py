@@ -101,14 +101,17 @@ class Store:
     # --- creation ---
 
     def create_tables(self, epoch: int, configs: Sequence[TableConfig]) -> None:
-        """Create what is missing; one of another layout is a TableConflict and nothing is created."""
+        """Create what is missing and give what exists its new settings.
+
+        One of another layout is a TableConflict, settings that cannot be are an InvalidSetting; nothing is changed.
+        """
         _require_distinct("table", [config.name for config in configs])
         with self._lock:
             self._placement.checked(epoch)
             fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
             known = [(self._tables[config.name], config) for config in configs if config.name in self._tables]
             for table, config in known:
-                table.check_layout(config)
+                table.check_config(config)
             for table, config in known:
                 table.reconfigure(config)
             self._tables |= {table.config.name: table for table in fresh}

@@ -74,9 +74,8 @@ class EmbeddingTable:
         self._admission, self._touched = admission, touched
         self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
         self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
-        if config.memory_budget_bytes:
-            rows = rows_within(config, self._index.nbytes, self._rows.row_bytes)
-            self._rows.limit(rows, slots_within(config, rows, self._rows.row_bytes))
+        self._empty_bytes = self._index.nbytes
+        self._rows.limit(*self._limits(config))
         self._writer = Writer(config, self.layout, self._index, self._rows, admission)
 
     # ------------------------------------------------------------------ reading
@@ -87,7 +86,7 @@ class EmbeddingTable:
         if out is None:
             out = np.empty((keys.size, self.layout.dim), np.float32)
         else:
-            batch.check_floats(out, keys.size, self.layout.dim, self.config.name, "output rows")
+            batch.check_writable(out, keys.size, self.layout.dim, self.config.name, "output rows")
         found = gather.gather(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, out)
         for retriever, column, dim in zip(
             self.layout.retrievers, self.layout.weight_offsets, self.layout.dims, strict=True
@@ -193,12 +192,14 @@ class EmbeddingTable:
     ) -> WriteResult:
         """`apply_gradients` for a caller that has passed `check_gradients` and got its rates there."""
         nonfinite, counts = 0, None
-        if self.config.skip_nonfinite:
-            keys, grads, nonfinite = self._writer.finite_only(keys, grads)
+        if self.config.skip_nonfinite and (finite := batch.finite_mask(grads)) is not None:
+            nonfinite = int(np.count_nonzero(~finite))
+            keys, grads = keys[finite], grads[finite]
         if dedup:
             keys, grads, counts = batch.sum_by_key(keys, grads, self.layout.dim)
-            keys, grads, overflowed = self._writer.finite_only(keys, grads)
-            counts, nonfinite = counts if not overflowed else None, nonfinite + overflowed
+            if (finite := self._finite_sums(grads)) is not None:
+                nonfinite += int(np.count_nonzero(~finite))
+                keys, grads, counts = keys[finite], grads[finite], counts[finite]
         times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
         action = actions.Update(self.layout.stages(rates), step)
         touched = self._touched  # once: `reconfigure` may put another in its place
@@ -211,9 +212,18 @@ class EmbeddingTable:
         return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
 
     def check_gradients(
-        self, keys: I64, grads: F32, learning_rates: Sequence[float] | F32 | None = None, step: int = 0
+        self,
+        keys: I64,
+        grads: F32,
+        learning_rates: Sequence[float] | F32 | None = None,
+        step: int = 0,
+        *,
+        dedup: bool = False,
     ) -> F32:
-        """Raise what `apply_gradients` would, changing nothing; the learning rates that it would use."""
+        """Raise what `apply_gradients` would, changing nothing; the learning rates that it would use.
+
+        Sums by key, which may overflow, are looked at only with `dedup`: it costs adding them up twice.
+        """
         name = self.config.name
         batch.check_keys(keys, name)
         batch.check_floats(grads, keys.size, self.layout.gradient_width, name, "gradients")
@@ -221,7 +231,17 @@ class EmbeddingTable:
             raise InvalidRequest(f"table {name}: step {step} is outside 0..2^48-1")
         if not self.config.skip_nonfinite:
             batch.check_finite(grads, name, "gradients")
-        return self.layout.rates(learning_rates, step)
+        rates = self.layout.rates(learning_rates, step)
+        if dedup:
+            self._finite_sums(batch.sum_by_key(keys, grads, self.layout.dim)[1])
+        return rates
+
+    def _finite_sums(self, sums: F32) -> Bools | None:
+        """Which sums by key did not overflow, None if none did; raises if such rows are not to be skipped."""
+        if not self.config.skip_nonfinite:
+            batch.check_finite(sums, self.config.name, "gradients summed by key")
+            return None
+        return batch.finite_mask(sums)
 
     def reinitialize(self, keys: I64) -> I64:
         """Make rows as new, creating absent ones without asking the filter.
@@ -275,17 +295,21 @@ class EmbeddingTable:
             self._writer.counts.touched_overflow += overflow
 
     def reconfigure(self, config: TableConfig) -> None:
-        """Take new settings, such as rates or expiry, and keep the rows; the memory budget stays as it was made.
+        """Take new settings, such as rates or expiry, and keep the rows.
 
-        An admission filter keeps its counts unless its kind or size changes. Rows of another layout are a
+        An admission filter keeps its counts unless its kind or size changes. A memory budget below what the table has
+        refuses new ids until enough rows are gone; only `clear` gives memory back. Rows of another layout are a
         TableConflict.
         """
-        self.check_layout(config)
+        if config == self.config:
+            return
+        layout = self.check_config(config)
         if config.admission != self.config.admission:
             self._admission = readjusted(self._admission, config.admission)
         if config.touched_capacity != self.config.touched_capacity:
             self._retrack(config.touched_capacity)
-        self.config, self.layout = config, RowLayout(config)
+        self._rows.limit(*self._limits(config))
+        self.config, self.layout = config, layout
         self._writer.reconfigure(config, self.layout, self._admission)
 
     def _retrack(self, capacity: int) -> None:
@@ -295,13 +319,25 @@ class EmbeddingTable:
         else:
             self._forget(self._touched.resize(capacity))
 
-    def check_layout(self, config: TableConfig) -> None:
-        wanted = RowLayout(config).signature
-        if wanted != self.layout.signature:
+    def check_config(self, config: TableConfig) -> RowLayout:
+        """Raise what `reconfigure` would, changing nothing; the layout that rows would have."""
+        layout = RowLayout(config)
+        if layout.signature != self.layout.signature:
             raise TableConflict(
-                f"table {config.name} exists with rows {self.layout.signature}, asked for {wanted}; "
+                f"table {config.name} exists with rows {self.layout.signature}, asked for {layout.signature}; "
                 "use another name, or start from an empty model directory"
             )
+        if config.admission is not None and config.admission != self.config.admission:
+            admission_filter(config.admission)
+        self._limits(config)
+        return layout
+
+    def _limits(self, config: TableConfig) -> tuple[int, int]:
+        """Rows and slots of the index that the budget allows; one that holds no row is an InvalidSetting."""
+        if not config.memory_budget_bytes:
+            return self._rows.max_rows, np.iinfo(np.int64).max
+        rows = rows_within(config, self._empty_bytes, self._rows.row_bytes)
+        return rows, slots_within(config, rows, self._rows.row_bytes)
 
     # ------------------------------------------------------------------ keeping and dropping
 

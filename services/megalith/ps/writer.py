@@ -58,14 +58,6 @@ class Writer:
             self._max_update_s = max(self._max_update_s, time_s)
         return np.array([time_s], np.int64)
 
-    def finite_only(self, keys: I64, grads: F32) -> tuple[I64, F32, int]:
-        """The batch without rows that are not finite, and how many those were; raises if they are not to be skipped."""
-        if not self._config.skip_nonfinite:
-            batch.check_finite(grads, self._config.name, "gradients")
-            return keys, grads, 0
-        mask = batch.finite_mask(grads)
-        return (keys, grads, 0) if mask is None else (keys[mask], grads[mask], int(np.count_nonzero(~mask)))
-
     def admit(self, keys: I64, counts: I64 | None = None) -> Bools:
         """Which positions may get a row. The filter sees absent keys only, by default each as one sighting."""
         if self._admission is None:
@@ -110,7 +102,9 @@ class Writer:
 
     def expire(self, now_s: int) -> int:
         """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""
-        dropped = self.expiry.drop(self._index.arrays, self._rows.arrays, self._index.used, now_s)
+        expiry = self.expiry  # once: `reconfigure` may put another in its place
+        quota = expiry.quota(self._index.arrays, self._index.used, now_s)
+        dropped = expiry.drop(self._index.arrays, self._rows.arrays, now_s, quota)
         with self.lock:
             self.counts.expired += dropped
         return dropped

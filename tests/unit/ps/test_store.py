@@ -7,6 +7,7 @@ from megalith.wire import routing
 from megalith.wire.errors import (
     DuplicateKeys,
     InvalidRequest,
+    InvalidSetting,
     NonFiniteValue,
     NotReady,
     ShardNotOwned,
@@ -16,7 +17,7 @@ from megalith.wire.errors import (
     UnknownVariable,
 )
 from megalith.wire.routing import Routing
-from megalith.wire.schema import Segment, Sgd, TableConfig, VariableConfig, Zeros
+from megalith.wire.schema import AdmissionConfig, Segment, Sgd, TableConfig, VariableConfig, Zeros
 
 TABLE = TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),))
 ALL = np.arange(100)
@@ -144,6 +145,16 @@ def test_creating_again_keeps_rows_and_a_conflict_creates_nothing(store):
     with pytest.raises(TableConflict):
         store.create_tables(3, [TableConfig("new", TABLE.segments), other])
     assert [table.config.name for table in store.tables()] == ["t"]
+
+
+def test_settings_that_cannot_be_change_no_table_of_the_request(store):
+    store.create_tables(3, [TableConfig("u", TABLE.segments)])
+    changed = TableConfig("t", TABLE.segments, expire_days=7)
+    impossible = TableConfig("u", TABLE.segments, admission=AdmissionConfig(default_threshold=70_000))
+    with pytest.raises(InvalidSetting, match="70000"):
+        store.create_tables(3, [changed, impossible, TableConfig("new", TABLE.segments)])
+    assert [table.config.name for table in store.tables()] == ["t", "u"]
+    assert [table.config.expire_days for table in store.tables()] == [36500, 36500]
 
 
 def test_creating_a_variable_again_keeps_its_value(store):

@@ -5,9 +5,14 @@ import threading
 import numpy as np
 import pytest
 
+from megalith.ps.index import IndexMemory
+from megalith.ps.kernels import actions
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.row_layout import RowLayout
+from megalith.ps.rows import RowMemory
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.touched import TouchedKeySet
+from megalith.ps.writer import EVERYTHING, Writer
 from megalith.wire.errors import InvalidSetting
 from megalith.wire.schema import (
     Adagrad,
@@ -231,26 +236,50 @@ def test_erasing_drops_the_named_rows_and_finds_all_others() -> None:
     np.testing.assert_array_equal(table.lookup(keys)[:, 0], keys)
 
 
-def test_the_retention_floor_holds_while_others_add_overdue_rows() -> None:
-    """However many expired rows arrive between looking and dropping, one expiry takes its share of the rows it saw."""
+@pytest.mark.parametrize(
+    ("share", "now_overdue", "dropped"),
+    [
+        pytest.param(0.5, 5_000, 5_000, id="more become overdue than the share allows"),
+        pytest.param(0.5, 0, 5_000, id="rows at the limit get equals"),
+        pytest.param(0.1, 5_000, 1_000, id="the share was used up before"),
+    ],
+)
+def test_the_retention_floor_holds_however_many_overdue_rows_come_between_looking_and_dropping(
+    share: float, now_overdue: int, dropped: int
+) -> None:
+    """The table has 10,000 rows when an expiry begins; 50,000 overdue ones are added before it drops the first."""
+    config = TableConfig("t", (Segment(1, Zeros(), Sgd()),), expire_days=1, max_expire_share=share)
+    memory = RowMemory(np.zeros(1, np.float32), 100_000)
+    index = IndexMemory(100_000, 1)
+    writer = Writer(config, RowLayout(config), index, memory, None)
+
+    def add(keys: I64, time_s: int) -> None:
+        writer.write(actions.Assign(1), keys, ones(keys), np.array([time_s]), EVERYTHING)
+
+    add(np.arange(now_overdue), 1000)
+    add(np.arange(now_overdue, 10_000), 10 * DAY_S if now_overdue else 1000)
+    quota = writer.expiry.quota(index.arrays, index.used, 10 * DAY_S)
+    add(np.arange(100_000, 125_000), 1000)  # as late as the latest, and later
+    add(np.arange(200_000, 225_000), 1)
+    assert writer.expiry.drop(index.arrays, memory.arrays, 10 * DAY_S, quota) == dropped
+    assert index.used == 60_000 - dropped
+
+
+def test_expiry_and_writers_at_once_leave_the_counts_exact() -> None:
     table, stop = make(expire_days=1, max_expire_share=0.5), threading.Event()
-    keys = np.arange(20_000)
-    table.assign(keys, ones(keys), 10)
 
     def add() -> None:
-        first = 100_000
-        while not stop.is_set() and first < 3_000_000:
-            more = np.arange(first, first + 2000)
-            table.assign(more, ones(more), 1)
+        first = 0
+        while not stop.is_set() and first < 1_000_000:
+            table.assign(np.arange(first, first + 2000), np.ones((2000, 1), np.float32), 1)
             first += 2000
 
     adding = threading.Thread(target=add)
     adding.start()
     try:
-        for _ in range(10):
-            before = table.size
-            dropped = table.expire(10 * DAY_S)
-            assert dropped <= (table.size + dropped) // 2 or dropped <= before // 2 + 1
+        dropped = sum(table.expire(10 * DAY_S) for _ in range(20))
     finally:
         stop.set()
         adding.join()
+    stats = table.stats()
+    assert (stats.expired, stats.created) == (dropped, dropped + table.size)

@@ -8,7 +8,18 @@ import pytest
 from megalith.ps.counting_filter import CountingFilter
 from megalith.ps.table import EmbeddingTable
 from megalith.wire.errors import InvalidSetting
-from megalith.wire.schema import AdmissionConfig, Dc, FilterKind, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import (
+    AdmissionConfig,
+    Dc,
+    FilterKind,
+    FixedR8,
+    OneBit,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    Zeros,
+)
 
 KEY = np.array([7])
 
@@ -160,3 +171,56 @@ def test_reinitialize_says_which_ids_found_no_room():
     np.testing.assert_array_equal(status == 0, table.contains(keys))
     assert set(status.tolist()) == {0, -1}
     np.testing.assert_array_equal(table.reinitialize(keys), np.where(status == 0, 1, -1))
+
+
+def test_a_sighting_counts_as_often_as_the_id_occurs_also_beside_one_whose_sum_overflows():
+    table = EmbeddingTable(config(admission=rule(2), skip_nonfinite=True))
+    keys, gradients = np.array([1, 1, 2, 2]), np.array([[1], [1], [3e38], [3e38]], np.float32)
+    result = table.apply_gradients(keys, gradients, dedup=True)
+    assert (result.barred, result.nonfinite) == (1, 1)
+    assert table.admission.counts_of(np.array([1, 2])).tolist() == [2, 0]
+
+
+def test_settings_that_cannot_be_change_nothing():
+    table = EmbeddingTable(config(admission=rule(2), touched_capacity=10, memory_budget_bytes=1 << 20))
+    push(table)
+    before, filter_ = table.config, table.admission
+    for other in (
+        config(admission=rule(2, kind=FilterKind.PLAIN, capacity=0), touched_capacity=5),
+        config(admission=rule(70_000), touched_capacity=0),
+        config(admission=rule(3), memory_budget_bytes=10),
+        TableConfig("t", (Segment(1, Zeros(), Dc(Sgd(1.0)), FixedR8()),), touched_capacity=5),
+    ):
+        with pytest.raises(InvalidSetting):
+            table.reconfigure(other)
+        assert table.config is before
+        assert table.admission is filter_
+        assert filter_.counts_of(KEY).tolist() == [1]
+        assert table.touched.capacity == 10
+
+
+def test_a_memory_budget_may_change():
+    table, keys = EmbeddingTable(config(memory_budget_bytes=400_000)), np.arange(50_000)
+    few = push(table, keys).created
+    table.reconfigure(config(memory_budget_bytes=800_000))
+    more = push(table, keys).created
+    assert 0 < few < few + more < keys.size
+    assert 400_000 < table.nbytes <= 800_000
+    table.reconfigure(config(memory_budget_bytes=400_000))
+    assert push(table, keys + 100_000).refused == keys.size
+    held = keys[table.contains(keys)]
+    table.erase(held[: more + 10])
+    assert push(table, keys + 100_000).created == 10
+    table.reconfigure(config())
+    assert push(table, keys + 100_000).refused == 0
+
+
+def test_the_same_settings_again_leave_the_scale_of_one_bit_rows_alone():
+    one_bit = TableConfig("t", (Segment(1, Zeros(), Sgd(0.0), OneBit(step_size=1000)),))
+    table = EmbeddingTable(one_bit)
+    table.assign(KEY, np.ones((1, 1), np.float32))
+    table.apply_gradients(KEY, np.ones((1, 1), np.float32), step=1000)
+    shown = table.lookup(KEY)
+    np.testing.assert_allclose(shown, [[0.1 * np.tanh(np.sqrt(6))]], rtol=1e-6)
+    table.reconfigure(one_bit)
+    np.testing.assert_array_equal(table.lookup(KEY), shown)
