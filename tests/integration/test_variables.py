@@ -62,7 +62,7 @@ def test_a_large_variable_is_split_and_read_whole(servers, cluster, name):
     assert [keys[(home + number) % 3] for number in range(3)] == [[f"{name}@{number}/3"] for number in range(3)]
 
 
-def test_gradients_add_and_assign_reach_every_part(servers, cluster, name):
+def test_every_kind_of_update_reaches_every_part(servers, cluster, name):
     cluster.create_variables(VariableConfig(name, BIG, Sgd(0.5)), VariableConfig(f"{name}-n", np.arange(60_000)))
     other = servers.connect()  # one that did not create it
     other.push(variables={name: np.ones_like(BIG)})
@@ -72,6 +72,10 @@ def test_gradients_add_and_assign_reach_every_part(servers, cluster, name):
     np.testing.assert_array_equal(added[f"{name}-n"], np.arange(60_000) + 1)
     other.push(assign={name: -BIG})
     np.testing.assert_array_equal(read(cluster, name), -BIG)
+    raised = other.push(add={f"{name}-n": np.ones(60_000, np.int64)}, at_least={name: 0 * BIG - 500})
+    np.testing.assert_array_equal(raised[name], np.maximum(-BIG, -500))
+    np.testing.assert_array_equal(raised[f"{name}-n"], np.arange(60_000) + 2)
+    np.testing.assert_array_equal(read(cluster, name), np.maximum(-BIG, -500))
 
 
 def test_creating_again_keeps_the_value_and_takes_new_settings(cluster, name):
@@ -110,6 +114,7 @@ BAD = {
     "too large for float32": ({"add": {"bad": BIG.astype(np.float64) + 1e300}}, errors.NonFiniteValue, "infinity"),
     "text": ({"add": {"bad": "x"}}, errors.ShapeMismatch, "summand is <U1"),
     "floats for a counter": ({"add": {"counter": 0.5}}, errors.ShapeMismatch, "expected int64"),
+    "nan at least": ({"at_least": {"bad": NAN}}, errors.NonFiniteValue, "least value holds NaN"),
     "unknown": ({"variables": {"nobody": BIG}}, errors.UnknownVariable, "no variable 'nobody'"),
     "no optimizer": ({"variables": {"counter": np.array(1)}}, errors.InvalidRequest, "no optimizer"),
     "two updates": ({"variables": {"bad": BIG}, "add": {"bad": BIG}}, errors.DuplicateKeys, "more than one update"),

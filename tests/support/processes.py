@@ -108,7 +108,8 @@ class Processes:
         return self.start("controller", **(defaults | settings))
 
     def start_member(self, service, index, **settings):
-        return self.start(service, f"{service}-{index}", model_dir=self.model_dir, index=index, **settings)
+        patient = {"join_timeout_s": 120}  # on a busy machine the controller starts slowly, and all start at once
+        return self.start(service, f"{service}-{index}", model_dir=self.model_dir, index=index, **(patient | settings))
 
     def start_cluster(self, num_ps=2, num_workers=2, batch_size=256, **controller):
         """Everything, training until stopped; returns processes by name."""

@@ -184,6 +184,7 @@ class Cluster:
         variables: Mapping[str, ArrayLike] | None = None,
         add: Mapping[str, ArrayLike] | None = None,
         assign: Mapping[str, ArrayLike] | None = None,
+        at_least: Mapping[str, ArrayLike] | None = None,
         learning_rates: Mapping[str, tuple[float, ...]] | None = None,
         req_time_s: int = 0,
         step: int = 0,
@@ -191,7 +192,7 @@ class Cluster:
         """Apply gradients to rows and variables, one call to each server concerned; gradients of equal ids are summed.
 
         Each server applies its part once, whole, however often the call had to be repeated. Returns the new values of
-        the variables in `add`.
+        the variables in `add` and `at_least`.
 
         Parameters
         ----------
@@ -199,6 +200,8 @@ class Cluster:
             (ids, gradients [ids, dim]) by table.
         variables, add, assign
             Gradients, summands and new values of variables, by name.
+        at_least
+            The least that each element of a variable becomes, by name; to do it again changes nothing, ever.
         learning_rates
             One rate per segment by table, in place of the table's own.
         req_time_s
@@ -209,12 +212,12 @@ class Cluster:
         plan = PushPlan(self._servers.routing(), self._table, self._recent, self._gradient_dtype)
         for table, (ids, values) in (gradients or {}).items():
             plan.add_gradients(table, ids, values, (learning_rates or {}).get(table, ()))
-        plan.add_updates(self._variables.updates(variables or {}, add or {}, assign or {}))
+        plan.add_updates(self._variables.updates(variables or {}, add or {}, assign or {}, at_least or {}))
         for message in plan.messages().values():
             message.req_time_s, message.step = req_time_s, step
         with self._identity.stamped(plan.messages()):
             replies = self._servers.exchange(plan.calls(), self._timeout_s)
-        return self._variables.joined(add or {}, plan.added(replies))
+        return self._variables.joined([*(add or {}), *(at_least or {})], plan.added(replies))
 
     def push_async(
         self,
@@ -223,6 +226,7 @@ class Cluster:
         variables: Mapping[str, ArrayLike] | None = None,
         add: Mapping[str, ArrayLike] | None = None,
         assign: Mapping[str, ArrayLike] | None = None,
+        at_least: Mapping[str, ArrayLike] | None = None,
         learning_rates: Mapping[str, tuple[float, ...]] | None = None,
         req_time_s: int = 0,
         step: int = 0,
@@ -238,6 +242,7 @@ class Cluster:
                 variables=variables,
                 add=add,
                 assign=assign,
+                at_least=at_least,
                 learning_rates=learning_rates,
                 req_time_s=req_time_s,
                 step=step,

@@ -21,6 +21,7 @@ _TAGS: "dict[np.dtype[Any], common_pb2.DType.ValueType]" = {
     arrays.VALUE: common_pb2.DTYPE_FLOAT32,
     arrays.HALF: common_pb2.DTYPE_FLOAT16,
 }
+_ANSWERED = (pb.VariableUpdate.KIND_ADD, pb.VariableUpdate.KIND_RAISE)  # kinds whose new value is in the reply
 
 
 class PullPlan:
@@ -130,7 +131,7 @@ class PushPlan:
         }
 
     def added(self, replies: Mapping[int, pb.PushResponse]) -> dict[str, NDArray[Any]]:
-        """New values of the variables that were added to, by name."""
+        """New values of the variables that were added to or raised, by name."""
         return {
             name: codec.array_from_proto(value, f"variable {name}")
             for index, reply in replies.items()
@@ -153,4 +154,4 @@ class PushPlan:
 
 
 def _added_names(message: pb.PushRequest) -> list[str]:
-    return [update.name for update in message.variables if update.kind == pb.VariableUpdate.KIND_ADD]
+    return [update.name for update in message.variables if update.kind in _ANSWERED]

@@ -18,6 +18,7 @@ _KINDS = {
     pb.VariableUpdate.KIND_GRADIENT: "gradient",
     pb.VariableUpdate.KIND_ADD: "summand",
     pb.VariableUpdate.KIND_ASSIGN: "new value",
+    pb.VariableUpdate.KIND_RAISE: "least value",
 }
 
 
@@ -66,13 +67,18 @@ class Variables:
         return values
 
     def updates(
-        self, gradients: Mapping[str, ArrayLike], add: Mapping[str, ArrayLike], assign: Mapping[str, ArrayLike]
+        self,
+        gradients: Mapping[str, ArrayLike],
+        add: Mapping[str, ArrayLike],
+        assign: Mapping[str, ArrayLike],
+        at_least: Mapping[str, ArrayLike],
     ) -> Iterator[tuple[int, pb.VariableUpdate]]:
         """(ps index, update of one part). Everything is checked before the first one is given out."""
         kinds = (
             (pb.VariableUpdate.KIND_GRADIENT, gradients),
             (pb.VariableUpdate.KIND_ADD, add),
             (pb.VariableUpdate.KIND_ASSIGN, assign),
+            (pb.VariableUpdate.KIND_RAISE, at_least),
         )
         names = [name for _, values in kinds for name in values]
         shapes = self._known(names)
@@ -122,7 +128,7 @@ def _checked(
     """The update in the variable's dtype; a refusal here is one before any server has seen a part of it."""
     array: NDArray[Any] = np.asarray(value)
     if kind == pb.VariableUpdate.KIND_GRADIENT and not shape.takes_gradients:
-        raise InvalidRequest(f"variable {name} has no optimizer: it takes add and assign, not gradients")
+        raise InvalidRequest(f"variable {name} has no optimizer: it takes add, assign and at_least, not gradients")
     is_castable = array.dtype.kind in "iuf" and np.can_cast(array.dtype, shape.dtype, "same_kind")
     if array.shape != shape.shape or not is_castable:
         raise ShapeMismatch(

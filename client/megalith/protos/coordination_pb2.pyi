@@ -141,6 +141,7 @@ class Register(_message.Message):
     NUM_PS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
     HELD_SHARD_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
@@ -164,6 +165,8 @@ class Register(_message.Message):
     """The job it belongs to: as it was told, or as an earlier welcome said; empty = any."""
     global_step: _builtins.int
     """Workers: newest global step seen in a push reply; 0 = none."""
+    first_step: _builtins.int
+    """Workers: one more than the first_step that an earlier state told; 0 = none yet."""
     held_shard: _builtins.int
     """Parameter servers: one more than the shard that an earlier welcome gave; 0 = none yet."""
     def __init__(
@@ -180,11 +183,12 @@ class Register(_message.Message):
         num_ps: _builtins.int = ...,
         job: _builtins.str = ...,
         global_step: _builtins.int = ...,
+        first_step: _builtins.int = ...,
         held_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -607,9 +611,12 @@ class ClusterState(_message.Message):
     FINISHED_WORKERS_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     global_step: _builtins.int
     """Newest global step known when this was sent."""
+    first_step: _builtins.int
+    """Global step at which this run began: its own steps count from there. 0 = from nothing."""
     @_builtins.property
     def routing(self) -> _common_pb2.RoutingMap:
         """Unset until the first map."""
@@ -635,10 +642,11 @@ class ClusterState(_message.Message):
         finished_workers: _abc.Iterable[_builtins.int] | None = ...,
         positions: _abc.Iterable[_builtins.int] | None = ...,
         global_step: _builtins.int = ...,
+        first_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "routing", b"routing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "global_step", b"global_step", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "first_step", b"first_step", "global_step", b"global_step", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

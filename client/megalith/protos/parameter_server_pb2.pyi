@@ -52,7 +52,7 @@ class VariableConfig(_message.Message):
 
     @_builtins.property
     def optimizer(self) -> _table_pb2.Optimizer:
-        """For gradient updates; unset = only add and assign are allowed."""
+        """For gradient updates; unset = it takes every other kind of update."""
 
     @_builtins.property
     def schedule(self) -> _table_pb2.Schedule:
@@ -469,6 +469,8 @@ class VariableUpdate(_message.Message):
         """Adds the value."""
         KIND_ASSIGN: VariableUpdate._Kind.ValueType  # 3
         """Overwrites."""
+        KIND_RAISE: VariableUpdate._Kind.ValueType  # 4
+        """Each element becomes at least that of the value; doing it twice changes nothing."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_UNSPECIFIED: VariableUpdate.Kind.ValueType  # 0
@@ -479,6 +481,8 @@ class VariableUpdate(_message.Message):
     """Adds the value."""
     KIND_ASSIGN: VariableUpdate.Kind.ValueType  # 3
     """Overwrites."""
+    KIND_RAISE: VariableUpdate.Kind.ValueType  # 4
+    """Each element becomes at least that of the value; doing it twice changes nothing."""
 
     NAME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
@@ -513,7 +517,7 @@ class PushResponse(_message.Message):
     ADDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def added(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Array]:
-        """New values of the variables updated with KIND_ADD, in request order."""
+        """New values of the variables updated with KIND_ADD or KIND_RAISE, in request order."""
 
     def __init__(
         self,

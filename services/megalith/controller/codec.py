@@ -47,6 +47,7 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         heartbeat_s=message.heartbeat_s,
         job=message.job,
         global_step=message.global_step,
+        first_step=message.first_step - 1 if message.first_step else None,
         held_shard=message.held_shard - 1 if message.held_shard else None,
     )
 
@@ -88,6 +89,7 @@ def encode_state(state: ClusterState) -> coordination_pb2.ClusterState:
         finished_workers=state.finished_workers,
         positions=state.positions,
         global_step=state.global_step,
+        first_step=state.first_step,
     )
     if state.routing is not None:
         message.routing.CopyFrom(codec.routing_to_proto(state.routing))

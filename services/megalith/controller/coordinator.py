@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from megalith.controller.barrier import Barrier, BarrierState
+from megalith.controller.barrier import BarrierState
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
-from megalith.controller.journal import Journal, JournaledMember
+from megalith.controller.journal import Journal
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
-from megalith.wire import routing
+from megalith.controller.run import Run
 from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from megalith.wire.routing import Routing
 
@@ -39,8 +39,7 @@ class Coordinator:
     called under it, so each session sees directives in the order of the decisions; they only enqueue. `wake_journal`
     is called under it too; `flush_journal` is called without it and returns once the newest state is on disk.
 
-    With the `journal` of a controller that died, its members are suspects that may come back: the first one that does
-    proves that the run goes on, with its map, barrier, step and positions. If none does, this is a new run.
+    With the `journal` of a controller that died, the run may be the one that it tells of; see `Run`.
     """
 
     def __init__(
@@ -57,25 +56,19 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
-        self._clock, self._patience, self._checkpoint_step = clock, patience, checkpoint_step
+        self._clock, self._patience = clock, patience
         self._wake_journal, self._flush_journal = wake_journal, flush_journal
         self._changed = threading.Condition()
         self._roster = Roster(num_ps, num_workers, taken_silence_s=min(3.0, patience.silence_s))
-        self._barrier = Barrier()
+        self._run = Run(job, self._roster, checkpoint_step)
         self._sessions: dict[int, tuple[Place, Send]] = {}
         self._session_ids = itertools.count(1)
-        self._routing: Routing | None = None
-        self._routed_incarnations: tuple[str, ...] = ()
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
-        self._epoch_floor = 0  # the newest epoch that any member has seen, also under an earlier controller
-        self._initialized_epoch = 0
-        self._global_step = checkpoint_step
         self._outcome: tuple[bool, str] | None = None
         self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
         self._watched_at: float | None = None
-        self._awaited: frozenset[str] = frozenset()  # incarnations, one of which proves that the journal's run goes on
         if journal is not None:
-            self._recover(journal)
+            self._run.recover(journal, clock())
 
     # --- sessions ---
 
@@ -83,14 +76,11 @@ class Coordinator:
         """Seat a process and return its session; `send` gets every directive, the first being the current state."""
         with self._changed:
             self.check_job(registration)
+            is_first_worker = not any(place.is_connected for place in self._roster.workers)
             place = self._roster.take(registration, self._clock())
             self._drop_sessions_of(place)
-            self._epoch_floor = max(self._epoch_floor, registration.epoch)
-            if self._routing is not None and self._epoch_floor > self._routing.epoch:
-                self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
+            self._run.hear(registration, is_first_worker)
             if registration.role is Role.WORKER:
-                self._global_step = max(self._global_step, registration.global_step)
-                self._initialized_epoch = max(self._initialized_epoch, registration.initialized_epoch)
                 place.progress = replace(place.progress, is_blocked=False, barrier_id=0, is_finished=False)
             session = next(self._session_ids)
             self._settle()
@@ -149,8 +139,7 @@ class Coordinator:
             if progress.is_blocked and not place.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
             place.progress = progress
-            self._global_step = max(self._global_step, progress.global_step)
-            self._initialized_epoch = max(self._initialized_epoch, progress.initialized_epoch)
+            self._run.advance(progress.global_step, progress.initialized_epoch)
             self._settle()
 
     def report_ps(self, session: int, load: PsLoad) -> None:
@@ -201,14 +190,14 @@ class Coordinator:
             return
         logger.error("PS are not healthy:\n%s", "\n".join(f"ps {place.index}: {place.load.complaint}" for place in ill))
         # In the reference a barrier that is placed already ends the check for good; here it is left as it is.
-        if not self._barrier.state.is_placed:
-            self._barrier.place(reason=f"ps {news[0].index}: {news[0].load.complaint}")
+        if not self._run.barrier.state.is_placed:
+            self._run.barrier.place(reason=f"ps {news[0].index}: {news[0].load.complaint}")
 
     # --- operators ---
 
     def place_barrier(self, action: str = "", reason: str = "") -> BarrierState:
         with self._changed:
-            placed = self._barrier.place(action, reason or "operator")
+            placed = self._run.barrier.place(action, reason or "operator")
             logger.info("barrier placed id=%d action=%r reason=%s", placed.id, action, placed.reason)
             self._settle()
         self._flush_journal()
@@ -216,9 +205,9 @@ class Coordinator:
 
     def remove_barrier(self) -> None:
         with self._changed:
-            if self._barrier.state.is_placed:
-                logger.info("barrier removed id=%d step=%d", self._barrier.state.id, self._global_step)
-            self._barrier.remove()
+            if self._run.barrier.state.is_placed:
+                logger.info("barrier removed id=%d step=%d", self._run.barrier.state.id, self._run.global_step)
+            self._run.barrier.remove()
             self._settle()
         self._flush_journal()
 
@@ -249,7 +238,7 @@ class Coordinator:
 
     def _is_blocked(self, place: Place) -> bool:
         # Slot 0 of the reference is the barrier itself; with a chief connected the chief's own word is better.
-        barrier, said = self._barrier.state, place.progress
+        barrier, said = self._run.barrier.state, place.progress
         if place.index == 0 and not place.is_connected:
             return barrier.is_placed
         return place.is_connected and barrier.is_placed and said.is_blocked and said.barrier_id == barrier.id
@@ -268,14 +257,14 @@ class Coordinator:
     @property
     def global_step(self) -> int:
         with self._changed:
-            return self._global_step
+            return self._run.global_step
 
     def current_routing(self) -> Routing:
         with self._changed:
-            if self._routing is None or self._awaited:
+            if self._run.routing is None or self._run.is_awaited:
                 missing = [place.index for place in self._roster.ps if not self._is_ready(place)]
                 raise NotReady(f"the cluster is forming: waiting for ps {missing}")
-            return self._routing
+            return self._run.routing
 
     def state(self) -> ClusterState:
         with self._changed:
@@ -296,7 +285,7 @@ class Coordinator:
         """Tell every ps to write its shard; returns their sessions. NotReady unless all of them are ready."""
         with self._changed:
             missing = [p.index for p in self._roster.ps if not (p.is_connected and self._is_ready(p))]
-            if missing or self._routing is None:
+            if missing or self._run.routing is None:
                 raise NotReady(f"cannot save: waiting for ps {missing}")
             if self._phase() is Phase.INITIALIZING:
                 raise NotReady("cannot save: the chief has not created all tables yet")
@@ -335,7 +324,7 @@ class Coordinator:
         with self._changed:
             if self._outcome is None:
                 self._outcome = (succeeded, reason)
-                logger.info("job ended succeeded=%s reason=%s step=%d", succeeded, reason, self._global_step)
+                logger.info("job ended succeeded=%s reason=%s step=%d", succeeded, reason, self._run.global_step)
                 self._settle()
 
     @property
@@ -362,78 +351,18 @@ class Coordinator:
             for _, send in self._sessions.values():
                 send(SessionEnd())
 
-    # --- what survives this controller ---
-
     def journal(self) -> Journal:
         """What the next controller must know if this one dies now."""
         with self._changed:
-            return Journal(
-                job=self.job,
-                epoch=max(self._epoch_floor, self._routing.epoch if self._routing else 0),
-                initialized_epoch=self._initialized_epoch,
-                global_step=self._global_step,
-                barrier=self._barrier.state,
-                routed=self._routed_incarnations,
-                ps=tuple(JournaledMember(place.address, place.incarnation) for place in self._roster.ps),
-                workers=tuple(
-                    JournaledMember(
-                        place.address, place.incarnation, place.progress.position, place.progress.total_batches
-                    )
-                    for place in self._roster.workers
-                ),
-            )
-
-    def _recover(self, journal: Journal) -> None:
-        """Take up what an earlier controller knew. Its members are suspects from now on."""
-        self._epoch_floor = journal.epoch
-        places, members = (*self._roster.ps, *self._roster.workers), (*journal.ps, *journal.workers)
-        if (len(journal.ps), len(journal.workers)) != (len(self._roster.ps), len(self._roster.workers)):
-            logger.warning(
-                "the last controller ran %d ps and %d workers; this is a new run", len(journal.ps), len(journal.workers)
-            )
-            return
-        for place, member in zip(places, members, strict=True):
-            place.address, place.incarnation = member.address, member.incarnation
-            place.last_seen = self._clock()
-            place.load = PsLoad(is_ready=member.incarnation in journal.routed)
-            place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
-        self._awaited = journal.incarnations
-        self._barrier.restore(journal.barrier)
-        self._global_step = max(self._global_step, journal.global_step)
-        self._initialized_epoch = journal.initialized_epoch
-        if self._awaited and journal.routed == tuple(member.incarnation for member in journal.ps):
-            addresses = tuple(member.address for member in journal.ps)
-            self._routing = Routing(journal.epoch, addresses, routing.even_owners(len(addresses)))
-            self._routed_incarnations = journal.routed
-
-    def _decide_recovery(self) -> None:
-        """Whether the run of the journal goes on: it does once one of its members is back."""
-        if not self._awaited:
-            return
-        known = [p for p in (*self._roster.ps, *self._roster.workers) if p.incarnation in self._awaited]
-        if any(place.is_connected for place in known):
-            self._awaited = frozenset()
-            barrier = self._barrier.state
-            logger.info(
-                "recovered epoch=%d step=%d barrier=%s",
-                self._routing.epoch if self._routing else 0,
-                self._global_step,
-                f"{barrier.id} placed by {barrier.reason}" if barrier.is_placed else "none",
-            )
-        elif not any(self._standing(place) is Standing.SUSPECT for place in known):
-            logger.info("no process of the last run is left; this is a new run")
-            self._awaited, self._routing, self._routed_incarnations = frozenset(), None, ()
-            self._initialized_epoch, self._global_step = 0, self._checkpoint_step
-            self._barrier.remove()
-            for place in self._roster.workers:
-                place.progress = replace(place.progress, position=0, total_batches=0)
+            return self._run.journal()
 
     # --- the state machine ---
 
     def _settle(self) -> None:
         """Draw the consequences of a change and tell everyone who must know. Called under the lock."""
-        self._decide_recovery()
-        self._update_routing()
+        self._run.decide(self._standing)
+        if not self._run.is_awaited and all(self._is_ready(place) for place in self._roster.ps):
+            self._run.route(self._roster.ps)
         state = self._state()
         told = (state.phase, state.routing and state.routing.epoch, state.barrier, state.finished_workers)
         if told != self._told:
@@ -442,20 +371,6 @@ class Coordinator:
                 send(state)
             self._wake_journal()
         self._changed.notify_all()
-
-    def _update_routing(self) -> None:
-        if self._awaited or not all(self._is_ready(place) for place in self._roster.ps):
-            return
-        # A ps that is back at its old address is another process without the old one's rows: that is a new map too.
-        incarnations = tuple(place.incarnation for place in self._roster.ps)
-        if self._routed_incarnations == incarnations:
-            return
-        self._routed_incarnations = incarnations
-        addresses = tuple(place.address for place in self._roster.ps)
-        current = self._routing.epoch if self._routing else 0
-        epoch = max(current, self._epoch_floor) + 1
-        self._routing = Routing(epoch, addresses, routing.even_owners(len(addresses)))
-        logger.info("routing epoch=%d ps=%s", epoch, ",".join(addresses))
 
     def _standing(self, place: Place) -> Standing:
         return place.standing(self._clock(), self._patience.suspect_s)
@@ -467,9 +382,13 @@ class Coordinator:
     def _phase(self) -> Phase:
         if self._outcome is not None:
             return Phase.FINISHED
-        if self._awaited or self._routing is None or not all(self._is_ready(place) for place in self._roster.ps):
+        if (
+            self._run.is_awaited
+            or self._run.routing is None
+            or not all(self._is_ready(place) for place in self._roster.ps)
+        ):
             return Phase.FORMING
-        if self._roster.workers and self._initialized_epoch < self._routing.epoch:
+        if self._roster.workers and self._run.initialized_epoch < self._run.epoch:
             return Phase.INITIALIZING
         return Phase.RUNNING
 
@@ -487,9 +406,10 @@ class Coordinator:
     def _state(self) -> ClusterState:
         return ClusterState(
             phase=self._phase(),
-            routing=self._routing,
-            barrier=self._barrier.state,
+            routing=self._run.routing,
+            barrier=self._run.barrier.state,
             finished_workers=tuple(p.index for p in self._roster.workers if self._is_finished(p)),
             positions=tuple(place.progress.position for place in self._roster.workers),
-            global_step=self._global_step,
+            global_step=self._run.global_step,
+            first_step=self._run.first_step,
         )

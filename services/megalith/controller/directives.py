@@ -27,6 +27,7 @@ class ClusterState:
     finished_workers: tuple[int, ...]
     positions: tuple[int, ...]
     global_step: int
+    first_step: int  # the global step at which this run began
 
 
 @dataclass(frozen=True, slots=True)

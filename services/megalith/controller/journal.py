@@ -15,7 +15,7 @@ from megalith.controller.barrier import BarrierState
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "controller_state.json"
-_FORMAT = 1
+_FORMAT = 2
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
 _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
 
@@ -38,6 +38,7 @@ class Journal:
     epoch: int
     initialized_epoch: int
     global_step: int
+    first_step: int
     barrier: BarrierState
     routed: tuple[str, ...]
     ps: tuple[JournaledMember, ...]

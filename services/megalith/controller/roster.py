@@ -70,6 +70,7 @@ class Registration:
     heartbeat_s: float = 0.0
     job: str = ""
     global_step: int = 0
+    first_step: int | None = None
     held_shard: int | None = None
 
 

@@ -21,6 +21,7 @@ _KINDS = {
     pb.VariableUpdate.KIND_GRADIENT: UpdateKind.GRADIENT,
     pb.VariableUpdate.KIND_ADD: UpdateKind.ADD,
     pb.VariableUpdate.KIND_ASSIGN: UpdateKind.ASSIGN,
+    pb.VariableUpdate.KIND_RAISE: UpdateKind.RAISE,
 }
 
 

@@ -182,7 +182,7 @@ class Store:
         step: int = 0,
         incarnation: int = 0,
     ) -> list[NDArray[Any]]:
-        """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD updates."""
+        """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD and RAISE."""
         _check_time(req_time_s)
         sender = Sender(client_id, sequence, incarnation)
         return self._once("push", sender, lambda: self._apply(epoch, gradients, updates, req_time_s, step))

@@ -19,6 +19,7 @@ class UpdateKind(Enum):
     GRADIENT = "gradient"
     ADD = "add"
     ASSIGN = "assign"
+    RAISE = "raise"
 
 
 class Variable:
@@ -70,18 +71,23 @@ class Variable:
         if kind is UpdateKind.GRADIENT:
             check_step(step)
             if self._config.optimizer is None:
-                raise InvalidRequest(f"variable {key} has no optimizer: it takes add and assign, not gradients")
+                raise InvalidRequest(
+                    f"variable {key} has no optimizer: it takes add, assign and at_least, not gradients"
+                )
         if not np.isfinite(update).all():
             raise NonFiniteValue(f"variable {key}: the update holds NaN or infinity; nothing was applied")
 
     def apply(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> NDArray[Any] | None:
-        """Update; an ADD returns the new value. `step` decides the learning rate of a gradient."""
+        """Update; ADD and RAISE return the new value. `step` decides the learning rate of a gradient."""
         self.check(kind, update, step)
         with self._lock, np.errstate(over="ignore", invalid="ignore"):
             value, optimizer = self._state.value, self._config.optimizer
             match kind:
                 case UpdateKind.ADD:
                     value += update
+                    return value.copy()
+                case UpdateKind.RAISE:
+                    np.maximum(value, update, out=value)
                     return value.copy()
                 case UpdateKind.ASSIGN:
                     value[...] = update

@@ -54,14 +54,16 @@ class WorkerMember:
 
     def register(self) -> coordination_pb2.Register:
         address, metrics_address = self._addresses()
+        progress, state = self._progress.snapshot(), self._view.state
         return coordination_pb2.Register(
             role=common_pb2.ROLE_WORKER,
             index=self._index,
             address=address,
             metrics_address=metrics_address,
             epoch=self._newest_epoch,
-            initialized_epoch=self._progress.snapshot().initialized_epoch,
-            global_step=self._progress.snapshot().global_step,
+            initialized_epoch=progress.initialized_epoch,
+            global_step=progress.global_step,
+            first_step=state.first_step + 1 if state.positions else 0,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
@@ -86,6 +88,7 @@ class WorkerMember:
                 finished_workers=frozenset(state.finished_workers),
                 positions=tuple(state.positions),
                 global_step=state.global_step,
+                first_step=state.first_step,
             )
         )
         if was_running and self._view.state.phase is not Phase.RUNNING:

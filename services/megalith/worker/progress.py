@@ -78,6 +78,11 @@ class Progress:
         if self._watcher is not None:
             self._watcher.step_done(None if before is None else at - before)
 
+    def saw(self, global_step: int) -> None:
+        """The global step is known to be at least that."""
+        with self._lock:
+            self._now = replace(self._now, global_step=max(self._now.global_step, global_step))
+
     def failed_over(self) -> None:
         """A step has to be tried again because servers were away."""
         with self._lock:

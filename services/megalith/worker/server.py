@@ -99,8 +99,7 @@ class WorkerServer:
         On a thread of its own, because a step of the training thread may be waiting for just that.
         """
         while self._view.wait_for(self._must_initialize):
-            state = self._view.state
-            self._training.initialize(state.epoch, state.global_step)
+            self._training.initialize(self._view.state)
 
     def _must_initialize(self, state: State) -> bool:
         return state.phase is Phase.INITIALIZING and state.epoch > self._progress.snapshot().initialized_epoch

@@ -6,23 +6,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from megalith.client import Cluster, Pulled, VariableConfig
+from megalith.client import Cluster, Pulled
 from megalith.worker.config import OverlapSettings, RetrySettings
-from megalith.worker.failover import Failover
+from megalith.worker.failover import RETRIABLE, Failover
 from megalith.worker.gate import BarrierCallback, Gate
 from megalith.worker.pipeline import Pipeline, Stepped, share
 from megalith.worker.progress import Progress
+from megalith.worker.step_counter import StepCounter
 from megalith.worker.sync import wait_for_others
 from megalith.worker.task import Ids, Rows, Task, Variables
-from megalith.worker.view import ClusterView
+from megalith.worker.view import ClusterView, State
 
 logger = logging.getLogger(__name__)
 
 _NEAR_END = 8  # times all steps that can be under way at once: workers are not equally fast
-GLOBAL_STEP = "global_step"  # an int64 variable on a ps: steps of all workers, also across restarts
 
 
 class Training:
@@ -61,28 +60,25 @@ class Training:
         self._overlap = overlap
         self._pipeline: Pipeline | None = None
         self._last_variables: Mapping[str, NDArray[Any]] = {}
-        self._last_step = 0
+        self._counter = StepCounter(index)
         self._near_end = 0
 
-    def initialize(self, epoch: int, known_step: int) -> None:
-        """Chief: make tables and variables exist on every ps of `epoch`.
+    def initialize(self, state: State) -> None:
+        """Chief: make tables and variables exist on every ps of the state's epoch.
 
         What exists stays. A variable that went down with its ps starts again from the value this worker last read.
         """
-        step = np.array(max(known_step, self._last_step), np.int64)
+        position = self._progress.snapshot().position
         variables = [
             replace(config, initial=self._last_variables.get(config.name, config.initial))
             for config in self._task.variables
         ]
         self._cluster.create_tables(*self._task.tables)
-        self._cluster.create_variables(VariableConfig(GLOBAL_STEP, step), *variables)
-        # Restored from an older checkpoint, the counter would run through steps that were counted before.
-        behind = step - self._cluster.pull(variables=[GLOBAL_STEP]).variables[GLOBAL_STEP]
-        if behind > 0:
-            self._cluster.push(add={GLOBAL_STEP: np.asarray(behind)})
-        self._progress.set(initialized_epoch=epoch)
+        self._cluster.create_variables(*self._counter.variables(state, position), *variables)
+        self._publish(state, position)  # a counter that was restored from a checkpoint is behind
+        self._progress.set(initialized_epoch=state.epoch)
         self._announce()
-        logger.info("initialized epoch=%d step=%d", epoch, step)
+        logger.info("initialized epoch=%d step=%d", state.epoch, self._counter.step)
 
     def run(self, num_workers: int) -> None:
         """Train the share from where the controller says it stands, until its end or a stop."""
@@ -91,7 +87,6 @@ class Training:
         total, position = self._share(num_workers), self._view.state.positions[self._index]
         self._progress.set(position=position, total_batches=total or 0, has_begun=True)
         logger.info("training position=%d of %s", position, "endless" if total is None else total)
-        self._last_step = max(self._last_step, self._view.state.global_step)
         numbers = share(total, self._index, num_workers)
         settings = self._overlap
         self._near_end = _NEAR_END * num_workers * (settings.staleness + 1)
@@ -102,7 +97,7 @@ class Training:
         self._pipeline = pipeline
         try:
             while self._goes_on(pipeline, numbers):
-                self._failover.run(partial(pipeline.step, self._taught))
+                self._failover.run(partial(pipeline.step, partial(self._taught, pipeline)))
         finally:
             pipeline.close()
 
@@ -113,7 +108,7 @@ class Training:
             return False
         is_under_way = pipeline.is_begun_to > pipeline.position
         # Near the last step they do not overlap: all workers count together, and none should take steps too many.
-        is_near_end = self._max_steps and self._last_step + self._near_end >= self._max_steps
+        is_near_end = self._max_steps and self._step + self._near_end >= self._max_steps
         if is_under_way and (is_near_end or numbers(pipeline.is_begun_to) is None):
             pipeline.drain()
         return numbers(pipeline.is_begun_to) is not None and self._has_steps_left()
@@ -123,6 +118,8 @@ class Training:
         if self._index == 0:
             if not wait_for_others(self._gate, self._view, num_workers, self._chief_timeout_s):
                 return
+            # Nobody trains any more: what a ps forgot of workers that were done is made good now.
+            self._publish(self._view.state, self._progress.snapshot().position)
             results = self._task.evaluate(self._read)
             logger.info("evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items()))
             self._progress.set(results=results)
@@ -130,32 +127,48 @@ class Training:
         self._announce()
 
     def _has_steps_left(self) -> bool:
-        return not self._max_steps or self._last_step < self._max_steps
+        return not self._max_steps or self._step < self._max_steps
+
+    @property
+    def _step(self) -> int:
+        """The newest global step that this worker has heard of."""
+        return max(self._counter.step, self._view.state.global_step)
 
     def _share(self, num_workers: int) -> int | None:
         """Batches for this worker, which may be none; None = endless."""
         total = self._task.num_batches()
         return max(0, -(-(total - self._index) // num_workers)) if total else None
 
-    def _taught(self, pulled: Pulled, batch: Any) -> tuple[float, dict[str, Any]]:
-        """The loss of a batch, and what to push."""
+    def _taught(self, pipeline: Pipeline, pulled: Pulled, batch: Any) -> tuple[float, dict[str, Any]]:
+        """The loss of the next batch to compute, and what to push."""
         self._last_variables = pulled.variables
         taught, ids = self._task.gradients(batch, pulled.rows, pulled.variables), self._task.ids(batch)
         return taught.loss, {
             "gradients": {table: (ids[table], gradients) for table, gradients in taught.rows.items()},
             "variables": taught.variables,
-            "add": {GLOBAL_STEP: np.array(1, np.int64)},
-            "step": self._last_step,
+            "at_least": self._counter.least(self._view.state, pipeline.is_begun_to + 1),
+            "step": self._step,
         }
 
     def _on_step(self, step: Stepped) -> None:
-        self._last_step = int(step.added[GLOBAL_STEP])
-        self._progress.step_done(self._last_step, step.num_examples, step.loss)
+        global_step = self._counter.answered(self._view.state, step.added)
+        self._progress.step_done(global_step, step.num_examples, step.loss)
+
+    def _publish(self, state: State, position: int) -> None:
+        """Let the counter on the ps say all that this worker knows, and report it."""
+        raised = self._cluster.push(at_least=self._counter.least(state, position))
+        self._progress.saw(self._counter.answered(state, raised))
 
     def _drain(self) -> None:
         """Before this worker is blocked at a barrier, everything that it computed has been applied."""
-        if self._pipeline is not None:
-            self._pipeline.drain()
+        if self._pipeline is None:
+            return
+        self._pipeline.drain()
+        if not self._counter.is_published:
+            try:
+                self._publish(self._view.state, self._pipeline.position)
+            except RETRIABLE as error:
+                logger.warning("the counter lags at the barrier, the next push will mend it: %s", error)
 
     def _read(self, ids: Ids, variables: Sequence[str]) -> tuple[Rows, Variables]:
         pulled = self._cluster.pull(ids, variables)

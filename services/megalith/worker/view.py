@@ -26,7 +26,10 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The newest state from the controller. `positions` are batches done by worker, for one that has not begun."""
+    """The newest state from the controller.
+
+    `positions` are batches done, by worker, for one that has not begun; the global step was `first_step` before them.
+    """
 
     phase: Phase = Phase.WAITING
     epoch: int = 0
@@ -34,6 +37,7 @@ class State:
     finished_workers: frozenset[int] = frozenset()
     positions: tuple[int, ...] = ()
     global_step: int = 0
+    first_step: int = 0
 
 
 class ClusterView:

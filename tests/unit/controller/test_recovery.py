@@ -42,7 +42,7 @@ def last_state(told):
 
 @pytest.fixture
 def left(clock):
-    """The journal of a controller that died at step 30 of epoch 1 with a barrier placed."""
+    """The journal of a controller that died at step 30 of epoch 1, in a run from step 0, with a barrier placed."""
     cluster = coordinator(clock)
     for index in range(2):
         cluster.report_ps(join(cluster, Role.PS, index)[0], PsLoad(is_ready=True))
@@ -65,6 +65,21 @@ def test_map_barrier_step_and_positions_go_on_once_a_member_is_back(left, clock)
     assert cluster.current_routing().addresses == ("ps-0:1", "ps-1:1")
     assert (state.barrier.id, state.barrier.is_placed, state.barrier.reason) == (1, True, "operator")
     assert (state.positions, state.global_step) == ((16, 14), 30)
+
+
+def test_a_run_keeps_the_step_at_which_it_began_though_a_newer_checkpoint_exists(left, clock):
+    cluster = coordinator(clock, left, checkpoint_step=25)
+    _, told = join(cluster, Role.WORKER, 1)
+    assert (last_state(told).first_step, last_state(told).global_step) == (0, 30)
+
+
+def test_without_a_journal_the_first_worker_that_is_back_says_where_the_run_began(clock):
+    cluster = coordinator(clock, checkpoint_step=25)
+    assert cluster.state().first_step == 25
+    join(cluster, Role.PS, 0)
+    join(cluster, Role.WORKER, 0, first_step=7)
+    join(cluster, Role.WORKER, 1, first_step=9)  # of some other run: who is here knows better
+    assert cluster.state().first_step == 7
 
 
 def test_a_worker_that_died_with_the_controller_is_replaced_where_it_stood(left, clock):
@@ -99,7 +114,7 @@ def test_without_a_single_survivor_it_is_a_new_run_above_the_old_epochs(left, cl
     assert state.phase is Phase.INITIALIZING
     assert state.routing.epoch == 2
     assert not state.barrier.is_placed
-    assert (state.positions, state.global_step) == ((0, 0), 12)
+    assert (state.positions, state.global_step, state.first_step) == ((0, 0), 12, 12)
 
 
 def test_survivors_are_waited_for_only_so_long(left, clock):

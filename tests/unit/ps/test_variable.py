@@ -19,6 +19,13 @@ def test_add_and_assign_and_gradients():
     assert held.read().tolist() == [7.0, 8.0]
 
 
+def test_raising_takes_the_larger_of_each_element_and_can_be_repeated():
+    held = variable()
+    for _ in range(2):
+        assert held.apply(UpdateKind.RAISE, np.array([5, 0.5], np.float32)).tolist() == [5.0, 2.0]
+    assert held.read().tolist() == [5.0, 2.0]
+
+
 def test_a_scalar_counter_counts():
     held = Variable(VariableConfig("global_step", np.zeros((), np.int64)))
     held.apply(UpdateKind.ADD, np.array(2, np.int64))
@@ -34,10 +41,11 @@ def test_a_scalar_counter_counts():
         (np.array([np.nan, 0], np.float32), NonFiniteValue),
     ],
 )
-def test_bad_updates_are_refused_and_change_nothing(update, error):
+@pytest.mark.parametrize("kind", [UpdateKind.ADD, UpdateKind.RAISE, UpdateKind.ASSIGN])
+def test_bad_updates_are_refused_and_change_nothing(update, error, kind):
     held = variable(optimizer=Sgd())
     with pytest.raises(error):
-        held.apply(UpdateKind.ADD, update)
+        held.apply(kind, update)
     assert held.read().tolist() == [1.0, 2.0]
 
 

@@ -1,0 +1,137 @@
+"""What belongs to one run of a job and outlives its controller: map, barrier, steps; and whether a run goes on."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from megalith.controller.barrier import Barrier
+from megalith.controller.journal import Journal, JournaledMember
+from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
+from megalith.wire import routing
+from megalith.wire.routing import Routing
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """The present run. Not thread-safe: the coordinator's lock guards it.
+
+    After `recover`, the members of the journal are suspects that may come back: the first one that does proves that
+    the run goes on, with its map, barrier, step and positions. If none does, this is a new run. Until that is known the
+    run `is_awaited`, and nothing else may be made of it.
+    """
+
+    def __init__(self, job: str, roster: Roster, checkpoint_step: int) -> None:
+        self._job, self._roster, self._checkpoint_step = job, roster, checkpoint_step
+        self.barrier = Barrier()
+        self.routing: Routing | None = None
+        self.first_step = checkpoint_step  # the global step at which it began: positions of workers count from there
+        self.global_step = checkpoint_step
+        self.initialized_epoch = 0
+        self._routed_incarnations: tuple[str, ...] = ()
+        self._epoch_floor = 0  # the newest epoch that any member has seen, also under an earlier controller
+        self._awaited: frozenset[str] = frozenset()  # incarnations, one of which proves that the journal's run goes on
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._awaited)
+
+    @property
+    def epoch(self) -> int:
+        """Of the map; 0 = there is none."""
+        return self.routing.epoch if self.routing else 0
+
+    def hear(self, registration: Registration, is_first_worker: bool) -> None:
+        """Take what a member that joins knows of the run, perhaps from an earlier controller."""
+        self._epoch_floor = max(self._epoch_floor, registration.epoch)
+        if self.routing is not None and self._epoch_floor > self.routing.epoch:
+            self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
+        if registration.role is Role.WORKER:
+            if is_first_worker and registration.first_step is not None:
+                self.first_step = registration.first_step  # of a run whose journal is lost
+            self.advance(registration.global_step, registration.initialized_epoch)
+
+    def advance(self, global_step: int, initialized_epoch: int) -> None:
+        """A worker has seen that step, and the chief has initialized that epoch."""
+        self.global_step = max(self.global_step, global_step)
+        self.initialized_epoch = max(self.initialized_epoch, initialized_epoch)
+
+    def route(self, ps: Sequence[Place]) -> None:
+        """Make a new map, one epoch higher, unless these very processes have the present one."""
+        # A ps that is back at its old address is another process without the old one's rows: that is a new map too.
+        incarnations = tuple(place.incarnation for place in ps)
+        if self._routed_incarnations == incarnations:
+            return
+        self._routed_incarnations = incarnations
+        addresses = tuple(place.address for place in ps)
+        epoch = max(self.epoch, self._epoch_floor) + 1
+        self.routing = Routing(epoch, addresses, routing.even_owners(len(addresses)))
+        logger.info("routing epoch=%d ps=%s", epoch, ",".join(addresses))
+
+    # --- what the next controller must know ---
+
+    def journal(self) -> Journal:
+        """What the next controller must know if this one dies now."""
+        return Journal(
+            job=self._job,
+            epoch=max(self._epoch_floor, self.epoch),
+            initialized_epoch=self.initialized_epoch,
+            global_step=self.global_step,
+            first_step=self.first_step,
+            barrier=self.barrier.state,
+            routed=self._routed_incarnations,
+            ps=tuple(JournaledMember(place.address, place.incarnation) for place in self._roster.ps),
+            workers=tuple(
+                JournaledMember(place.address, place.incarnation, place.progress.position, place.progress.total_batches)
+                for place in self._roster.workers
+            ),
+        )
+
+    def recover(self, journal: Journal, now: float) -> None:
+        """Take up what an earlier controller knew. Its members are suspects from now on."""
+        self._epoch_floor = journal.epoch
+        places, members = (*self._roster.ps, *self._roster.workers), (*journal.ps, *journal.workers)
+        if (len(journal.ps), len(journal.workers)) != (len(self._roster.ps), len(self._roster.workers)):
+            logger.warning(
+                "the last controller ran %d ps and %d workers; this is a new run", len(journal.ps), len(journal.workers)
+            )
+            return
+        for place, member in zip(places, members, strict=True):
+            place.address, place.incarnation, place.last_seen = member.address, member.incarnation, now
+            place.load = PsLoad(is_ready=member.incarnation in journal.routed)
+            place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
+        self._awaited = journal.incarnations
+        self.barrier.restore(journal.barrier)
+        self.first_step = journal.first_step
+        self.global_step = max(self.global_step, journal.global_step)
+        self.initialized_epoch = journal.initialized_epoch
+        if self._awaited and journal.routed == tuple(member.incarnation for member in journal.ps):
+            addresses = tuple(member.address for member in journal.ps)
+            self.routing = Routing(journal.epoch, addresses, routing.even_owners(len(addresses)))
+            self._routed_incarnations = journal.routed
+
+    def decide(self, standing: Callable[[Place], Standing]) -> None:
+        """Whether the run of the journal goes on: it does once one of its members is back."""
+        if not self._awaited:
+            return
+        known = [p for p in (*self._roster.ps, *self._roster.workers) if p.incarnation in self._awaited]
+        if any(place.is_connected for place in known):
+            self._awaited = frozenset()
+            barrier = self.barrier.state
+            logger.info(
+                "recovered epoch=%d step=%d barrier=%s",
+                self.epoch,
+                self.global_step,
+                f"{barrier.id} placed by {barrier.reason}" if barrier.is_placed else "none",
+            )
+        elif not any(standing(place) is Standing.SUSPECT for place in known):
+            logger.info("no process of the last run is left; this is a new run")
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._awaited, self.routing, self._routed_incarnations = frozenset(), None, ()
+        self.initialized_epoch = 0
+        self.first_step = self.global_step = self._checkpoint_step
+        self.barrier.remove()
+        for place in self._roster.workers:
+            place.progress = replace(place.progress, position=0, total_batches=0)
