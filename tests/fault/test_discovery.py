@@ -93,6 +93,14 @@ def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds
         server.close()
 
 
+def test_up_says_what_it_waits_for_when_no_zookeeper_answers(processes):
+    cli = up(processes, "--discovery", "zookeeper", "--zk-servers", "127.0.0.1:1", "--job", fresh_job(), "--ps", 1)
+    wait_until(lambda: re.search(r"waiting for .*no ZooKeeper answers at 127\.0\.0\.1:1", cli.output()), 100)
+    cli.terminate()
+    assert cli.wait(60) == 0
+    assert "Traceback" not in cli.output()
+
+
 def kill_worker_1(cli):
     for child in children_of(cli.pid):
         if {b"megalith.worker", b"--index=1"} <= set(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")):

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from megalith.cli.app import app as cli_app
-from support.processes import Processes, children_of
+from megalith.wire import appmaster_address
+from support.processes import Processes, children_of, is_gone
 from support.waiting import wait_until
 
 
@@ -107,6 +108,24 @@ def test_an_operator_drives_the_application(processes, app):
     assert cli.wait(40) == 1
     assert "the job was killed (enough)" in " ".join(cli.output().split())
     assert children_of(cli.pid) == []
+
+
+@pytest.mark.timeout(240)
+def test_an_appmaster_that_hangs_stops_neither_training_nor_its_end(processes):
+    task = ("--ps", 1, "--workers", 1, "--batch-size", 128, "--num-examples", 128 * 1500)
+    cli = processes.cli("up", "--model-dir", processes.model_dir, *task)
+    job = processes.job(60)
+    wait_until(lambda: (processes.model_dir / appmaster_address.FILE_NAME).exists(), 100, "an AppMaster")
+    wait_until(lambda: job.training_status() > 5, 100, "training")
+    appmaster = child(cli, "appmaster")
+    os.kill(appmaster, signal.SIGSTOP)
+    status, out, err = ctl("--timeout-s", 1, "app", "--model-dir", processes.model_dir, "status")
+    assert (status, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert cli.wait(150) == 0, cli.output()
+    assert is_gone(appmaster)
+    (log,) = (processes.model_dir / "logs").glob("controller.log")
+    assert "job ended succeeded=True" in log.read_text()
 
 
 def test_ctl_app_says_what_is_wrong(processes):

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 from concurrent import futures
 
 import grpc
@@ -24,9 +25,13 @@ class Platform(appmaster_pb2_grpc.AppMasterServiceServicer):
         self.code = 0
         self.states = [STATE.SUCCEEDED]
         self.refusal = None
+        self.seconds_left = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     def _hear(self, request, context):
         self.heard.append(request)
+        self.seconds_left.append(context.time_remaining())
         if self.refusal:
             context.abort(self.refusal, "no")
 
@@ -44,6 +49,7 @@ class Platform(appmaster_pb2_grpc.AppMasterServiceServicer):
 
     def createSavepointStatus(self, request, context):
         self._hear(request, context)
+        self.may_answer.wait(60)
         return STATE(create_savepoint_state=self.states.pop(0))
 
 
@@ -72,6 +78,19 @@ def nobody(monkeypatch):
         monkeypatch.setenv("PRIMUS_AM_RPC_HOST", "127.0.0.1")
         monkeypatch.setenv("PRIMUS_AM_RPC_PORT", str(probe.getsockname()[1]))
         yield
+
+
+@pytest.fixture
+def hung(monkeypatch):
+    """The environment names an AppMaster that takes connections and never says a word; a call gives up soon."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        monkeypatch.setenv("PRIMUS_AM_RPC_HOST", "127.0.0.1")
+        monkeypatch.setenv("PRIMUS_AM_RPC_PORT", str(listener.getsockname()[1]))
+        monkeypatch.setattr(application, "_CALL_S", 0.5)
+        yield
+    application._channels.clear()
 
 
 @pytest.fixture
@@ -140,13 +159,39 @@ def test_an_appmaster_that_is_down_is_logged_and_raises_nothing(nobody, caplog):
     assert caplog.text.count("appmaster 127.0.0.1:") == 3
 
 
+def test_an_appmaster_that_hangs_is_given_up_after_the_deadline_and_raises_nothing(hung, caplog):
+    assert application.maybe_kill_application("x") is False
+    assert application.maybe_finish_application() is False
+    assert application.create_primus_save_point("/models") is False
+    assert caplog.text.count("appmaster 127.0.0.1:") == 3
+
+
+def test_a_savepoint_whose_appmaster_hangs_while_it_is_polled_is_false(platform, monkeypatch, slept, caplog):
+    monkeypatch.setattr(application, "_CALL_S", 0.5)
+    platform.may_answer.clear()
+    assert application.create_primus_save_point("/models", sleep=slept.append) is False
+    platform.may_answer.set()
+    assert "savepoint: appmaster unix:am: " in caplog.text
+
+
+def test_every_call_to_the_appmaster_has_the_reference_s_deadline(platform):
+    platform.states = [STATE.RUNNING, STATE.SUCCEEDED]
+    application.maybe_kill_application("x")
+    application.maybe_finish_application()
+    application.create_primus_save_point("/models", sleep=lambda seconds: None)
+    assert len(platform.seconds_left) == 5
+    assert all(0 < left <= 11 for left in platform.seconds_left)
+
+
 def test_an_appmaster_that_refuses_is_logged_and_raises_nothing(platform, caplog):
     platform.refusal = grpc.StatusCode.FAILED_PRECONDITION
     assert application.maybe_finish_application() is False
     assert "succeed: appmaster unix:am: no" in caplog.text
 
 
-def test_training_goes_on_and_ends_well_while_the_appmaster_is_down(nobody, tmp_path):
+@pytest.mark.parametrize("appmaster", ["nobody", "hung"])
+def test_training_goes_on_and_ends_well_while_the_appmaster_is_down_or_hangs(appmaster, tmp_path, request):
+    request.getfixturevalue(appmaster)
     with Servers(tmp_path, num_ps=1, num_workers=1, stay_up=False) as servers:
         servers.start_all(batch_size=64, num_examples=640)
         wait_until(lambda: servers.exits["controller"].reason, 100)
@@ -165,7 +210,7 @@ def test_a_chief_that_fails_takes_the_job_down(platform, tmp_path, monkeypatch):
         servers.start_controller()
         servers.start_ps(0)
         worker = servers.start_worker(0, batch_size=64)
-        monkeypatch.setattr(worker._training, "_taught", lambda pulled, batch: 1 / 0)
+        monkeypatch.setattr(worker._training, "_taught", lambda *step: 1 / 0)
         wait_until(lambda: platform.heard, 100)
         assert platform.heard[0].diagnose == "training failed: division by zero"
         assert isinstance(platform.heard[0], pb.KillRequest)

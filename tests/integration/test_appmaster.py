@@ -1,6 +1,8 @@
 """The AppMaster mock over a real socket, in front of a real job."""
 
+import json
 import threading
+from contextlib import closing
 
 import grpc
 import pytest
@@ -167,6 +169,35 @@ def test_an_application_that_ended_is_not_run_again_under_its_id(operator, appma
     with pytest.raises(errors.ApplicationEnded, match="give the next job another --app-id"):
         servers.start_appmaster()
     servers.start_appmaster(app_id="the-next-one")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"ending": {"reason": "enough"}},
+        {"ending": {"succeeded": "yes", "reason": "enough"}},
+        {"ending": {"succeeded": True, "reason": "enough", "grace": 3}},
+        {"supervision": {"max_restarts": "many"}},
+        {"supervision": {"max_restarts": -1}},
+        {"savepoints": {"all": 3}},
+        {"savepoints": {"all": ["1"]}},
+        {"savepoints": {"all": [{"id": "1", "state": "lost", "path": "", "message": ""}]}},
+        {"savepoints": {"all": [{"id": 1, "state": "failed", "path": "", "message": ""}]}},
+    ],
+)
+def test_a_state_file_of_valid_json_with_nonsense_in_it_is_kept_aside_and_the_appmaster_starts(
+    tmp_path, caplog, section
+):
+    path = tmp_path / "appmaster_state.json"
+    path.write_text(json.dumps({"app_id": "app", "savepoints": {"all": []}, **section}))
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        servers.start_appmaster(app_id="app")
+        with closing(AppMaster(None, str(tmp_path), 30)) as operator:
+            seen = operator.status()
+    assert (seen.final_status, seen.max_restarts, seen.savepoints) == ("UNDEFINED", 0, ())
+    assert "cannot read the state, starting without it" in caplog.text
+    assert path.with_name("appmaster_state.json.damaged").exists()
 
 
 def test_two_appmasters_are_kept_apart_by_state_and_by_port(servers, appmaster, tmp_path):

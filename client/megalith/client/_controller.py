@@ -125,7 +125,7 @@ class SavedCheckpoint:
 class Controller:
     """Stop, resume, save and watch a job.
 
-    Calls that only ask are repeated while the controller is away, until `timeout_s`; found by its model directory, or
+    Calls that only ask, and `resume`, are repeated while the controller is away, until `timeout_s`; found by its model directory, or
     by a function that says where it is now, it may come back at another address. `_lock` guards the channel.
     """
 
@@ -165,7 +165,7 @@ class Controller:
     def resume(self) -> None:
         """Let training go on; does nothing when it is not held."""
         request = controller_pb2.ResumeTrainingRequest()
-        self._once(lambda at: controller_pb2_grpc.ControllerStub(at).ResumeTraining(request, timeout=self._timeout_s))
+        self._ask(lambda at, left: controller_pb2_grpc.ControllerStub(at).ResumeTraining(request, timeout=left))
 
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices."""

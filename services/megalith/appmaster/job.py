@@ -34,6 +34,17 @@ class Ending:
         return FinalStatus.SUCCEEDED if self.succeeded else FinalStatus.FAILED
 
 
+def kept_ending(kept: Mapping[str, Any]) -> Ending | None:
+    """The ending that an earlier AppMaster wrote down; ValueError or TypeError for anything else."""
+    if not kept:
+        return None
+    ending = Ending(**kept)
+    kinds = (ending.succeeded, bool), (ending.reason, str), (ending.exit_code, int), (ending.grace_s, int | float)
+    if not all(isinstance(value, kind) for value, kind in kinds):
+        raise ValueError(f"not an ending: {dict(kept)}")
+    return ending
+
+
 class JobController(Protocol):
     """What the job asks of the cluster's controller; the SDK's Controller is one."""
 
@@ -59,7 +70,7 @@ class Job:
         self.app_id = app_id
         self._controller, self._can_force, self._keep = controller, can_force, keep
         self._lock = threading.Lock()
-        self._ending = Ending(**kept) if kept else None
+        self._ending = kept_ending(kept)
 
     @property
     def ending(self) -> Ending | None:

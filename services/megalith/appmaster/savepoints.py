@@ -51,7 +51,7 @@ class Savepoints:
     ) -> None:
         self._save, self._start, self._is_over, self._keep = save, start, is_over, keep
         self._lock = threading.Lock()
-        self._by_id = {savepoint.id: savepoint for savepoint in map(_restored, kept.get("all", ()))}
+        self._by_id = kept_savepoints(kept)
 
     def create(self, directory: str) -> Savepoint:
         """Begin a checkpoint in the background; refused while one is under way and after the end of the job."""
@@ -109,8 +109,15 @@ class Savepoints:
         self._keep({"all": [{**asdict(each), "state": each.state.value} for each in self._by_id.values()]})
 
 
+def kept_savepoints(kept: Mapping[str, Any]) -> dict[str, Savepoint]:
+    """What an earlier AppMaster wrote down, by id; ValueError, KeyError or TypeError for anything else."""
+    return {savepoint.id: savepoint for savepoint in map(_restored, kept.get("all", ()))}
+
+
 def _restored(kept: Mapping[str, str]) -> Savepoint:
     savepoint = Savepoint(kept["id"], SavepointState(kept["state"]), kept["path"], kept["message"])
+    if not all(isinstance(text, str) for text in (savepoint.id, savepoint.path, savepoint.message)):
+        raise ValueError(f"not a savepoint: {kept}")
     if savepoint.state not in _UNFINISHED:
         return savepoint
     return replace(savepoint, state=SavepointState.FAILED, message="the AppMaster was restarted while it was written")

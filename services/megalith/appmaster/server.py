@@ -7,11 +7,11 @@ from pathlib import Path
 
 from megalith.appmaster.config import AppMasterConfig
 from megalith.appmaster.heartbeats import Heartbeats
-from megalith.appmaster.job import Job
-from megalith.appmaster.savepoints import Savepoints
+from megalith.appmaster.job import Job, kept_ending
+from megalith.appmaster.savepoints import Savepoints, kept_savepoints
 from megalith.appmaster.servicer import AppMasterServicer
 from megalith.appmaster.state_file import StateFile
-from megalith.appmaster.supervision import Supervision
+from megalith.appmaster.supervision import Supervision, kept_max_restarts
 from megalith.appmaster.supervision_servicer import SupervisionServicer
 from megalith.appmaster.watch import JobWatch
 from megalith.client import Controller
@@ -35,7 +35,11 @@ class AppMasterServer:
 
     def __init__(self, config: AppMasterConfig, exit_request: ExitRequest) -> None:
         self._config, self._exit_request = config, exit_request
-        self._state = StateFile(_state_path(config), config.app_id)
+        self._state = StateFile(
+            _state_path(config),
+            config.app_id,
+            {"supervision": kept_max_restarts, "ending": kept_ending, "savepoints": kept_savepoints},
+        )
         self._refuse_an_ended_application()
         self._controller = Controller(
             config.controller or None,

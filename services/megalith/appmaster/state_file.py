@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,17 +13,20 @@ from megalith.wire.errors import AppMasterRunning
 
 logger = logging.getLogger(__name__)
 
+Check = Callable[[Mapping[str, Any]], object]  # raises ValueError, KeyError or TypeError
+
 
 class StateFile:
     """Sections of plain values, each owned by one part of the AppMaster.
 
     Belongs to one application: what the file says of another one is forgotten at the first change, and a file that
-    cannot be read is kept beside it with the suffix .damaged. Without a path nothing outlives the process. `_lock`
-    guards the sections and the writing, so the file never goes back to an older state.
+    cannot be read, or has a section that its owner's check refuses, is kept beside it with the suffix .damaged. Without
+    a path nothing outlives the process. `_lock` guards the sections and the writing, so the file never goes back to an
+    older state.
     """
 
-    def __init__(self, path: Path | None, app_id: str) -> None:
-        self._path, self._app_id = path, app_id
+    def __init__(self, path: Path | None, app_id: str, checks: Mapping[str, Check] | None = None) -> None:
+        self._path, self._app_id, self._checks = path, app_id, checks or {}
         self._lock = threading.Lock()
         self._held: IO[str] | None = None
         if path is not None:
@@ -63,12 +67,15 @@ class StateFile:
         try:
             content = json.loads(path.read_text())
             app_id, sections = content.pop("app_id"), {name: dict(values) for name, values in content.items()}
+            if app_id == self._app_id:
+                for name, check in self._checks.items():
+                    check(sections.get(name, {}))
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             damaged = path.with_name(f"{path.name}.damaged")
             path.rename(damaged)
-            logger.error("cannot read the state, starting without it error=%s kept=%s", error, damaged)
+            logger.error("cannot read the state, starting without it error=%r kept=%s", error, damaged)
             return {}
         if app_id != self._app_id:
             logger.info("the state is another application's, starting anew app_id=%s", app_id)

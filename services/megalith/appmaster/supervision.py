@@ -34,6 +34,14 @@ class ProcessState:
         return self.exit_status < 0 if self.name == "controller" else self.exit_status != 0
 
 
+def kept_max_restarts(kept: Mapping[str, Any], default: int = 0) -> int:
+    """The policy that an earlier AppMaster wrote down, if one did; ValueError for one that cannot be."""
+    count = kept.get("max_restarts", default)
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"max_restarts={count!r} is not a number from 0")
+    return count
+
+
 class Supervision:
     """The restart policy, and what was last heard of the processes.
 
@@ -50,7 +58,7 @@ class Supervision:
     ) -> None:
         self._keep, self._clock = keep, clock
         self._lock = threading.Lock()
-        self._max_restarts = int(kept.get("max_restarts", max_restarts))
+        self._max_restarts = kept_max_restarts(kept, max_restarts)
         self._processes: tuple[ProcessState, ...] = ()
         self._wanted: dict[str, int] = {}  # name -> starts when an operator asked: done once there are more
         self._heard_at: float | None = None

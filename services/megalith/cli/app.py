@@ -17,6 +17,7 @@ from megalith.cli import ctl, ctl_app, training
 from megalith.cli.local import LocalCluster
 from megalith.cli.output import print_status
 from megalith.cli.supervision import Supervisor
+from megalith.cli.waiting import WaitingLines
 from megalith.runner.config import RunnerConfig
 from megalith.runtime import settings
 from megalith.wire.errors import InvalidSetting, MegalithError
@@ -27,7 +28,6 @@ app.add_typer(ctl.app, name="ctl")
 
 _DEFAULT_EXAMPLES = 2_000_000
 _POLL_S = 0.2
-_LINE_S = 5.0  # between two lines about a cluster that is not formed yet
 _UP = "Start a cluster on this machine and keep it up until Ctrl-C or the end of the job."
 _TRAIN = "Train a task on a cluster of this machine: start it, show progress and a summary, stop it."
 # The flags are those of a dataclass, parsed by runtime.settings; typer only passes them on.
@@ -103,8 +103,9 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         more = f" and {spare} to choose from" if spare else ""
         shape = f"{config.num_ps} ps{more}, {config.num_workers} workers"
         console.print(f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False)
-        cluster.start()
-        _wait_until_formed(cluster, supervisor)
+        lines = WaitingLines(console)
+        cluster.start(lines)
+        _wait_until_formed(cluster, supervisor, lines)
         yield cluster, supervisor
     except MegalithError as error:
         _fail(error)
@@ -119,10 +120,11 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         cluster.stop()
 
 
-def _wait_until_formed(cluster: LocalCluster, supervisor: Supervisor) -> None:
+def _wait_until_formed(cluster: LocalCluster, supervisor: Supervisor, lines: WaitingLines) -> None:
     for status in training.statuses(cluster, supervisor):
         if status.outcome or (status.phase != "forming" and all(member.address for member in status.members)):
             return
+        lines.tell_of(status, cluster.processes)
 
 
 def _fail(error: MegalithError) -> NoReturn:

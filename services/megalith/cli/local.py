@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from megalith.cli.waiting import WaitingLines
 from megalith.client import Controller
 from megalith.runner import plan
 from megalith.runner.config import RunnerConfig
@@ -94,7 +95,7 @@ class LocalCluster:
         self.processes: list[LocalProcess] = []
         self.controller = Controller(None, str(self.model_dir), timeout_s=5.0)
 
-    def start(self) -> None:
+    def start(self, lines: WaitingLines) -> None:
         """Start everything; returns once the controller answers. On failure nothing is left running."""
         try:
             (self.model_dir / appmaster_address.FILE_NAME).unlink(missing_ok=True)  # of an earlier job
@@ -103,7 +104,7 @@ class LocalCluster:
                 self._config.discovery,
                 [plan.controller(self._config, stay_up=self._stay_up), *plan.members(self._config)],
             )
-            self._wait_for_address(self._spawn(first), before)
+            self._wait_for_address(self._spawn(first), before, lines)
             for planned in (*members, plan.appmaster(self._config, self._app_id)):
                 self._spawn(planned)
         except BaseException:
@@ -143,7 +144,7 @@ class LocalCluster:
         except FileNotFoundError:
             return 0
 
-    def _wait_for_address(self, controller: LocalProcess, before: int) -> None:
+    def _wait_for_address(self, controller: LocalProcess, before: int, lines: WaitingLines) -> None:
         """Until the new controller has written its address; a file from an earlier one does not count."""
         deadline = time.monotonic() + _START_S
         while self._address_written_at() in (0, before):
@@ -151,4 +152,5 @@ class LocalCluster:
                 raise ProcessFailed(
                     f"the controller did not come up; {controller.log} ends with\n{controller.last_lines()}"
                 )
+            lines.tell("the controller to come up", [controller])
             time.sleep(_POLL_S)
