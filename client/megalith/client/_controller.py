@@ -125,8 +125,9 @@ class SavedCheckpoint:
 class Controller:
     """Stop, resume, save and watch a job.
 
-    Calls that only ask, and `resume`, are repeated while the controller is away, until `timeout_s`; found by its model directory, or
-    by a function that says where it is now, it may come back at another address. `_lock` guards the channel.
+    Calls that only ask, and `resume`, are repeated while the controller is away, until `timeout_s`; found by its model
+    directory, or by a function that says where it is now, it may come back at another address. `_lock` guards the
+    channel.
     """
 
     def __init__(self, address: str | FindController | None, model_dir: str | None, timeout_s: float) -> None:
