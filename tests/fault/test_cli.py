@@ -110,9 +110,7 @@ def arguments(pid):
 
 
 def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):
-    status, out, err = run_cli(
-        "train", "clicks", "--model-dir", processes.model_dir, "--num-examples", 200_000, timeout_s=110
-    )
+    status, out, err = run_cli("train", "clicks", "--model-dir", processes.model_dir, "--num-examples", 200_000)
     assert status == 0, err
     assert "batches, step" in out
     for word in ("AUC", "best reachable AUC", "difference", "examples/s", "model.ckpt-97"):
@@ -135,7 +133,7 @@ def test_an_interrupted_train_leaves_nothing_behind(processes):
 
 
 def test_an_unknown_task_ends_train_with_the_worker_s_reason(processes):
-    status, _, err = run_cli("train", "clikcs", "--model-dir", processes.model_dir, timeout_s=60)
+    status, _, err = run_cli("train", "clikcs", "--model-dir", processes.model_dir)
     assert status == 1
     assert "--task=clikcs: no such task" in err
 

@@ -12,7 +12,7 @@ from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
 from support.processes import Processes, children_of
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_golden_g28_a_cluster_forms_trains_and_every_process_exits_0(case, proce
     kind, num_ps, num_workers, num_redundant, num_extra = CASES[case]
     shape = ("--ps", num_ps, "--workers", num_workers, "--redundant-ps", num_redundant, "--extra-ps", num_extra)
     cli = up(processes, *back_end(kind), *shape, "--num-examples", 128 * 30 * num_workers)
-    assert cli.wait(200) == 0, cli.output()
+    assert cli.wait(400) == 0, cli.output()
     logs = logs_of(processes)
     num_candidates = num_ps + num_redundant + num_extra
     names = {"controller", "appmaster"} | {f"ps-{index}" for index in range(num_candidates)}

@@ -83,7 +83,7 @@ def test_the_sum_of_acknowledged_pushes_is_the_table_while_connections_are_cut_d
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(110 + STORM_S)
+        thread.join(240 + STORM_S)
     assert not any(thread.is_alive() for thread in threads)
 
     felt = {what: sum(proxy.counts[what] for proxy in proxies) for what in proxies[0].counts}

@@ -170,7 +170,7 @@ def content(cluster):
     return pulled.rows["rows"].tobytes(), pulled.variables["w"].tobytes()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_malformed_messages_neither_kill_nor_grow_nor_change_a_server(tmp_path):
     with Processes(tmp_path) as processes, ExitStack() as stack:
         processes.start_controller(num_ps=1, num_workers=0)

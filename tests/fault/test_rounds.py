@@ -92,7 +92,7 @@ def journaled(job):
     return [worker.position for worker in journal.read(job.processes.model_dir).workers]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_a_job_reaches_its_step_count_whoever_dies(job, number):
     chance, victims = random.Random(f"{SEED}-{number}-when"), victims_of(number)

@@ -16,7 +16,7 @@ def processes(tmp_path):
         yield processes
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_redundant_ps_takes_over_the_shard_of_a_killed_one_and_the_job_reaches_its_end(processes):
     members = {
         "controller": processes.start_controller(
@@ -36,7 +36,7 @@ def test_a_redundant_ps_takes_over_the_shard_of_a_killed_one_and_the_job_reaches
     controller = members["controller"]
     wait_until(lambda: f"ps {spare} at " in controller.output() and "takes over shard 1" in controller.output(), 60)
     members[f"ps-{victim}"] = processes.start_member("ps", victim)  # it is back too late, and stands by in its turn
-    statuses = {name: process.wait(150) for name, process in members.items()}
+    statuses = {name: process.wait(240) for name, process in members.items()}
     assert statuses == dict.fromkeys(statuses, 0), controller.output()
     assert f"restored path={saved.path}" in members[f"ps-{spare}"].output()
     epochs = re.findall(r"routing epoch=(\d+) ps=(\S+)", controller.output())

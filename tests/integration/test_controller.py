@@ -67,7 +67,7 @@ def rows_held(job):
     return held
 
 
-def test_stop_blocks_every_worker_within_a_second_and_nothing_moves_until_resume(training):
+def test_stop_blocks_every_worker_and_nothing_moves_until_resume(training):
     training.job.stop()
     wait_until(lambda: training.job.block_status() == ([0, 1], []))
     rows = rows_held(training.job)
@@ -138,7 +138,7 @@ def test_a_client_outlives_a_cluster_and_works_with_the_next_one(tmp_path):
     table = TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),))
     with Servers(tmp_path, num_ps=2) as first:
         first.start_all()
-        lasting = connect(model_dir=str(tmp_path), timeout_s=20)
+        lasting = connect(model_dir=str(tmp_path), timeout_s=60)
         lasting.create_tables(table)
     with Servers(tmp_path, num_ps=2) as second:
         second.start_all()
@@ -151,7 +151,7 @@ def test_a_client_outlives_a_cluster_and_works_with_the_next_one(tmp_path):
 def test_threads_that_share_a_controller_get_typed_errors_while_it_is_away(tmp_path):
     with Servers(tmp_path) as servers:
         servers.start_controller()
-        job = servers.connect(timeout_s=1.0).controller
+        job = servers.connect(timeout_s=3.0).controller
         job.status()
         servers.controller.stop(0)
         seen = []
@@ -174,11 +174,11 @@ def test_threads_that_share_a_controller_get_typed_errors_while_it_is_away(tmp_p
 def test_streams_that_say_nothing_do_not_keep_operators_out(tmp_path):
     with Servers(tmp_path) as servers:
         servers.start_controller()
-        job = servers.connect(timeout_s=5.0).controller
+        job = servers.connect().controller
         silence = threading.Event()
 
         def nothing():
-            silence.wait(30)
+            silence.wait(200)
             yield from ()
 
         with open_channel(servers.controller.address) as channel:
@@ -205,18 +205,18 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
 
         def slowly(*arguments):
             started.set()
-            release.wait(30)
+            release.wait(200)
             return restore(*arguments)
 
         monkeypatch.setattr(checkpoint, "restore_shard", slowly)
         servers.start_ps(0, server=ServerSettings(port=int(first.address.rpartition(":")[2])))
-        assert started.wait(30)
+        assert started.wait(60)
         pushed = threading.Thread(target=cluster.push, args=({"t": ([1], np.full((1, 1), 5, np.float32))},))
         pushed.start()
         pushed.join(0.5)
         assert pushed.is_alive()
         release.set()
-        pushed.join(20)
+        pushed.join(60)
         np.testing.assert_array_equal(cluster.pull({"t": [1]}).rows["t"], [[-6]])
 
 

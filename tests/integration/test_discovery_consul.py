@@ -60,12 +60,12 @@ def test_consul_an_entry_is_an_instance_with_tags_and_a_ttl(opened, agent, job):
 
 
 def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stays(opened, agent, job):
-    dying, living = opened(agent, job, ttl_s=1.0), opened(agent, job, ttl_s=1.0)
+    dying, living = opened(agent, job, ttl_s=1.0), opened(agent, job, ttl_s=5.0)
     dying.register("ps", 0, ADDRESS)
     living.register("ps", 1, "10.0.0.2:2")
+    wait_until(lambda: living.query("ps") == {0: ADDRESS, 1: "10.0.0.2:2"}, what="both are renewed")
     dying._stopping.set()  # as a dead process: no renewal, and nothing is deregistered
     dying._keeper.join()
-    assert living.query("ps") == {0: ADDRESS, 1: "10.0.0.2:2"}
     wait_until(lambda: living.query("ps") == {1: "10.0.0.2:2"}, 10, "the TTL has run out")
     living.register("ps", 0, "10.0.0.3:3")
     assert living.query("ps") == {0: "10.0.0.3:3", 1: "10.0.0.2:2"}

@@ -100,7 +100,7 @@ def node_owner(client, path):
 
 
 def test_zookeeper_the_node_of_a_dying_session_is_replaced_and_not_taken_along(opened, server, job):
-    old, new = opened(server, job, session_timeout_s=1.0), opened(server, job)
+    old, new = opened(server, job), opened(server, job)
     old.register("ps", 0, "10.0.0.9:9")
     new.register("ps", 0, ADDRESS)
     expire_session(old, server)

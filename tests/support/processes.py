@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from megalith.client import Controller
-from support.waiting import wait_until
+from support.waiting import LEAST_S, wait_until
 
 
 def is_gone(pid):
@@ -51,14 +51,14 @@ class Process:
 
     def kill(self):
         self.signal(signal.SIGKILL)
-        self._process.wait(30)
+        self._process.wait(LEAST_S)
 
     def terminate(self):
         self.signal(signal.SIGTERM)
 
-    def wait(self, timeout_s=30):
-        """The exit status."""
-        return self._process.wait(timeout_s)
+    def wait(self, timeout_s=LEAST_S):
+        """The exit status; like `wait_until` with a limit of a minute or more."""
+        return self._process.wait(max(timeout_s, LEAST_S))
 
     def poll(self):
         return self._process.poll()
@@ -120,13 +120,13 @@ class Processes:
             members[f"worker-{index}"] = self.start_member("worker", index, batch_size=batch_size)
         return members
 
-    def job(self, timeout_s=20.0):
+    def job(self, timeout_s=LEAST_S):
         job = Controller(None, str(self.model_dir), timeout_s)
         self._stack.callback(job.close)
         return job
 
 
-def run_cli(*arguments, timeout_s=60, environ=None):
+def run_cli(*arguments, timeout_s=240, environ=None):
     """`megalith ...` to its end: (status, stdout, stderr)."""
     done = subprocess.run(
         [sys.executable, "-m", "megalith.cli", *map(str, arguments)],

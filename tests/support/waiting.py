@@ -2,9 +2,12 @@
 
 import time
 
+LEAST_S = 60.0  # a limit ends a test that hangs; it never measures, and a busy machine needs several times as long
 
-def wait_until(predicate, timeout_s=30.0, what=""):
-    """Return the first true value of `predicate`; AssertionError after `timeout_s`."""
+
+def wait_until(predicate, timeout_s=LEAST_S, what=""):
+    """Return the first true value of `predicate`; AssertionError after `timeout_s`, and not before a minute is over."""
+    timeout_s = max(timeout_s, LEAST_S)
     deadline = time.monotonic() + timeout_s
     while True:
         value = predicate()
