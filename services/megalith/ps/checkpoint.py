@@ -1,8 +1,8 @@
 """A ps's part of a checkpoint: Arrow files for the rows, filter and touched keys of each table, one for its variables.
 
-Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s; its configuration is JSON
-in the schema's metadata under "megalith". Rows expired at the newest data time are left out. A ps restores the rows of
-the buckets that it owns, whatever the number of servers that wrote them.
+Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s; the schema's metadata has
+its configuration as JSON under "megalith", and its data time in Unix seconds under "max_update_s". Rows expired at that
+time are left out. A ps restores the rows of the buckets that it owns, whatever the number of servers that wrote them.
 """
 
 import json
@@ -34,7 +34,7 @@ from megalith.wire.schema import TableConfig
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_SLICE = 65_536  # rows copied under the table's lock at once: about 10 ms at 128 bytes a row
-_META = b"megalith"
+_META, _DATA_TIME = b"megalith", b"max_update_s"
 
 
 def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
@@ -136,9 +136,11 @@ def _restore_filter(table: EmbeddingTable, states: list[State | None] | None) ->
 
 
 def _load_rows(table: EmbeddingTable, signature: str, reader: Any, owners: NDArray[np.uint16], index: int) -> None:
-    refused = 0
+    refused, data_time_s = 0, reader.schema.metadata.get(_DATA_TIME)
+    max_update_s = None if data_time_s is None else int(data_time_s)  # older files have none
     for number in range(reader.num_record_batches):
-        refused += table.load(*_owned_rows(reader.get_batch(number), owners, index), signature).refused
+        rows = _owned_rows(reader.get_batch(number), owners, index)
+        refused += table.load(*rows, signature, max_update_s).refused
     if refused:
         logger.warning("memory budget too small for all rows table=%s refused=%d", table.config.name, refused)
 
@@ -153,7 +155,8 @@ def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile
         pa.field("state", pa.list_(pa.float32(), state_width)),
         pa.field("updated_s", pa.uint32()),
     ]
-    arrow_schema = pa.schema(fields, metadata={_META: json.dumps(schema_json.to_json(table.config))})
+    about = {_META: json.dumps(schema_json.to_json(table.config)), _DATA_TIME: str(table.max_update_s)}
+    arrow_schema = pa.schema(fields, metadata=about)
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, arrow_schema) as writer:
         while (part := table.dump(limit=_ROWS_PER_SLICE, offset=offset)).keys.size:

@@ -380,10 +380,14 @@ class EmbeddingTable:
         following = int(ranks[count - 1]) + 1 - begin if count == limit else end - begin
         return Slice(following, keys[:count], rows[:count], times[:count])
 
-    def load(self, keys: I64, rows: F32, times: I64, signature: str | None = None) -> WriteResult:
+    def load(
+        self, keys: I64, rows: F32, times: I64, signature: str | None = None, max_update_s: int | None = None
+    ) -> WriteResult:
         """Set whole rows, as `dump` gave them; neither filter nor touched keys take part.
 
         `signature` is that of the table they come from (`layout.signature`): other optimizers are refused.
+        `max_update_s` is the data time of that table. Without it the newest of `times` is taken, which after a
+        `reinitialize` is the wall clock's.
         """
         name = self.config.name
         if signature is not None and signature != self.layout.signature:
@@ -392,8 +396,6 @@ class EmbeddingTable:
         batch.check_floats(rows, keys.size, self.layout.width, name, "rows")
         batch.check_times(times, keys.size, name)
         batch.check_distinct(keys, name)
-        if keys.size == 0:
-            return WriteResult()
-        self._writer.note_time(int(times.max()))
+        self._writer.note_time(int(times.max(initial=0)) if max_update_s is None else max_update_s)
         result, _ = self._writer.write(actions.Assign(self.layout.width), keys, rows, times, EVERYTHING)
         return result

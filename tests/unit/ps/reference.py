@@ -7,6 +7,31 @@ from megalith.ps.kernels.dtypes import F32, I64
 DAY_S = 86400
 
 
+def code_of(key: int) -> int:
+    """Two rounds of multiply and shift, in Python integers."""
+    x = key % (1 << 64)
+    x = (x ^ (x >> 32)) * 0x3C79AC492BA7B653 % (1 << 64)
+    return (x ^ (x >> 27)) * 0x1C69B3F74AC4AE35 % (1 << 64)
+
+
+def key_of(code: int) -> int:
+    """The key that has a code: the inverse of `code_of`."""
+    x = code * pow(0x1C69B3F74AC4AE35, -1, 1 << 64) % (1 << 64)
+    x ^= (x >> 27) ^ (x >> 54)
+    x = x * pow(0x3C79AC492BA7B653, -1, 1 << 64) % (1 << 64)
+    x ^= x >> 32
+    return x - (1 << 64) if x >> 63 else x
+
+
+def walk(keys: list[int]) -> list[int]:
+    """Keys in the order of a walk over a table: by partition, then by falling code."""
+    return sorted(keys, key=lambda key: (code_of(key) >> 59, -code_of(key)))
+
+
+def overdue_s(key: int, time_s: int, expire_s: I64, now_s: int) -> int:
+    return now_s - time_s - int(expire_s[(key >> 48) & 0x7FFF])
+
+
 def group(partitions: I64) -> tuple[I64, I64]:
     """Positions in the order of their partitions, stable, and how many there are of each."""
     return np.argsort(partitions, kind="stable"), np.bincount(partitions, minlength=32)
@@ -52,6 +77,22 @@ class NaiveTable:
             weights, norm = self._row(key)
             norm = norm + grad * grad
             self.rows[key] = (weights - np.float32(rate) / np.sqrt(norm) * grad, norm, time_s)
+
+    def apply_summed(self, keys: I64, grads: F32, rate: float, time_s: int) -> None:
+        first, number = distinct(keys)
+        sums = np.zeros((first.size, self.dim), np.float32)
+        np.add.at(sums, number, grads)
+        self.apply_gradients(keys[first], sums, rate, time_s)
+
+    def reinitialize(self, keys: I64, time_s: int) -> list[int]:
+        status = [int(key in self.rows or key in keys[:i]) for i, key in enumerate(keys.tolist())]
+        for key in keys.tolist():
+            self.rows.pop(key, None)
+            self.rows[key] = (*self._row(key), time_s)
+        return status
+
+    def erase(self, keys: I64) -> int:
+        return sum(self.rows.pop(key, None) is not None for key in keys.tolist())
 
     def expire(self) -> int:
         old = [key for key, row in self.rows.items() if self.now_s - row[2] >= self.expire_s]

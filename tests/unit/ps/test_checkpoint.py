@@ -193,6 +193,20 @@ def test_rows_expired_at_data_time_are_left_out(tmp_path):
     assert restore(tmp_path / "c", 1)[0].tables()[0].dump().keys.tolist() == [3]
 
 
+def test_data_time_is_restored_and_not_taken_for_the_wall_clock_of_reinitialized_rows(tmp_path):
+    """Data of 1970 with one row reinitialized today: none of the others is overdue after a restart."""
+    table = EmbeddingTable(TableConfig("t", (Segment(1),), expire_days=1), clock=lambda: 1_700_000_000)
+    table.assign(np.arange(10), np.ones((10, 1), np.float32), req_time_s=1000)
+    table.reinitialize(np.array([3]))
+    store = Store(0)
+    store.adopt(table=table)
+    save([store], tmp_path / "c")
+    restored = restore(tmp_path / "c", 1)[0].tables()[0]
+    assert restored.max_update_s == 1000
+    assert restored.expire() == 0
+    assert restored.dump().keys.size == 10
+
+
 def test_tables_with_odd_or_similar_names_get_files_of_their_own(tmp_path):
     names = sorted(["a/b:ü ../c", "a-b-- ..-c", "variables", "user id", "user-id", "x" * 300])
     store = Store(0)

@@ -12,6 +12,7 @@ from megalith.wire.schema import Adagrad, Segment, TableConfig, Zeros
 from unit.ps.reference import DAY_S, NaiveTable
 
 DIM = 5
+WALL_S = 3 * DAY_S
 KEYS = st.integers(0, 40) | st.sampled_from([-(2**63), 2**63 - 1, -1, 1 << 48])
 batches = hnp.arrays(np.int64, st.integers(0, 80), elements=KEYS)
 times = st.integers(0, 5 * DAY_S)
@@ -25,8 +26,10 @@ class TableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         segments = Segment(2, Zeros(), Adagrad()), Segment(3, Zeros(), Adagrad())
-        self.table = EmbeddingTable(TableConfig("t", segments, expire_days=2))
+        config = TableConfig("t", segments, expire_days=2, touched_capacity=1000)
+        self.table = EmbeddingTable(config, clock=lambda: WALL_S)
         self.naive = NaiveTable(DIM, expire_days=2)
+        self.touched: set[int] = set()
 
     @rule(keys=batches, seed=st.integers(0, 9), time_s=times)
     def assign(self, keys: I64, seed: int, time_s: int) -> None:
@@ -43,6 +46,30 @@ class TableMachine(RuleBasedStateMachine):
         result = self.table.apply_gradients(keys, floats(keys, seed), [0.1, 0.1], req_time_s=time_s)
         assert result.created == len(set(keys.tolist()) - set(self.naive.rows))
         self.naive.apply_gradients(keys, floats(keys, seed), 0.1, time_s)
+        self._touch(keys)
+
+    @rule(keys=batches, seed=st.integers(0, 9), time_s=times)
+    def apply_summed(self, keys: I64, seed: int, time_s: int) -> None:
+        self.table.apply_gradients(keys, floats(keys, seed), [0.1, 0.1], req_time_s=time_s, dedup=True)
+        self.naive.apply_summed(keys, floats(keys, seed), 0.1, time_s)
+        self._touch(keys)
+
+    @rule(keys=batches)
+    def reinitialize(self, keys: I64) -> None:
+        assert self.table.reinitialize(keys).tolist() == self.naive.reinitialize(keys, WALL_S)
+        self._touch(keys)
+
+    @rule(keys=batches)
+    def erase(self, keys: I64) -> None:
+        assert self.table.erase(keys) == self.naive.erase(keys)
+
+    @rule()
+    def steal(self) -> None:
+        assert {*self.table.steal_touched().tolist()} == self.touched
+        self.touched.clear()
+
+    def _touch(self, keys: I64) -> None:
+        self.touched |= {*keys.tolist()}
 
     @rule()
     def expire(self) -> None:
@@ -64,7 +91,7 @@ class TableMachine(RuleBasedStateMachine):
                 pieces.append(piece)
         self.table.clear()
         for piece in pieces:
-            self.table.load(piece.keys, piece.rows, piece.times, self.table.layout.signature)
+            self.table.load(piece.keys, piece.rows, piece.times, self.table.layout.signature, self.table.max_update_s)
 
     @invariant()
     def agrees(self) -> None:
