@@ -1,5 +1,6 @@
 """A table for serving: the compressed embedding of each id, and nothing to train it with."""
 
+import threading
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,6 +23,8 @@ class ServingTable:
     whole words of four. All zero bytes decode to zeros with every compressor: that is what an absent id reads.
 
     Update times are kept, unlike in the reference, where rows of a serving table look expired at once.
+
+    `_writing` lets one write at a time in: to add is to read and then to write. Lookups do not take it.
     """
 
     def __init__(self, config: TableConfig, *, skip_zero_embedding: bool = False) -> None:
@@ -32,6 +35,7 @@ class ServingTable:
         self.config = config
         self.dim = config.dim
         self._skips_zeros = skip_zero_embedding
+        self._writing = threading.Lock()
         self._codec = RowCodec([(segment.compressor, segment.dim) for segment in config.segments])
         self._words = -(-self._codec.row_bytes // _WORD)
         self._rows = EmbeddingTable(
@@ -59,6 +63,19 @@ class ServingTable:
 
         Keys are distinct. Only a table with a memory budget refuses, and only ids that it does not hold.
         """
+        times = self._checked_times(keys, values, times)
+        with self._writing:
+            return self._store(keys, values, times)
+
+    def assign_add(self, keys: I64, values: F32, times: I64 | None = None) -> int:
+        """Add to rows as they are read, rounded, and round the sums; an absent row counts as zeros. Like `upsert`."""
+        times = self._checked_times(keys, values, times)
+        with self._writing:
+            sums = self.lookup(keys) + values
+            batch.check_finite(sums, self.config.name, "sums")
+            return self._store(keys, sums, times)
+
+    def _checked_times(self, keys: I64, values: F32, times: I64 | None) -> I64:
         name = self.config.name
         batch.check_keys(keys, name)
         batch.check_floats(values, keys.size, self.dim, name, "values")
@@ -66,7 +83,9 @@ class ServingTable:
         batch.check_distinct(keys, name)
         if times is None:
             times = np.zeros(keys.size, np.int64)
-        batch.check_times(times, keys.size, name)
+        return batch.check_times(times, keys.size, name)
+
+    def _store(self, keys: I64, values: F32, times: I64) -> int:
         if self._skips_zeros:
             is_zero = zero_rows(values)
             self._rows.erase(keys[is_zero])
@@ -77,7 +96,8 @@ class ServingTable:
 
     def erase(self, keys: I64) -> int:
         """Drop rows; how many there were."""
-        return self._rows.erase(keys)
+        with self._writing:
+            return self._rows.erase(keys)
 
     def expire(self, now_s: int | None = None) -> int:
         """Drop the rows that are expired at data time `now_s` (default: the newest of any row); how many."""
@@ -109,9 +129,6 @@ class ServingTable:
 
     def apply_gradients(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse("takes no gradients")
-
-    def assign_add(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse("adds nothing to rows that are rounded")
 
     def lookup_entry(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse("keeps no optimizer state")

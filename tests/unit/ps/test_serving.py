@@ -84,6 +84,30 @@ def test_golden_embedding_hash_table_skip_zero_embedding_test_assign_skip_zero_e
     assert len(table) == 1500
 
 
+def test_adding_reads_rounds_and_drops_rows_that_become_zero():
+    table = serving(FixedR8(1.0), dim=1, skip_zero_embedding=True)
+    keys, step = np.arange(3), np.float32(1 / 128)
+    table.upsert(keys[:2], np.float32([[10.4], [5]]) * step, np.array([7, 7]))
+    assert table.assign_add(keys, np.float32([[10.4], [-5], [3]]) * step) == 0
+    np.testing.assert_array_equal(table.lookup(keys), np.float32([[20], [0], [3]]) * step)
+    assert table.contains(keys).tolist() == [True, False, True]
+
+
+def test_threads_that_add_to_the_same_rows_lose_nothing():
+    table, keys = serving(Fp32(), dim=1), np.arange(500)
+
+    def add():
+        for _ in range(40):
+            table.assign_add(keys, np.ones((500, 1), np.float32))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(table.lookup(keys), np.full((500, 1), 160))
+
+
 def saved(tmp_path, table):
     store = Store(0)
     store.adopt(table=table)
@@ -150,7 +174,7 @@ def test_lookups_never_see_half_a_row_while_others_write_and_erase():
     assert not errors
 
 
-@pytest.mark.parametrize("call", ["apply_gradients", "assign_add", "lookup_entry", "dump"])
+@pytest.mark.parametrize("call", ["apply_gradients", "lookup_entry", "dump"])
 def test_what_only_training_tables_do_is_refused(call):
     table = serving(Fp16())
     with pytest.raises(ReadOnlyTable, match="table t is for serving: it"):
@@ -171,6 +195,7 @@ def test_what_only_training_tables_do_is_refused(call):
 )
 def test_rows_that_do_not_fit_are_refused_and_change_nothing(error, keys, values, times):
     table = serving(Fp16(), skip_zero_embedding=True)
-    with pytest.raises(error):
-        table.upsert(keys, values, times)
+    for write in (table.upsert, table.assign_add):
+        with pytest.raises(error):
+            write(keys, values, times)
     assert len(table) == 0
