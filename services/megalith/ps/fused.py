@@ -127,7 +127,7 @@ class TableGroup:
         counts, _, _ = self._offsets(ids, sizes, self._dims, values)
         pieces = list(self._pieces(ids, counts, self._dims, values))
         for piece in pieces:
-            batch.check_finite(piece.rows, piece.table.config.name, "values")
+            piece.table.check_values(piece.keys, piece.rows)
         batch.check_time(req_time_s, "fused")
         return pieces
 

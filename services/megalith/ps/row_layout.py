@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from megalith.ps.initializer import RowInitializer, row_initializer
+from megalith.ps.initializer import Random, row_initializer
 from megalith.ps.kernels.dtypes import F32
 from megalith.ps.kernels.segments import segment_type
 from megalith.ps.optimizer import RowOptimizer, row_optimizer
@@ -33,9 +33,9 @@ class RowLayout:
         self.width = self.dim + sum(states)
         self.template = self._make_template()
         self.fills = tuple(
-            _fill(initializer, w, dim, config.seed)
+            segment_type(initializer.name)(w, dim, config.seed, initializer.params)
             for initializer, w, dim in zip(self._initializers, self.weight_offsets, dims, strict=True)
-            if initializer.constant is None
+            if isinstance(initializer, Random)
         )
 
     @property
@@ -70,12 +70,7 @@ class RowLayout:
 
     def _make_template(self) -> F32:
         embedding = [
-            np.full(dim, initializer.constant or 0, np.float32)
+            np.full(dim, 0.0 if isinstance(initializer, Random) else initializer, np.float32)
             for initializer, dim in zip(self._initializers, self.dims, strict=True)
         ]
         return np.concatenate([*embedding, *(optimizer.initial_state for optimizer in self.optimizers)])
-
-
-def _fill(initializer: RowInitializer, w: int, dim: int, seed: int) -> Any:
-    kernel: Any = initializer.fill
-    return segment_type(kernel.py_func.__name__)(w, dim, seed, initializer.params)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megalith.ps.initializer import row_initializer
-from megalith.ps.kernels.initialize import stamp, uniform
+from megalith.ps.kernels.initialize import uniform
 from megalith.wire.errors import InvalidSetting
 from megalith.wire.initializers import (
     Constants,
@@ -38,16 +38,7 @@ def scale_all(draws, minval, maxval, last, out):
 
 @pytest.mark.parametrize(("config", "value"), [(Zeros(), 0), (Ones(), 1), (Constants(), 0), (Constants(2.5), 2.5)])
 def test_constant_initializers(config, value):
-    np.testing.assert_array_equal(fill(config, [5, -9]), np.full((2, 4), value, np.float32))
-    assert row_initializer(config, 4).constant == value
-
-
-def test_golden_initializer_combination_random_uniform_initializer_basic():
-    values, start, key = np.full(3, 777, np.float32), np.zeros(1, np.int64), np.zeros(1, np.int64)
-    for constant, w, dim in ((3, 0, 1), (4, 1, 2)):
-        initializer = row_initializer(Constants(constant), dim)
-        initializer.fill(values, start, w, dim, key, 0, initializer.params)
-    np.testing.assert_array_equal(values, [3, 4, 4])
+    assert row_initializer(config, 4) == value
 
 
 def test_golden_random_uniform_initializer_basic():
@@ -120,12 +111,6 @@ def test_the_kernel_does_what_its_twin_does(keys, dim, w, seed, skipped):
         assert actual[-1] == 777
         expected = np.full(dim, 777) if row < 0 else uniform_row(key, seed, w, dim, -0.5, 2)
         np.testing.assert_allclose(actual[w:-1], expected, rtol=0, atol=2e-7)
-
-
-def test_stamp_copies_the_template_and_skips():
-    values = np.zeros(12, np.float32)
-    stamp(values, np.array([8, -1, 0], np.int64), 1, np.array([5, 6], np.float32))
-    np.testing.assert_array_equal(values.reshape(3, 4), [[0, 5, 6, 0], [0, 0, 0, 0], [0, 5, 6, 0]])
 
 
 def test_batch_softmax_initializer_is_a_constant_of_at_least_one():

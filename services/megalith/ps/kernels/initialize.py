@@ -1,4 +1,4 @@
-"""Where new rows start: a fixed value, or numbers that depend on the seed, the id and the place in the row only."""
+"""Where new rows start at random: numbers that depend on the seed, the id and the place in the row only."""
 
 import numpy as np
 
@@ -18,17 +18,6 @@ def uniform(draw: np.uint64, minval: np.float32, maxval: np.float32, last: np.fl
 
 
 @kernel
-def fill_constant(values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32) -> None:
-    """Params: the constant. Rows with start -1 are skipped."""
-    constant = params[0]
-    for i in range(starts.size):
-        if starts[i] >= 0:
-            x = np.uint64(starts[i] + w)
-            for j in range(np.uint64(dim)):
-                values[x + j] = constant
-
-
-@kernel
 def fill_uniform(values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32) -> None:
     """Params: minval, maxval, the largest float below maxval. Rows with start -1 are skipped.
 
@@ -43,13 +32,3 @@ def fill_uniform(values: F32, starts: I64, w: int, dim: int, keys: I64, seed: in
             for j in range(np.uint64(dim)):
                 draw = mix(stream + GOLDEN * (first + j)) >> np.uint64(32)
                 values[x + j] = uniform(draw, minval, maxval, last)
-
-
-@kernel
-def stamp(values: F32, starts: I64, offset: int, template: F32) -> None:
-    """Copy `template` to `offset` of every row; -1 skips. Gives new rows their optimizer state."""
-    for i in range(starts.size):
-        if starts[i] >= 0:
-            x = np.uint64(starts[i] + offset)
-            for j in range(np.uint64(template.size)):
-                values[x + j] = template[j]
