@@ -1,9 +1,25 @@
 """Rules of a table, set through the SDK and obeyed by real servers."""
 
+import json
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from megalith.client import Adam, AdmissionConfig, Dc, FilterKind, Ftrl, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.cli.app import app
+from megalith.client import (
+    Adam,
+    AdmissionConfig,
+    Dc,
+    FilterKind,
+    Ftrl,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    TableStats,
+    Zeros,
+)
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import arrays
@@ -178,6 +194,38 @@ def test_expired_rows_go_periodically_and_are_not_saved(tmp_path):
         cluster.push({"b": (late, ones(1))}, req_time_s=12 * DAY_S)
         wait_until(lambda: not cluster.pull({"b": ids}).rows["b"][0].any(), 30)
         np.testing.assert_array_equal(cluster.pull({"b": ids + late}).rows["b"], [[0], [-1], [-1]])
+
+
+def test_the_sdk_and_ctl_tell_what_tables_hold_and_left_out_and_expire_on_demand(tmp_path):
+    """Two servers with two tables: sums over both, by table."""
+    segments = (Segment(16, Zeros(), Sgd(1.0)),)
+    rule = AdmissionConfig(default_threshold=1, capacity=1000)
+    ids = np.arange(50_000)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(
+            TableConfig("small", segments, expire_days=1, memory_budget_bytes=1 << 20, touched_capacity=100),
+            TableConfig("rare", segments, admission=rule, skip_nonfinite=True),
+        )
+        cluster.push({"small": (ids, ones(50_000, 16))}, req_time_s=10 * DAY_S)
+        cluster.push({"rare": ([1, 2], np.array([[1] * 16, [np.nan] * 16], np.float32))})
+        stats = cluster.tables()
+        assert list(stats) == ["rare", "small"]
+        assert stats["rare"] == TableStats(bytes=stats["rare"].bytes, barred=1, nonfinite=1)
+        small = stats["small"]
+        assert 0 < small.rows == small.created == 50_000 - small.refused
+        assert small.bytes <= 2 << 20
+        assert small.touched + small.touched_overflow == small.rows
+        assert cluster.expire() == {"rare": 0, "small": 0}
+        held_ids = ids[cluster.pull({"small": ids}).rows["small"][:, 0] != 0]
+        cluster.push({"small": (held_ids[:2], ones(2, 16))}, req_time_s=12 * DAY_S)
+        runner, flags = CliRunner(), ["ctl", "--model-dir", str(tmp_path)]
+        dropped = json.loads(runner.invoke(app, [*flags, "expire", "--json"]).stdout)
+        held = json.loads(runner.invoke(app, [*flags, "tables", "--json"]).stdout)["small"]
+        assert held["expired"] == dropped["small"] > 0
+        assert held["rows"] == small.rows - dropped["small"]
+        assert "touched overflow" in runner.invoke(app, [*flags, "tables"]).stdout
 
 
 def test_restored_rows_do_not_become_those_of_another_width_or_optimizer(tmp_path):

@@ -26,6 +26,7 @@ from megalith.client._feature_set import Batch, FeatureSet
 from megalith.client._ids import Ids
 from megalith.client._layout import Columns, Layout, OutType
 from megalith.client._ragged import Ragged
+from megalith.client._table_stats import TableStats
 from megalith.client._variable_cache import VariableCache
 from megalith.wire import errors
 from megalith.wire.fids import V1, V2, FidLayout
@@ -134,6 +135,7 @@ __all__ = [
     "Sum",
     "SupervisedProcess",
     "TableConfig",
+    "TableStats",
     "VariableCache",
     "VariableConfig",
     "Verdict",

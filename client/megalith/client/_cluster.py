@@ -1,5 +1,6 @@
 """A running cluster as a training program sees it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from megalith.client._layout import Layout
 from megalith.client._plans import PullPlan, PushPlan
 from megalith.client._row_writes import RowWrites, TableValues
 from megalith.client._servers import Servers
+from megalith.client._table_stats import TableStats, by_table
 from megalith.client._variables import Variables
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
@@ -123,10 +125,28 @@ class Cluster:
         """Create tables on every server; those that exist with the same row layout keep their rows."""
         requests = {
             index: pb.CreateTablesRequest(tables=[codec.table_to_proto(config) for config in configs])
-            for index in range(len(self._servers.routing().addresses))
+            for index in self._indices()
         }
         self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
         self._tables |= {config.name: config for config in configs}
+
+    def tables(self) -> dict[str, TableStats]:
+        """What all servers together hold of each table, and what they left out, by name."""
+        return by_table(self._servers.status_of(index, self._timeout_s) for index in self._indices())
+
+    def expire(self) -> dict[str, int]:
+        """Drop what is expired at each table's data time, on every server; rows dropped, by table.
+
+        Servers do so by themselves every --expire-every-s, and when a table with a memory budget is full.
+        """
+        dropped: Counter[str] = Counter()
+        for index in self._indices():
+            request = pb.ExpireRequest()
+            dropped.update(self._servers.ask(index, lambda stub: stub.Expire, request, self._timeout_s).dropped)
+        return dict(sorted(dropped.items()))
+
+    def _indices(self) -> range:
+        return range(len(self._servers.routing().addresses))
 
     def features(
         self,

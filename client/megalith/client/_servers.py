@@ -38,6 +38,7 @@ class Request(Protocol):
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
+B = TypeVar("B")
 Stub = parameter_server_pb2_grpc.ParameterServerStub
 Begin = Callable[[str, Q, float], Started]  # address, request, deadline on the monotonic clock
 
@@ -218,15 +219,21 @@ class Servers:
 
     def status_of(self, index: int, timeout_s: float) -> pb.GetPsStatusResponse:
         """What one server holds; asked again, with a fresh map, while it is away."""
+        return self.ask(index, lambda stub: stub.GetPsStatus, pb.GetPsStatusRequest(), timeout_s)
+
+    def ask(
+        self, index: int, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[B, A]], request: B, timeout_s: float
+    ) -> A:
+        """One server's answer to an idempotent request that no map routes; asked again while the server is away."""
         deadline = time.monotonic() + timeout_s
 
-        def attempt() -> pb.GetPsStatusResponse:
+        def attempt() -> A:
             routing = self.routing()
             left_s = max(0.0, deadline - time.monotonic())
             try:
                 with self._peer(routing, index):
                     stub = self._stub(routing.addresses[index])
-                    return stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=min(_ATTEMPT_S, left_s))
+                    return method(stub)(request, timeout=min(_ATTEMPT_S, left_s))
             except _retry.PASSING:
                 self.refresh(max(0.0, deadline - time.monotonic()))
                 raise

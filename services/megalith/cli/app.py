@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from megalith.cli import ctl, ctl_app, training
+from megalith.cli import ctl, ctl_app, ctl_tables, training
 from megalith.cli.local import LocalCluster
 from megalith.cli.output import print_status
 from megalith.cli.supervision import Supervisor
@@ -23,6 +23,8 @@ from megalith.runtime import settings
 from megalith.wire.errors import InvalidSetting, MegalithError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+ctl.app.command()(ctl_tables.tables)
+ctl.app.command()(ctl_tables.expire)
 ctl.app.add_typer(ctl_app.app, name="app")
 app.add_typer(ctl.app, name="ctl")
 

@@ -171,8 +171,14 @@ def _run(
 
 def _job(context: typer.Context, controller: str, model_dir: str) -> Controller:
     group: Target = context.obj
-    address, directory = _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
+    address, directory = which_job(context, controller, model_dir)
     return Controller(address, directory, group.timeout_s)
+
+
+def which_job(context: typer.Context, controller: str, model_dir: str) -> tuple[str | None, str | None]:
+    """The controller's address or the model directory, the other one None, as a sub-command was told."""
+    group: Target = context.obj
+    return _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
 
 
 def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]) -> None:

@@ -1,0 +1,49 @@
+"""`megalith ctl tables` and `expire`: what the parameter servers hold, asked of them."""
+
+import dataclasses
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from megalith.cli import ctl
+from megalith.client import Cluster, TableStats, connect
+
+
+def tables(
+    context: typer.Context,
+    controller: ctl.ControllerOption = "",
+    model_dir: ctl.ModelDirOption = "",
+    as_json: ctl.JsonOption = False,
+) -> None:
+    """Show what each table holds on all servers together, and what was left out: refused, barred, not finite."""
+    with _cluster(context, controller, model_dir) as cluster:
+        ctl.answer_with("ctl tables", as_json or context.obj.as_json, cluster.tables, _show_tables)
+
+
+def expire(
+    context: typer.Context,
+    controller: ctl.ControllerOption = "",
+    model_dir: ctl.ModelDirOption = "",
+    as_json: ctl.JsonOption = False,
+) -> None:
+    """Drop the rows that are expired at their table's data time now, instead of at the next --expire-every-s."""
+    with _cluster(context, controller, model_dir) as cluster:
+        ctl.answer_with("ctl expire", as_json or context.obj.as_json, cluster.expire, _show_expired)
+
+
+def _cluster(context: typer.Context, controller: str, model_dir: str) -> Cluster:
+    address, directory = ctl.which_job(context, controller, model_dir)
+    return connect(address, model_dir=directory, timeout_s=context.obj.timeout_s)
+
+
+def _show_tables(stats: dict[str, TableStats]) -> None:
+    view = Table("table", *(field.name.replace("_", " ") for field in dataclasses.fields(TableStats)))
+    for name, table in stats.items():
+        view.add_row(name, *(f"{count:,}" for count in dataclasses.astuple(table)))
+    Console(width=max(Console().width, 160)).print(view, highlight=False)
+
+
+def _show_expired(dropped: dict[str, int]) -> None:
+    for name, rows in dropped.items():
+        print(f"{name}: {rows} rows dropped")
