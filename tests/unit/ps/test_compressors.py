@@ -109,9 +109,28 @@ def test_the_kernels_do_what_their_twins_do(compressor, values, skipped):
     assert not out[skipped : skipped + 1].any()
     if isinstance(compressor, Fp32):
         np.testing.assert_array_equal(out[starts >= 0, 1:], values[starts >= 0])
+    if isinstance(compressor, Fp16):
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(out[starts >= 0, 1:], values.astype(np.float16)[starts >= 0])
+    if isinstance(compressor, OneBit):
+        expected = np.where(values > 0, np.float32(0.1), np.float32(-0.1))
+        np.testing.assert_array_equal(out[starts >= 0, 1:], expected[starts >= 0])
     if isinstance(compressor, FixedR8):
         expected = fixed_r8(values, 0.5) * (np.float32(0.5) / np.float32(128))
         np.testing.assert_array_equal(out[starts >= 0, 1:], expected[starts >= 0])
+
+
+@given(
+    vectors=npst.arrays(
+        np.float32,
+        st.tuples(st.integers(0, 6), st.integers(1, 9)),
+        elements=st.sampled_from([0.0, -0.0, 1e-30, 1e-20, 1.1e-19, 1e-6, 1.0]).map(np.float32),
+    )
+)
+def test_zero_rows_are_those_whose_squares_add_up_to_no_normal_number(vectors):
+    squares = (vectors.astype(np.float64) ** 2).sum(axis=1)
+    sure = np.abs(squares / 1.17549435e-38 - 1) > 1e-5
+    np.testing.assert_array_equal(zero_rows(vectors)[sure], (squares < 1.17549435e-38)[sure])
 
 
 def test_golden_linalg_utils_is_almost_equal():

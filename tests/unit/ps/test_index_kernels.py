@@ -1,7 +1,6 @@
 """The kernels of index, pool, batches and walks, each against a naive twin."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -70,15 +69,6 @@ def code_array(keys: I64) -> U64:
     return out
 
 
-def with_code(code: int) -> int:
-    """The key that has a code: the inverse of code_of, worked out in Python."""
-    x = code * pow(0x1C69B3F74AC4AE35, -1, 1 << 64) % (1 << 64)
-    x ^= (x >> 27) ^ (x >> 54)
-    x = x * pow(0x3C79AC492BA7B653, -1, 1 << 64) % (1 << 64)
-    x ^= x >> 32
-    return x - (1 << 64) if x >> 63 else x
-
-
 def slots_in_order(arrays: Index, partition: int) -> list[tuple[int, int]]:
     """(slot, code) of the partition's entries, after checking that everything beyond its range is zero."""
     first, capacity = (int(arrays.parts[partition * RECORD + field]) for field in (FIRST, CAPACITY))
@@ -91,7 +81,9 @@ def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
     out, back = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
     all_codes(keys, out, back)
     np.testing.assert_array_equal(back, keys)
-    assert [with_code(int(code)) for code in out] == keys.tolist()
+    assert [reference.key_of(int(code)) for code in out] == keys.tolist()
+    assert out.tolist() == [reference.code_of(int(key)) for key in keys]
+    np.testing.assert_array_equal(codes.keys_of(out), keys)
 
 
 @settings(max_examples=50)
@@ -123,7 +115,7 @@ def test_growing_keeps_every_entry_in_falling_order_of_codes() -> None:
 
 def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept() -> None:
     # Codes 1..2000 share the last home of partition 0, whatever its capacity; the spill takes some of them.
-    keys = np.array([with_code(code) for code in range(1, 2001)], np.int64)
+    keys = np.array([reference.key_of(code) for code in range(1, 2001)], np.int64)
     memory = IndexMemory(1_000_000, 1)
     empty = memory.nbytes
     rows, times = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
@@ -137,7 +129,7 @@ def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept() -> None:
 
 
 def test_codes_zero_and_all_ones_are_ordinary() -> None:
-    keys = np.array([with_code(0), with_code(2**64 - 1)], np.int64)
+    keys = np.array([reference.key_of(0), reference.key_of(2**64 - 1)], np.int64)
     arrays = IndexMemory(1000, 1).arrays
     rows, times = np.empty(2, np.int64), np.empty(2, np.int64)
     find_all(arrays.slots, arrays.parts, keys, rows, times)
@@ -147,14 +139,17 @@ def test_codes_zero_and_all_ones_are_ordinary() -> None:
     assert rows.tolist() == [0, 1]
 
 
-@given(keys_strategy | few_keys_strategy)
-def test_group_is_a_stable_sort_by_partition(keys: I64) -> None:
-    sorted_codes, positions = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
+@given(keys_strategy | few_keys_strategy, st.integers(0, 300))
+def test_group_is_a_stable_sort_by_partition(keys: I64, begin: int) -> None:
+    begin = min(begin, keys.size)
+    count = keys.size - begin
+    sorted_codes, positions = np.empty(count, np.uint64), np.empty(count, np.int64)
     bounds, inputs = np.empty(PARTITIONS + 1, np.int64), np.arange(3 * keys.size, dtype=np.float32).reshape(-1, 3)
-    ordered = np.empty_like(inputs)
-    grouping.group(keys, inputs, 0, keys.size, sorted_codes, positions, ordered, bounds)
+    ordered = np.empty((count, 3), np.float32)
+    grouping.group(keys, inputs, begin, count, sorted_codes, positions, ordered, bounds)
     by_position = code_array(keys)
-    order, counts = reference.group((by_position >> np.uint64(59)).astype(np.int64))
+    order, counts = reference.group((by_position[begin:] >> np.uint64(59)).astype(np.int64))
+    order += begin
     np.testing.assert_array_equal(positions, order)
     np.testing.assert_array_equal(ordered, inputs[order])
     np.testing.assert_array_equal(np.diff(bounds), counts)
@@ -191,12 +186,12 @@ def test_sums_by_group_are_those_of_numpy(keys: I64) -> None:
     np.testing.assert_array_equal(counts, np.bincount(group, minlength=groups))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 15, 16, 17, 31, 33, 64, 100])
-def test_copy_floats_copies_exactly_the_run(count: int) -> None:
+@given(st.integers(0, 100), st.integers(0, 50), st.integers(0, 50))
+def test_copy_floats_copies_exactly_the_run(count: int, begin: int, at: int) -> None:
     source, target = np.arange(200, dtype=np.float32), np.full(200, -1, np.float32)
-    copy(source, 7, target, 11, count)
+    copy(source, begin, target, at, count)
     expected = np.full(200, -1, np.float32)
-    expected[11 : 11 + count] = source[7 : 7 + count]
+    expected[at : at + count] = source[begin : begin + count]
     np.testing.assert_array_equal(target, expected)
 
 

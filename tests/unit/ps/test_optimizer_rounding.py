@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from megalith.ps.kernels.optimizers.rounding import rounded
 from megalith.ps.optimizer import row_optimizer
 from megalith.wire.errors import ShapeMismatch
-from megalith.wire.optimizers import Adadelta, BatchSoftmax, Dc, Momentum, MovingAverage, StochasticRoundingFloat16
-from unit.ps.optimizer_rows import Rows, close
+from megalith.wire.optimizers import Adadelta, BatchSoftmax, Dc, Momentum, MovingAverage, Sgd, StochasticRoundingFloat16
+from unit.ps.optimizer_rows import COUNT, Rows, calls, close
+from unit.ps.reference_codecs import GOLDEN, mix
 from unit.ps.reference_optimizers import half_candidates, multiply_with_carry
 
 
@@ -62,6 +63,46 @@ def test_beyond_the_halves_and_outside_the_numbers():
     values = [65505, 1e30, -65519, -1e30, np.inf, -np.inf, np.nan]
     expected = np.float32([65504, 65504, -65504, -65504, np.inf, -np.inf, np.nan])
     np.testing.assert_array_equal(rounded_with(values, 0.0), expected)
+
+
+@given(call=calls())
+@settings(max_examples=40)
+def test_a_call_rounds_every_weight_by_the_draw_of_its_place_step_and_number(call):
+    """Draws in Python integers, halves by NumPy: what the stage leaves of weights that the optimizer does not move."""
+    dim, batches, seed = call
+    rows = Rows(StochasticRoundingFloat16(Sgd()), dim, count=COUNT)
+    rows.weights = np.random.default_rng(seed).uniform(-2, 2, (COUNT, dim))
+    for number, batch in enumerate(batches):
+        expected = rows.weights.copy()
+        salt = mix(number + GOLDEN * 7)
+        for row in {*batch} - {-1}:
+            for j in range(dim):
+                place = row * rows.width + rows.w + j
+                p = np.float32((mix(salt + GOLDEN * place) >> 40) * 2.0**-24)
+                below, above = half_candidates(expected[row, j])
+                if below != above:
+                    share = (expected[row, j] - below) / (above - below)
+                    expected[row, j] = above if p <= share else below
+        rows.apply(np.zeros((len(batch), dim)), lr=1, step=7, rows=batch)
+        np.testing.assert_array_equal(rows.weights, expected)
+
+
+@given(call=calls(), strength=st.floats(0, 2, width=32))
+@settings(max_examples=40)
+def test_delay_compensation_does_what_its_formula_says(call, strength):
+    """With sgd at rate 1 the step is the compensated gradient; equal ids see the weights before the call."""
+    dim, batches, seed = call
+    rng = np.random.default_rng(seed)
+    rows = Rows(Dc(Sgd(), strength), dim, count=COUNT, weights=rng.uniform(-1, 1, (COUNT, dim)))
+    for batch in batches:
+        grads, pulled = (rng.uniform(-1, 1, (len(batch), dim)).astype(np.float32) for _ in range(2))
+        before = rows.weights.astype(np.float64)
+        expected = before.copy()
+        for row, g, old in zip(batch, grads, pulled, strict=True):
+            if row >= 0:
+                expected[row] -= g + strength * g * g * (before[row] - old)
+        rows.apply(grads.reshape(-1, dim), lr=1, rows=batch, pulled=pulled.reshape(-1, dim))
+        np.testing.assert_allclose(rows.weights, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rounding_is_unbiased():

@@ -11,6 +11,8 @@ from unit.ps.optimizer_rows import Rows
 
 D = 5
 LAYOUT = [
+    (o.Sgd(), 0, []),
+    (o.Adagrad(), D, ["norm"]),
     (o.DynamicWdAdagrad(), D + 2, ["norm", "last_update_step"]),
     (o.Ftrl(), 2 * D, ["norm", "zero"]),
     (o.GroupFtrl(), 2 * D, ["norm", "zero"]),

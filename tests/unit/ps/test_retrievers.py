@@ -113,6 +113,29 @@ def test_the_derivative_does_what_the_formula_says(rows, dim, seed):
     np.testing.assert_allclose(grads, expected, rtol=1e-4, atol=1e-7)
 
 
+@given(
+    rows=st.integers(0, 5),
+    dim=st.integers(1, 19),
+    column=st.integers(0, 4),
+    step=st.integers(0, 10**7),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60)
+@pytest.mark.parametrize("config", [FixedR8(0.5), OneBit(step_size=300)], ids=lambda config: config.name)
+def test_lookups_show_what_the_formula_says_in_their_columns_only(config, rows, dim, column, step, seed):
+    stored = np.random.default_rng(seed).uniform(-1, 1, (rows, column + dim + 2)).astype(np.float32)
+    out, retriever, mine = stored.copy(), retriever_for(config), slice(column, column + dim)
+    retriever.advance(step)
+    retriever.forward(out, column, dim)
+    if isinstance(config, FixedR8):
+        expected = fixed_r8(stored[:, mine], 0.5) * np.float32(0.5 / 128)
+    else:
+        scale = min(np.sqrt(1 + 0.005 * (step // 300 * 300)), 10000)
+        expected = 0.1 * np.tanh(scale * stored[:, mine].astype(np.float64))
+    np.testing.assert_allclose(out[:, mine], expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(np.delete(out, mine, axis=1), np.delete(stored, mine, axis=1))
+
+
 @pytest.mark.parametrize("config", [FixedR8(), OneBit()], ids=lambda config: config.name)
 def test_an_empty_lookup_is_fine(config):
     retriever_for(config).forward(np.empty((0, 4), np.float32), 0, 4)

@@ -1,0 +1,232 @@
+"""The kernels that find, drop, walk over and hand out rows, each against a naive twin, in crowded partitions."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megalith.ps.kernels import erase, gather, index, mixing, ownership, pool, scan, touched
+from megalith.ps.kernels._jit import kernel
+from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.layout import (
+    CAPACITY,
+    FIRST,
+    GROWTH,
+    PARTITIONS,
+    POOL_LIMIT,
+    RECORD,
+    SPILL,
+    U64,
+    USED,
+)
+from megalith.ps.rows import RowMemory
+from megalith.wire import routing
+from unit.ps import reference, reference_codecs
+from unit.ps.small_table import DIM, NEVER, SmallTable, crowded_keys, row_of
+
+DAY_S = 86400
+NOW_S = 10 * DAY_S
+crowds = st.lists(crowded_keys, max_size=120)
+times_of_crowds = st.dictionaries(crowded_keys, st.integers(NOW_S - 4, NOW_S + 1), max_size=100)
+
+
+def array(keys) -> I64:
+    return np.array(list(keys), np.int64)
+
+
+def table_of(time_by_key: dict[int, int]) -> SmallTable:
+    table = SmallTable()
+    table.add(array(time_by_key), array(time_by_key.values()))
+    return table
+
+
+@given(added=crowds, asked=crowds)
+@settings(max_examples=80)
+def test_erase_drops_the_keys_it_is_given_and_nothing_else(added, asked):
+    table = SmallTable()
+    table.add(array(added), 7)
+    assert table.entries() == dict.fromkeys(added, 7)
+    assert erase.erase(table.index.arrays, table.memory.arrays, array(asked)) == len({*added} & {*asked})
+    assert table.entries() == dict.fromkeys({*added} - {*asked}, 7)
+    table.add(array(asked), 8)
+    assert table.entries() == dict.fromkeys(added, 7) | dict.fromkeys(asked, 8)
+
+
+@given(added=times_of_crowds, asked=crowds)
+@settings(max_examples=60)
+def test_reading_by_key_is_reading_a_dict(added, asked):
+    table = table_of(added)
+    keys, arrays, values = array([*asked, *added]), table.index.arrays, table.memory.arrays.values
+    is_there = np.array([key in added for key in keys.tolist()], np.bool_)
+    expected = np.where(is_there[:, None], row_of(keys), 0)
+    out = np.full((keys.size, DIM), 9, np.float32)
+    assert gather.gather(arrays, values, DIM, keys, out) == is_there.sum()
+    np.testing.assert_array_equal(out, expected)
+    out[:] = 9
+    assert gather.gather_late(arrays, values, DIM, keys, np.arange(keys.size)[::-1].copy(), out) == is_there.sum()
+    np.testing.assert_array_equal(out, expected)
+    out, times, found = np.zeros_like(out), np.full(keys.size, 9), np.empty(keys.size, np.bool_)
+    gather.gather_entries(arrays, values, DIM, keys, out, times)
+    np.testing.assert_array_equal(out, expected)
+    assert times.tolist() == [added.get(key, -1) for key in keys.tolist()]
+    gather.contains(arrays, keys, found)
+    np.testing.assert_array_equal(found, is_there)
+
+
+@given(
+    added=times_of_crowds,
+    shortest=st.integers(0, 3),
+    least=st.integers(-1, 4),
+    ties=st.integers(0, 20),
+    most=st.integers(0, 60),
+    room=st.integers(0, 100),
+)
+@settings(max_examples=100)
+def test_expiry_lists_and_drops_what_is_overdue_within_its_quota(added, shortest, least, ties, most, room):
+    table, expire_s = table_of(added), np.full(1 << 15, shortest, np.int64)
+    expire_s[::2] += 1  # slots differ
+    late = {key: reference.overdue_s(key, added[key], expire_s, NOW_S) for key in reference.walk([*added])}
+    out = np.full(room, -7)
+    count = scan.list_overdue(table.index.arrays, expire_s, NOW_S, out)
+    listed = [seconds for seconds in late.values() if seconds >= 0]
+    assert count == len(listed)
+    assert out.tolist() == [*listed[:room], *[-7] * (room - count)]
+    kept, dropped, equals = dict(added), 0, ties
+    for key, seconds in late.items():
+        is_tie = seconds == least and equals > 0
+        if dropped < most and (seconds > least or is_tie):
+            del kept[key]
+            dropped, equals = dropped + 1, equals - is_tie
+    assert scan.drop_overdue(table.index.arrays, table.memory.arrays, expire_s, NOW_S, least, ties, most) == dropped
+    assert table.entries() == kept
+
+
+@given(
+    added=times_of_crowds,
+    limit=st.integers(1, 50),
+    bounds=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)) | st.just((0, 2**64 - 1)),
+    expires=st.booleans(),
+)
+@settings(max_examples=100)
+def test_a_dump_is_a_part_of_the_walk(added, limit, bounds, expires):
+    table, (first, last) = table_of(added), sorted(bounds)
+    expire_s = np.full(1 << 15, 2, np.int64) if expires else NEVER
+    ranks = {key: reference.code_of(key) ^ ((1 << 59) - 1) for key in reference.walk([*added])}
+    alive = [
+        key
+        for key, rank in ranks.items()
+        if first <= rank <= last and not (expires and reference.overdue_s(key, added[key], expire_s, NOW_S) >= 0)
+    ][:limit]
+    keys, times, out = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty((limit, DIM), np.float32)
+    got = np.empty(limit, np.uint64)
+    arrays = table.index.arrays, table.memory.arrays
+    count = scan.dump(*arrays, np.uint64(first), np.uint64(last), expire_s, NOW_S, got, keys, out, times)
+    assert keys[:count].tolist() == alive
+    assert got[:count].tolist() == [ranks[key] for key in alive]
+    assert times[:count].tolist() == [added[key] for key in alive]
+    np.testing.assert_array_equal(out[:count], row_of(keys[:count]))
+
+
+@given(rounds=st.lists(st.tuples(crowds, crowds, st.booleans()), max_size=4))
+@settings(max_examples=60)
+def test_touched_bits_are_a_set(rounds):
+    table, bits = SmallTable(), set()
+    for keys, lifted, everything in rounds:
+        told = table.add(array(keys), 1, track=True).tolist()
+        assert sorted(told) == sorted({*keys} - bits)
+        bits |= {*keys}
+        if everything:
+            touched.lift_all(table.index.arrays)
+            bits = set()
+        else:
+            touched.lift(table.index.arrays, array(lifted))
+            bits -= {*lifted}
+    table.entries()
+
+
+@given(
+    limit=st.integers(0, 40),
+    calls=st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=12),
+)
+def test_the_pool_is_a_stack_of_freed_rows_over_a_counter(limit, calls):
+    rows = RowMemory(np.zeros(4, np.float32), 1000).arrays
+    rows.pool[POOL_LIMIT] = limit
+    used, freed, following = set(), [], 0
+    for is_taking, count in calls:
+        if not is_taking:
+            given_back = sorted(used)[:count]
+            pool.give_rows(rows, array(given_back))
+            used -= {*given_back}
+            freed += given_back
+            continue
+        out = np.full(40, -1)
+        granted = pool.take_rows(rows, count, out)
+        assert granted == min(count, max(0, limit - len(used)))
+        taken = out[:granted].tolist()
+        again = min(granted, len(freed))
+        assert sorted(taken) == sorted([*freed[len(freed) - again :], *range(following, following + granted - again)])
+        assert (out[granted:] == -1).all()
+        used, freed, following = used | {*taken}, freed[: len(freed) - again], following + granted - again
+
+
+@given(added=times_of_crowds, more=st.integers(1, 64), partition=st.sampled_from([0, 1, 31]))
+@settings(max_examples=60)
+def test_a_partition_grows_by_whole_steps_and_keeps_its_entries(added, more, partition):
+    table = table_of(added)
+    arrays, record = table.index.arrays, partition * RECORD
+    before, used = int(arrays.parts[record + CAPACITY]), int(arrays.parts[record + USED])
+    assert index.stretch(arrays.slots, arrays.parts, record, more)
+    after = before
+    while after == before or after < (used + more) / 0.8:
+        after = int(after * GROWTH) // 4 * 4
+    assert arrays.parts[record + CAPACITY] == after
+    assert table.entries() == added
+
+
+@given(added=times_of_crowds, most=st.integers(0, 40_000), partition=st.integers(0, PARTITIONS - 1))
+@settings(max_examples=30)
+def test_growth_is_allowed_while_all_slots_stay_within_the_most(added, most, partition):
+    parts = table_of(added).index.arrays.parts
+    capacities = [int(parts[p * RECORD + CAPACITY]) for p in range(PARTITIONS)]
+    slots = sum(capacities) + PARTITIONS * SPILL + int(capacities[partition] * (GROWTH - 1))
+    assert index.may_grow(parts, partition * RECORD, most) == (slots <= most)
+
+
+@given(added=times_of_crowds, further=st.integers(0, 50))
+@settings(max_examples=40)
+def test_packing_moves_entries_to_the_end_in_order_and_laying_out_brings_them_home(added, further):
+    table = table_of(added)
+    slots, parts = table.index.arrays
+    first, capacity, used = (int(parts[field]) for field in (FIRST, CAPACITY, USED))
+    end = first + capacity + SPILL - 1
+
+    def words(begin: int, stop: int) -> U64:
+        return slots[2 * begin : 2 * stop].reshape(-1, 2).copy()
+
+    whole = words(first, end + further)
+    entries = whole[whole[:, 1] != 0]
+    packed = index.pack(slots, first, end, end + further)
+    assert packed == end + further - used
+    np.testing.assert_array_equal(words(packed, end + further), entries)
+    assert not words(first, packed).any()
+    assert index.lay_out(slots, parts, 0, packed, end + further)
+    np.testing.assert_array_equal(words(first, end + further), whole)
+
+
+@given(keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), num_ps=st.integers(1, 3), mine=st.integers(0, 2))
+def test_ownership_is_that_of_the_routing_map(keys, num_ps, mine):
+    owners = routing.even_owners(num_ps)
+    expected = all(owners[reference_codecs.mix(key) >> 54] == mine for key in keys)
+    assert ownership.all_owned(array(keys), owners, mine) == expected
+
+
+@kernel
+def mix_all(words: U64, out: U64) -> None:
+    for i in range(words.size):
+        out[i] = mixing.mix(words[i])
+
+
+@given(words=st.lists(st.integers(0, 2**64 - 1), max_size=20))
+def test_mix_is_the_finalizer_in_python_integers(words):
+    out = np.empty(len(words), np.uint64)
+    mix_all(np.array(words, np.uint64), out)
+    assert out.tolist() == [reference_codecs.mix(word) for word in words]
