@@ -33,7 +33,7 @@ from megalith.wire.schema import TableConfig
 
 logger = logging.getLogger(__name__)
 
-_ROWS_PER_SLICE = 65_536  # rows copied under the table's lock at once: about 10 ms at 128 bytes a row
+_ROWS_PER_SLICE = 65_536  # rows of a record batch, copied beside training: 8 MB at 128 bytes a row
 _META, _DATA_TIME = b"megalith", b"max_update_s"
 
 

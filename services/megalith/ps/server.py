@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import threading
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +12,7 @@ from megalith.ps.benchmark import ScratchTable
 from megalith.ps.benchmark_servicer import BenchmarkServicer
 from megalith.ps.config import PsConfig
 from megalith.ps.data_plane import DataPlane
+from megalith.ps.expiry_thread import ExpiryThread
 from megalith.ps.lane import LaneServer
 from megalith.ps.lane_calls import LaneCalls
 from megalith.ps.member import PsMember
@@ -82,8 +82,7 @@ class PsServer:
             exit_request=exit_request,
         )
 
-        self._stopping = threading.Event()
-        self._expiry = threading.Thread(target=self._expire, name="expiry", daemon=True)
+        self._expiry = ExpiryThread(self._store.expire, config.expire_every_s)
 
     @property
     def address(self) -> str:
@@ -98,27 +97,19 @@ class PsServer:
             self._lane.stop(0)
             raise
         self._member.start()
-        if self._config.expire_every_s:
-            self._expiry.start()
+        self._expiry.start()
         logger.info("ps listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
 
     def stop(self, grace_s: float) -> None:
-        self._stopping.set()
         self._lane.stop(grace_s)
         self._rpc.stop(grace_s)
+        self._expiry.stop()
         self._member.stop()
         self._presence.stop()
 
     def _negotiate(self) -> pb.NegotiateResponse:
         limit = self._config.server.max_message_bytes
         return pb.NegotiateResponse(lane_port=self._lane.port, lane_token=self._token, max_message_bytes=limit)
-
-    def _expire(self) -> None:
-        """Now and then, drop what is expired."""
-        while not self._stopping.wait(self._config.expire_every_s):
-            dropped = {table: rows for table, rows in self._store.expire().items() if rows}
-            if dropped:
-                logger.info("expired %s", " ".join(f"{table}={rows}" for table, rows in dropped.items()))
 
     def _metrics(self) -> Metrics:
         metrics = Metrics()
