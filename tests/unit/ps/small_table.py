@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import actions, scan
+from megalith.ps.kernels import actions, gather, scan
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.kernels.layout import POOL_FREE, POOL_NEXT
 from megalith.ps.row_layout import RowLayout
@@ -40,7 +40,7 @@ class SmallTable:
         return self.writer.write(actions.Assign(DIM), keys, rows, times, EVERYTHING, track=track)[1]
 
     def entries(self) -> dict[int, int]:
-        """Times by key, after a look at everything: order, rows, counts."""
+        """Times by key, after a look at everything: order, rows, counts, and that a search finds each."""
         count = self.index.used
         keys, times, ranks = (
             np.empty(count + 1, np.int64),
@@ -52,6 +52,9 @@ class SmallTable:
         assert scan.dump(self.index.arrays, self.memory.arrays, *whole, NEVER, 0, ranks, keys, rows, times) == count
         assert keys[:count].tolist() == reference.walk(keys[:count].tolist())
         np.testing.assert_array_equal(rows[:count], row_of(keys[:count]))
+        is_found = np.zeros(count, np.bool_)
+        gather.contains(self.index.arrays, keys[:count], is_found)
+        assert is_found.all()
         pool = self.memory.arrays.pool
         assert pool[POOL_NEXT] - pool[POOL_FREE] == count
         return dict(zip(keys[:count].tolist(), times[:count].tolist(), strict=True))

@@ -24,6 +24,7 @@ from megalith.wire.schema import (
     TableConfig,
     Zeros,
 )
+from unit.ps import reference
 
 DAY_S = 86400
 
@@ -161,6 +162,29 @@ def test_a_full_table_expires_before_it_refuses() -> None:
     assert table.nbytes <= 2_000_000
 
 
+def test_a_full_table_looks_for_expired_rows_once_an_hour_of_data_time() -> None:
+    """Each look is a pass over the index: a table that stays full must not make one for every push."""
+    table = make(16, memory_budget_bytes=2_000_000, expire_days=1, max_expire_share=0.1)
+    keys = np.arange(100_000)
+    table.assign(keys, ones(keys, 16), 100)
+    tenth = table.size // 10
+    for generation, (late_s, expired) in enumerate(
+        [(0, tenth), (10, tenth), (3599, tenth), (3600, 2 * tenth)], start=1
+    ):
+        table.assign(keys + 100_000 * generation, ones(keys, 16), 100 + DAY_S + late_s)
+        assert table.stats().expired == expired
+
+
+def test_rows_that_get_room_by_expiry_keep_their_own_times() -> None:
+    table = make(16, memory_budget_bytes=2_000_000, expire_days=1)
+    old = np.arange(100_000)
+    table.assign(old, ones(old, 16), 100)
+    new = np.arange(200_000, 200_500)
+    times = DAY_S + 100 + np.arange(500)
+    assert table.load(new, ones(new, table.layout.width), times).refused == 0
+    np.testing.assert_array_equal(table.lookup_entry(new).times, times)
+
+
 def test_a_budget_holds_when_one_batch_is_larger_than_the_table() -> None:
     table = make(16, memory_budget_bytes=2_000_000, expire_days=1)
     for generation in range(4):
@@ -193,6 +217,17 @@ def test_a_walk_meets_every_row_once_while_the_table_grows_and_shrinks() -> None
         round_ += 1
     assert len(set(seen)) == len(seen)
     assert set(stable.tolist()) <= set(seen)
+
+
+def test_a_walk_goes_on_right_behind_the_row_it_stopped_at() -> None:
+    table, keys = make(), np.array([reference.key_of((7 << 59) + code) for code in (100, 101, 102)], np.int64)
+    table.assign(keys, ones(keys))
+    seen, offset = [], 0
+    for _ in keys:
+        piece = table.dump(limit=1, offset=offset)
+        seen, offset = [*seen, *piece.keys.tolist()], piece.offset
+    assert seen == keys[::-1].tolist()
+    assert table.dump(limit=1, offset=offset).keys.size == 0
 
 
 def test_an_optimizer_of_several_stages_updates_rows() -> None:

@@ -224,3 +224,12 @@ def test_the_same_settings_again_leave_the_scale_of_one_bit_rows_alone():
     np.testing.assert_allclose(shown, [[0.1 * np.tanh(np.sqrt(6))]], rtol=1e-6)
     table.reconfigure(one_bit)
     np.testing.assert_array_equal(table.lookup(KEY), shown)
+
+
+def test_new_rates_expiry_and_retention_hold_from_the_next_call_on():
+    table = EmbeddingTable(config())
+    push(table, np.arange(10))
+    table.reconfigure(TableConfig("t", (Segment(1, Zeros(), Sgd(3.0)),), expire_days=0, max_expire_share=0.5))
+    push(table, np.arange(5))
+    np.testing.assert_array_equal(table.lookup(np.arange(10))[:, 0], [4] * 5 + [1] * 5)
+    assert table.expire() == 5
