@@ -184,6 +184,30 @@ def test_stop_as_action_ends_the_shares_and_the_job_with_a_last_save(tmp_path):
         assert status.last_checkpoint.endswith(f"model.ckpt-{step}")
 
 
+def test_files_in_the_model_directory_save_and_stop_a_job(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=2, action_poll_s=0.05) as servers:
+        servers.start_all(batch_size=64, num_examples=0)
+        job = servers.connect().controller
+        wait_until(lambda: job.training_status() > 5, 100)
+        assert ask_by_file(tmp_path, "action: TRIGGER_SAVE") == "OK"
+        assert job.status().last_save.path
+        job.stop()
+        assert ask_by_file(tmp_path, "action: STOP") == "Barrier is placed already."
+        job.resume()
+        assert ask_by_file(tmp_path, "action: STOP") == "OK"
+        status = wait_until(lambda: (now := job.status()).outcome and now)
+        assert status.outcome == "succeeded"
+        assert status.last_checkpoint.endswith(f"model.ckpt-{status.global_step}")
+
+
+def ask_by_file(model_dir, text):
+    response = model_dir / "monolith_action_response"
+    response.unlink(missing_ok=True)
+    (model_dir / "tmp").write_text(text)
+    (model_dir / "tmp").rename(model_dir / "monolith_action")
+    return wait_until(lambda: response.exists() and response.read_text())
+
+
 def test_saves_come_by_the_clock_and_by_steps(tmp_path):
     with Servers(tmp_path, num_ps=1, save_every_s=0.2) as servers:
         servers.start_all()

@@ -1,6 +1,8 @@
 """Tables and variables through the SDK, against real servers."""
 
+import re
 import threading
+import urllib.request
 
 import grpc
 import numpy as np
@@ -92,6 +94,26 @@ def test_an_empty_pull_has_the_table_s_width(cluster, servers):
     assert servers.connect().pull({"adagrad": np.empty(0, np.int64)}).rows["adagrad"].shape == (0, 3)
     with pytest.raises(errors.UnknownTable, match="no table 'x'"):
         servers.connect().pull({"x": []})
+
+
+def test_each_lookup_is_timed_in_microseconds_under_the_reference_s_name(cluster, servers):
+    def lookups():
+        address = cluster.controller.status().members[0].metrics_address
+        page = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
+        tags = f'{{model_name="{servers.model_dir.name}",ps="0"}}'
+        return [
+            float(
+                re.search(rf"^monolith_training_embedding_lookup_{field}{re.escape(tags)} (\S+)$", page, re.M).group(1)
+            )
+            for field in ("count", "sum")
+        ]
+
+    before = lookups()
+    cluster.pull({"sgd": IDS})
+    cluster.pull(variables=["w"])  # no lookup
+    after = lookups()
+    assert after[0] == before[0] + 1
+    assert 0.1 < after[1] - before[1] < 60e6
 
 
 def test_an_empty_push_changes_nothing(cluster):

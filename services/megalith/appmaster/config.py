@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
 from megalith.wire.errors import InvalidSetting
@@ -19,8 +20,9 @@ class AppMasterServerSettings(ServerSettings):
 class AppMasterConfig:
     """Run the AppMaster mock: stands for the resource manager of a local job."""
 
-    controller: str = setting("host:port of the controller; empty = read it from the model directory.", "")
+    controller: str = setting("host:port of the controller; empty = ask --discovery, then the model directory.", "")
     model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
+    job: str = setting("Name of the job in the discovery back end.", "")
     app_id: str = setting("The job's id, as status reports it.", "megalith-local")
     max_restarts: int = setting(
         "How often each process that died is started again; 0 = never. `megalith ctl app restart-policy` changes it.", 0
@@ -32,10 +34,14 @@ class AppMasterConfig:
     join_timeout_s: float = setting("Seconds to look for the controller before giving up, at start and later.", 30.0)
     linger_s: float = setting("Seconds to go on answering after the job has ended.", 2.0)
     server: AppMasterServerSettings = field(default_factory=AppMasterServerSettings)
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
-        if not self.controller and not self.model_dir:
-            raise InvalidSetting("neither --controller nor --model-dir is given; one of them must say which job it is")
+        if not self.controller and not self.model_dir and not self.discovery.is_used:
+            raise InvalidSetting(
+                "neither --controller nor --model-dir is given, nor --discovery; one of them must say which job it is"
+            )
+        self.discovery.check(self.job, self.model_dir)
         if not self.app_id:
             raise InvalidSetting("--app-id='': the job needs an id")
         if self.max_restarts < 0:

@@ -20,6 +20,7 @@ from megalith.runtime import lifecycle
 from megalith.runtime.files import write_atomically
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
+from megalith.runtime.presence import Presence
 from megalith.runtime.server import RpcServer
 from megalith.wire import appmaster_address
 from megalith.wire.errors import ApplicationEnded
@@ -41,11 +42,9 @@ class AppMasterServer:
             {"supervision": kept_max_restarts, "ending": kept_ending, "savepoints": kept_savepoints},
         )
         self._refuse_an_ended_application()
-        self._controller = Controller(
-            config.controller or None,
-            None if config.controller else config.model_dir,
-            min(_CONTROLLER_S, config.join_timeout_s),
-        )
+        discovery = config.discovery.open(config.job, config.model_dir)
+        self._presence = Presence("appmaster", 0, discovery, config.controller, config.model_dir)
+        self._controller = Controller(self._presence.find_controller, None, min(_CONTROLLER_S, config.join_timeout_s))
         self._supervision = Supervision(
             config.max_restarts, self._state.section("supervision"), lambda kept: self._state.put("supervision", kept)
         )
@@ -107,6 +106,7 @@ class AppMasterServer:
         if self._config.model_dir and appmaster_address.read(self._config.model_dir) == self.address:
             (Path(self._config.model_dir) / appmaster_address.FILE_NAME).unlink(missing_ok=True)
         self._controller.close()
+        self._presence.stop()
         self._state.close()
 
     def _refuse_an_ended_application(self) -> None:

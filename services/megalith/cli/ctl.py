@@ -4,17 +4,20 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.models import OptionInfo
 
 from megalith.cli.output import print_status
 from megalith.cli.watching import watch
 from megalith.client import Controller
+from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.runtime.presence import Presence
 from megalith.wire.errors import MegalithError
 from megalith.wire.status import status_of
 
@@ -31,6 +34,21 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts
 TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="Seconds to look for the controller.")]
 
 
+def _found_by(name: str) -> OptionInfo:
+    """A setting of discovery as an option of `megalith ctl`, with the services' own words and default."""
+    (field,) = [field for field in dataclasses.fields(DiscoverySettings) if field.name == name]
+    flag = f"--{name.replace('_', '-')}"
+    option: OptionInfo = typer.Option(flag, envvar=f"MEGALITH_CTL_{name.upper()}", help=field.metadata["help"])
+    return option
+
+
+DiscoveryOption = Annotated[str, _found_by("discovery")]
+DiscoveryDirOption = Annotated[str, _found_by("discovery_dir")]
+ZkServersOption = Annotated[str, _found_by("zk_servers")]
+ConsulOption = Annotated[str, _found_by("consul")]
+JobOption = Annotated[str, typer.Option("--job", envvar="MEGALITH_CTL_JOB", help="Name of the job in the back end.")]
+
+
 @dataclasses.dataclass
 class Target:
     """Options of `megalith ctl` itself; those of a sub-command win."""
@@ -39,6 +57,8 @@ class Target:
     model_dir: str = ""
     as_json: bool = False
     timeout_s: float = 5.0
+    job: str = ""
+    discovery: DiscoverySettings = dataclasses.field(default_factory=DiscoverySettings)
 
 
 @app.callback()
@@ -48,9 +68,18 @@ def ctl(
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
     timeout_s: TimeoutOption = 5.0,
+    discovery: DiscoveryOption = "none",
+    discovery_dir: DiscoveryDirOption = "",
+    zk_servers: ZkServersOption = "127.0.0.1:2181",
+    consul: ConsulOption = "",
+    job: JobOption = "",
 ) -> None:
     """Drive a running job: status, stop, resume, save."""
-    context.obj = Target(controller, model_dir, as_json, timeout_s)
+    with errors_as_one_line("ctl"):
+        found_by = DiscoverySettings(
+            discovery=discovery, discovery_dir=discovery_dir, zk_servers=zk_servers, consul=consul
+        )
+    context.obj = Target(controller, model_dir, as_json, timeout_s, job, found_by)
 
 
 @app.command()
@@ -65,7 +94,7 @@ def status(
     """Show every process, the step, the barrier, the last save and the next one."""
     if is_watch:
         group: Target = context.obj
-        with closing(_job(context, controller, model_dir)) as job:
+        with _job(context, controller, model_dir) as job:
             watch(job.status, every_s, as_json or group.as_json)
         return
     _run(context, controller, model_dir, as_json, lambda job: job.status(), print_status)
@@ -165,30 +194,53 @@ def _run(
 ) -> None:
     """One call to the controller; an error is one line and exit status 1."""
     group: Target = context.obj
-    with closing(_job(context, controller, model_dir)) as job:
+    with _job(context, controller, model_dir) as job:
         answer_with(f"ctl {context.info_name}", as_json or group.as_json, lambda: ask(job), show)
 
 
-def _job(context: typer.Context, controller: str, model_dir: str) -> Controller:
+@contextmanager
+def _job(context: typer.Context, controller: str, model_dir: str) -> Iterator[Controller]:
     group: Target = context.obj
-    address, directory = which_job(context, controller, model_dir)
-    return Controller(address, directory, group.timeout_s)
+    with (
+        which_job(context, controller, model_dir) as (address, directory),
+        closing(Controller(address, directory, group.timeout_s)) as job,
+    ):
+        yield job
 
 
-def which_job(context: typer.Context, controller: str, model_dir: str) -> tuple[str | None, str | None]:
-    """The controller's address or the model directory, the other one None, as a sub-command was told."""
+@contextmanager
+def which_job(
+    context: typer.Context, controller: str, model_dir: str
+) -> Iterator[tuple[str | Callable[[], str] | None, str | None]]:
+    """The controller's address or how to find it, or the model directory, the other one None; as it was told."""
     group: Target = context.obj
-    return _which_job((controller, model_dir), (group.controller, group.model_dir), os.environ)
-
-
-def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]) -> None:
-    """Ask, then show or print the answer; an error is one line on stderr and exit status 1."""
+    command, whole = (controller, model_dir), (group.controller, group.model_dir)
+    if not group.discovery.is_used or any((*command, *whole)):
+        yield _which_job(command, whole, os.environ)
+        return
+    with errors_as_one_line(f"ctl {context.info_name}"):
+        found_by = Presence("ctl", 0, group.discovery.open(group.job, ""), "", "")
     try:
-        answer = ask()
+        yield found_by.find_controller, None
+    finally:
+        found_by.stop()
+
+
+@contextmanager
+def errors_as_one_line(command: str) -> Iterator[None]:
+    """Inside, an error is one line on stderr and exit status 1."""
+    try:
+        yield
     except MegalithError as error:
         line = " ".join(str(error).split())
         print(f"megalith {command}: {line} [{status_of(type(error)).name}]", file=sys.stderr)
         raise typer.Exit(1) from None
+
+
+def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]) -> None:
+    """Ask, then show or print the answer; an error is one line on stderr and exit status 1."""
+    with errors_as_one_line(command):
+        answer = ask()
     if as_json:
         print(json.dumps({"ok": True} if answer is None else answer, default=dataclasses.asdict))
     else:

@@ -1,6 +1,8 @@
 """`megalith ctl tables` and `expire`: what the parameter servers hold, asked of them."""
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 from rich.console import Console
@@ -32,9 +34,13 @@ def expire(
         ctl.answer_with("ctl expire", as_json or context.obj.as_json, cluster.expire, _show_expired)
 
 
-def _cluster(context: typer.Context, controller: str, model_dir: str) -> Cluster:
-    address, directory = ctl.which_job(context, controller, model_dir)
-    return connect(address, model_dir=directory, timeout_s=context.obj.timeout_s)
+@contextmanager
+def _cluster(context: typer.Context, controller: str, model_dir: str) -> Iterator[Cluster]:
+    with (
+        ctl.which_job(context, controller, model_dir) as (address, directory),
+        connect(address, model_dir=directory, timeout_s=context.obj.timeout_s) as cluster,
+    ):
+        yield cluster
 
 
 def _show_tables(stats: dict[str, TableStats]) -> None:

@@ -42,6 +42,9 @@ class ControllerConfig:
     )
     save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
     save_every_steps: int = setting("Steps between two saves; 0 = none. Not together with --save-every-s.", 0)
+    action_poll_s: float = setting(
+        "Seconds between two looks for a monolith_action file in the model directory; 0 = never.", 60.0
+    )
     job: str = setting("Name of the job; members of another one are refused. Empty = the model directory.", "")
     clear_discovery: bool = setting("At start remove every entry of the job from the discovery back end.", False)
     stay_up: bool = setting("Go on serving after the last worker is done, until told to exit.", False)
@@ -61,6 +64,8 @@ class ControllerConfig:
             )
         if self.ps_override and len(self.ps_override.split(",")) != self.num_ps:
             raise InvalidSetting(f"--ps-override={self.ps_override}: --num-ps={self.num_ps} of them must be named")
+        if not self.action_poll_s >= 0:
+            raise InvalidSetting(f"--action-poll-s={self.action_poll_s}: below 0")
         if self.save_every_s < 0 or self.save_every_steps < 0:
             raise InvalidSetting("--save-every-s and --save-every-steps: below 0")
         if self.save_every_s and self.save_every_steps:

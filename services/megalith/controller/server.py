@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from megalith.controller import journal
+from megalith.controller.action_file import ActionFile
 from megalith.controller.config import ControllerConfig
 from megalith.controller.coordinator import Coordinator, Patience
 from megalith.controller.directives import Phase
@@ -26,7 +27,7 @@ from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import Presence, assigned
 from megalith.runtime.server import RpcServer
 from megalith.wire import controller_address
-from megalith.wire.errors import LimitExceeded, MegalithError, NotReady, ShardLost
+from megalith.wire.errors import BarrierAlreadyPlaced, LimitExceeded, MegalithError, NotReady, ShardLost
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ _JOIN_S = 1.0  # for own threads; one that is inside a final save is left behind
 _FORM_S = 0.5  # between two looks at what only time decides: vacant shards, answers that do not come
 _PROGRESS_S = 5.0  # between two lines about parameter servers that are missing
 _SCHEDULE_S = 0.5  # between two looks at whether a save is due, or possible
+_STOP_HOLD_S = 30.0  # for workers to block before a stop by file lets them go to their end
 _DISMISS_S = 3.0  # for members to leave once they are told to
 
 
@@ -74,6 +76,7 @@ class ControllerServer:
         self._saver = Saver(
             self._coordinator, self._model_dir, config.save_timeout_s, config.save_hold_s, on_saved=self._on_saved
         )
+        self._action_file = ActionFile(self._model_dir, self._saver.save, self._stop_training)
         self._about = About(
             str(self._model_dir.absolute()),
             config.num_ps,
@@ -122,6 +125,7 @@ class ControllerServer:
             threading.Thread(target=self._finish_job, name="job-end", daemon=True),
             threading.Thread(target=self._form, name="formation", daemon=True),
             threading.Thread(target=self._save_on_schedule, name="save-schedule", daemon=True),
+            threading.Thread(target=self._look_for_actions, name="action-file", daemon=True),
         ]
 
     @property
@@ -196,6 +200,20 @@ class ControllerServer:
                     self._saver.save()
                 except MegalithError as error:
                     logger.warning("the planned save failed, the next one is planned: %s", error)
+
+    def _look_for_actions(self) -> None:
+        every_s = self._config.action_poll_s
+        while every_s and not self._stopping.wait(every_s):
+            try:
+                self._action_file.look()
+            except Exception:
+                logger.exception("looking for an action failed; the next look is in %.0f s", every_s)
+
+    def _stop_training(self) -> None:
+        """Have every worker end its share: at the barrier it hears the action, and ends once it is let go."""
+        if self._coordinator.state().barrier.is_placed:
+            raise BarrierAlreadyPlaced("Barrier is placed already.")
+        self._coordinator.hold("Stop", "monolith_action", _STOP_HOLD_S)()
 
     def _on_saved(self, record: SaveRecord) -> None:
         self._schedule.restart(time.monotonic(), record.step)

@@ -3,7 +3,8 @@
 Pull and push come by both lanes: the message without its arrays, and the arrays beside it.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ _KINDS = {
 
 
 class DataPlane:
-    """What a ps does with a pull or a push, however it came."""
+    """What a ps does with a pull or a push, however it came. `looked_up` is told what each lookup of rows took."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, looked_up: Callable[[float], None] = lambda microseconds: None) -> None:
+        self._store, self._looked_up = store, looked_up
 
     def pull(self, request: pb.PullRequest, keys: Sequence[Buffer]) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
         """The reply without its rows, and the rows by table."""
@@ -38,7 +39,10 @@ class DataPlane:
             (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
             for part, data in zip(request.tables, keys, strict=True)
         ]
+        start = time.perf_counter()
         rows, variables = self._store.pull(request.epoch, tables, request.variables)
+        if tables:
+            self._looked_up((time.perf_counter() - start) * 1e6)
         sent: list[NDArray[Any]] = [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
         return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
 

@@ -24,6 +24,7 @@ from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import assigned
 from megalith.runtime.recent_calls import RecentCalls
 from megalith.runtime.server import RpcServer
+from megalith.runtime.training_metrics import TrainingMetrics
 from megalith.wire.budget import ByteBudget
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,10 @@ class PsServer:
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
         self._config = config
         self._store = Store(config.index)
-        data, metrics, limit = DataPlane(self._store), self._metrics(), config.server.max_message_bytes
+        metrics, limit = self._metrics(), config.server.max_message_bytes
+        tags = {"model_name": config.membership.model_name, "ps": str(config.index)}
+        lookups = TrainingMetrics(metrics).timer("embedding_lookup", "Microseconds of each lookup of rows.", **tags)
+        data = DataPlane(self._store, lookups.observe)
         # Who may call Negotiate may use the lane: whatever guards unary calls guards it too.
         self._token = secrets.token_bytes(16)
         budget = ByteBudget(config.max_inflight_bytes)  # one for both lanes

@@ -90,6 +90,7 @@ class RunnerConfig:
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
     save_every_steps: int = _as_in("save_every_steps", "controller")
+    action_poll_s: float = _as_in("action_poll_s", "controller")
     expire_every_s: float = _as_in("expire_every_s", "ps")
     log_level: str = _as_in("log_level", *SERVICES)
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import grpc
@@ -44,6 +45,11 @@ class MembershipSettings:
         for name in ("heartbeat_s", "join_timeout_s", "rejoin_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+
+    @property
+    def model_name(self) -> str:
+        """What metrics are tagged with; empty if only the controller's address is known."""
+        return self.job or Path(self.model_dir).name
 
     def open_presence(self, name: str, index: int, discovery: DiscoverySettings) -> Presence:
         """How this process finds its controller and is found itself."""

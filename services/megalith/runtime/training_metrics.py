@@ -2,6 +2,8 @@
 
 A name's dots become underscores after the prefix: `run_steps.all` is `monolith_training_run_steps_all_total`. Kinds map
 as store -> gauge, counter -> counter (with Prometheus' `_total`), timer -> summary (`_sum` and `_count`).
+`embedding_lookup` is measured on the ps, without the way there. Parameter sync, serving and export are not built, nor
+`parameter_sync_*`, `lookup_fid_hit_rate` and `export_models.latest_version`.
 """
 
 import os

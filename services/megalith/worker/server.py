@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from megalith.client import connect
 from megalith.protos import coordination_pb2
@@ -141,8 +140,7 @@ class WorkerServer:
         return metrics
 
     def _model_name(self) -> str:
-        membership = self._config.membership
-        return membership.job or Path(membership.model_dir).name or self._config.task.task
+        return self._config.membership.model_name or self._config.task.task
 
 
 def _as_assigned(config: WorkerConfig) -> WorkerConfig:

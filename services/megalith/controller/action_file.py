@@ -1,0 +1,60 @@
+"""Control by files in the model directory, for operators who reach nothing else.
+
+monolith_action            what to do, in protobuf's text format: `action: TRIGGER_SAVE` or `action: STOP`
+monolith_action_response   OK once it is done, otherwise why it is not
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from google.protobuf import text_format
+
+from megalith.protos.controller_hooks_pb2 import ControllerHooksProto
+from megalith.runtime.files import write_atomically
+from megalith.wire.errors import MegalithError
+
+logger = logging.getLogger(__name__)
+
+REQUEST, RESPONSE = "monolith_action", "monolith_action_response"
+_MAX_BYTES = 4096  # a request is one line; a large file is somebody's mistake and is not read whole
+
+
+class ActionFile:
+    """Looks for a request and obeys it. `save` and `stop` return once they are done and raise MegalithErrors.
+
+    A request is removed whatever becomes of it. The reference answers OK before it begins, and answers nothing to an
+    unknown action; here the answer says what became of it.
+    """
+
+    def __init__(self, model_dir: Path, save: Callable[[], object], stop: Callable[[], object]) -> None:
+        self._request, self._response = model_dir / REQUEST, model_dir / RESPONSE
+        self._by_action = {ControllerHooksProto.TRIGGER_SAVE: save, ControllerHooksProto.STOP: stop}
+
+    def look(self) -> None:
+        """Obey the request that is there, if one is."""
+        try:
+            with open(self._request, "rb") as request:
+                text = request.read(_MAX_BYTES).decode(errors="replace").strip()
+        except FileNotFoundError:
+            return
+        try:
+            answer = self._obey(text)
+            logger.info("%s: %s: %s", REQUEST, text, answer)
+            write_atomically(self._response, answer.encode())
+        finally:
+            self._request.unlink(missing_ok=True)
+
+    def _obey(self, text: str) -> str:
+        try:
+            action = text_format.Parse(text, ControllerHooksProto()).action
+        except text_format.ParseError as error:
+            return str(error)
+        act = self._by_action.get(action)
+        if act is None:
+            return f"Unknown action: {text}"
+        try:
+            act()
+        except MegalithError as error:
+            return str(error)
+        return "OK"

@@ -1,0 +1,62 @@
+"""Operators and the AppMaster find a controller through the discovery back end."""
+
+import json
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from megalith.appmaster.config import AppMasterConfig, AppMasterServerSettings
+from megalith.appmaster.server import AppMasterServer
+from megalith.cli.app import app as cli_app
+from megalith.client import AppMaster
+from megalith.runtime.discovery.settings import DiscoverySettings
+from support.back_ends import fresh_job, server_or_skip
+from support.servers import Servers
+from support.waiting import wait_until
+
+
+@pytest.mark.parametrize("kind", ["file", "zookeeper", "consul"])
+def test_operators_and_the_appmaster_find_the_controller_through_the_back_end(tmp_path, kind):
+    job = fresh_job()
+    flags = {
+        "file": lambda: {"discovery_dir": str(tmp_path / "discovery")},
+        "zookeeper": lambda: {"zk_servers": server_or_skip("zookeeper")},
+        "consul": lambda: {"consul": server_or_skip("consul")},
+    }[kind]()
+    settings = DiscoverySettings(discovery=kind, **flags)
+    ctl = ["ctl", "--timeout-s", "60", "--discovery", kind, "--job", job]
+    for name, value in flags.items():
+        ctl += [f"--{name.replace('_', '-')}", value]
+    with Servers(tmp_path / "model", num_ps=1, job=job, discovery=settings) as servers:
+        controller = servers.start_controller()
+        shown = CliRunner().invoke(cli_app, [*ctl, "status", "--json"])
+        assert json.loads(shown.stdout)["address"] == controller.address, shown.stderr
+        assert CliRunner().invoke(cli_app, [*ctl, "stop"]).stdout == "training is held\n"
+        config = AppMasterConfig(
+            job=job, discovery=settings, server=AppMasterServerSettings(port=0, metrics_port=0), join_timeout_s=60.0
+        )
+        appmaster = servers.start("appmaster", lambda request: AppMasterServer(config, request))
+        with closing(AppMaster(appmaster.address, None, 60.0)) as operator:
+            wait_until(lambda: operator.status().controller == controller.address)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--discovery", "zookeeper"], "--discovery=zookeeper needs a name"),
+        (["--discovery", "zokeeper"], "--discovery=zokeeper: expected one of"),
+        (["--discovery", "file"], "--discovery=file needs --discovery-dir or --model-dir"),
+    ],
+)
+def test_ctl_names_a_back_end_that_cannot_be_asked_in_one_line(flags, line):
+    asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])
+    assert (asked.exit_code, asked.stdout, len(asked.stderr.splitlines())) == (1, "", 1)
+    assert line in asked.stderr
+
+
+def test_ctl_says_that_no_controller_is_registered(tmp_path):
+    flags = ["--timeout-s", "0.2", "--discovery", "file", "--discovery-dir", str(tmp_path)]
+    asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])
+    assert asked.exit_code == 1
+    assert asked.stderr == "megalith ctl status: no controller is registered; is a controller running? [UNAVAILABLE]\n"
