@@ -353,6 +353,14 @@ def test_options_that_cannot_be_are_refused(servers):
             servers.connect(**options)
 
 
+def test_closing_waits_for_pushes_in_the_background(servers, cluster):
+    key = np.array([1 << 46])
+    with servers.connect(max_inflight=20) as leaving:
+        futures = [leaving.push_async({"t": (key, np.ones((1, 2), np.float32))}) for _ in range(20)]
+    assert all(future.result(0) == {} for future in futures)
+    np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-20, -20]])
+
+
 def test_a_closed_client_opens_nothing_more(servers):
     cluster = servers.connect()
     cluster.pull({TABLE.name: [1]})

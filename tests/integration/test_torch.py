@@ -92,12 +92,15 @@ def losses_of_torch():
     return train(head, embed, optimizers, draw_batches(50))
 
 
-def test_losses_equal_those_of_embedding_bag_with_adagrad_for_50_steps(cluster):
+@pytest.mark.parametrize("pushes_behind", [0, 2])
+def test_losses_equal_those_of_embedding_bag_with_adagrad_for_50_steps(cluster, pushes_behind):
     row = (Slice("v", DIM, Zeros(), Adagrad(0.1, initial_accumulator_value=0.1)),)
     features = cluster.features(
-        Feature("first", row), Feature("second", row, combiner=Mean()), layouts={"all": Layout.concat(*FEATURES)}
+        Feature("first", row, table=f"first{pushes_behind}"),
+        Feature("second", row, combiner=Mean(), table=f"second{pushes_behind}"),
+        layouts={"all": Layout.concat(*FEATURES)},
     )
-    embedding, head = ClusterEmbedding(features), make_head()
+    embedding, head = ClusterEmbedding(features, pushes_behind=pushes_behind), make_head()
     assert list(embedding.parameters()) == []
     optimizer = torch.optim.Adam(head.parameters(), lr=0.01)
     losses = train(head, lambda ids: embedding(ids)["all"], [optimizer], draw_batches(50))
@@ -164,6 +167,37 @@ def test_prefetched_batches_train_with_bounded_staleness(sgd):
         assert number - 2 <= -output[0, 0].item() <= number
         output.sum().backward()
     assert rows_of(embedding, named(pooled=[1])) == [[-10, -10]]
+
+
+def test_pushes_behind_add_to_the_staleness_and_are_flushed(sgd):
+    embedding, named = ClusterEmbedding(sgd[0].features, pushes_behind=2), sgd[1]
+    for number, batch in embedding.prefetch(range(20), lambda _: named(pooled=torch.tensor([1])), depth=1):
+        output = embedding(batch)["pooled"]
+        assert number - 3 <= -output[0, 0].item() <= number
+        output.sum().backward()
+    embedding.flush()
+    assert rows_of(embedding, named(pooled=[1])) == [[-20, -20]]
+
+
+def test_a_push_behind_that_failed_is_raised_by_the_next_forward_and_by_flush(sgd, cluster, monkeypatch):
+    embedding, named = ClusterEmbedding(sgd[0].features, pushes_behind=1), sgd[1]
+
+    def fail(*arguments, **keywords):
+        raise errors.Unavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "push", fail)
+        embedding(named(pooled=[1]))["pooled"].sum().backward()
+        with pytest.raises(errors.Unavailable, match="away"):
+            embedding(named(pooled=[1]))
+        embedding(named(pooled=[1]))["pooled"].sum().backward()
+        with pytest.raises(errors.Unavailable, match="away"):
+            embedding.flush()
+    embedding(named(pooled=[1]))["pooled"].sum().backward()
+    embedding.flush()
+    assert rows_of(embedding, named(pooled=[1])) == [[-1, -1]]
+    with pytest.raises(errors.InvalidRequest, match="negative"):
+        ClusterEmbedding(embedding.features, pushes_behind=-1)
 
 
 def test_errors_of_the_cluster_reach_the_training_loop(sgd):

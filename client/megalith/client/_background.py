@@ -29,11 +29,11 @@ class Background:
         return self._submit("push", 1, call)
 
     def close(self, wait: bool) -> None:
-        """Give up what has not begun, and perhaps wait for what has."""
+        """Wait for what has begun and for all pushes, giving up other pulls; without `wait`, give all of it up."""
         with self._lock:
-            pools = list(self._pools.values())
-        for pool in pools:
-            pool.shutdown(wait=wait, cancel_futures=True)
+            pools = dict(self._pools)
+        for kind, pool in pools.items():
+            pool.shutdown(wait=wait, cancel_futures=kind == "pull" or not wait)
 
     def _submit(self, kind: str, threads: int, call: Callable[[], R]) -> "Future[R]":
         self._room.acquire()

@@ -116,7 +116,10 @@ class Cluster:
         self.close()
 
     def close(self, *, wait: bool = True) -> None:
-        """Give up background calls that have not begun, wait for those under way unless told not to, and disconnect."""
+        """Wait for calls under way and for pushes in the background, give up other pulls, and disconnect.
+
+        Without `wait`, everything that has not begun is given up and nothing is waited for.
+        """
         self._background.close(wait)
         self._servers.close()
         self.controller.close()

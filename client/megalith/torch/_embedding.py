@@ -1,6 +1,8 @@
 """Features of a cluster as a torch module: a lookup in forward, a push in backward."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from megalith.client import Batch, FeatureSet, Ragged
+from megalith.wire.errors import InvalidRequest
 
 T = TypeVar("T")
 Ids = Mapping[str, Ragged | ArrayLike | Tensor]
@@ -24,11 +27,25 @@ class ClusterEmbedding(nn.Module):
     under `torch.no_grad()`, nothing is pushed. A backward that is repeated (`retain_graph`) pushes again.
 
     Tensors are on the device that the module was moved to.
+
+    Parameters
+    ----------
+    features
+        What is looked up and trained.
+    pushes_behind
+        0: `backward` ends when its push was applied, and raises what went wrong. From 1 on at most so many pushes go on
+        beside what comes next. A forward that looks ids up waits for all of them, so its rows have seen every push; one
+        of a prefetched batch waits for none. An error of a push is raised by the next forward or backward, or by
+        `flush`, which belongs behind the last backward.
     """
 
-    def __init__(self, features: FeatureSet) -> None:
+    def __init__(self, features: FeatureSet, *, pushes_behind: int = 0) -> None:
         super().__init__()
+        if pushes_behind < 0:
+            raise InvalidRequest(f"pushes_behind {pushes_behind} is negative")
         self.features = features
+        self._pushes_behind = pushes_behind
+        self._pushes: deque[Future[Any]] = deque()
         self.register_buffer("_device", torch.empty(0), persistent=False)
 
     def forward(
@@ -44,12 +61,13 @@ class ClusterEmbedding(nn.Module):
         req_time_s, step
             Of the push in backward: the data's Unix time, and the global step for learning-rate schedules.
         """
+        self._settle(self._pushes_behind if isinstance(batch, Batch) else 0)
         looked = batch if isinstance(batch, Batch) else self.features.lookup(_as_arrays(batch))
         layouts = list(looked.outputs)
         arrays = [array for name in layouts for array in looked.parts(name)]
 
         def push(gradients: list[NDArray[np.float32] | None]) -> None:
-            self.features.apply(looked, _by_layout(looked, gradients), req_time_s=req_time_s, step=step)
+            self._push(looked, _by_layout(looked, gradients), req_time_s, step)
 
         device = self._device.device
         if self.training and torch.is_grad_enabled():
@@ -62,10 +80,26 @@ class ClusterEmbedding(nn.Module):
     def prefetch(self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1) -> Iterator[tuple[T, Batch]]:
         """Look up the next `depth` batches while the model works on one; yields (batch, what `forward` takes).
 
-        Rows are stale by at most `depth` pushes of this process: with 1, the rows of a batch may not have seen the
-        backward of the one before it. 0 looks up when asked.
+        Rows are stale by at most `depth` + `pushes_behind` pushes of this process: with 1 and 0, the rows of a batch may
+        not have seen the backward of the one before it. A depth of 0 looks up when asked.
         """
         return self.features.prefetch(batches, lambda batch: _as_arrays(ids(batch)), depth=depth)
+
+    def flush(self) -> None:
+        """Wait until every push was applied; raises the error of one that was not."""
+        self._settle(0)
+
+    def _push(self, batch: Batch, gradients: dict[str, Any], req_time_s: int, step: int) -> None:
+        if self._pushes_behind:
+            self._settle(self._pushes_behind - 1)
+            self._pushes.append(self.features.apply_async(batch, gradients, req_time_s=req_time_s, step=step))
+        else:
+            self.features.apply(batch, gradients, req_time_s=req_time_s, step=step)
+
+    def _settle(self, most: int) -> None:
+        """Wait until at most `most` pushes are under way; those that are done count as well, for their errors."""
+        while self._pushes and (len(self._pushes) > most or self._pushes[0].done()):
+            self._pushes.popleft().result()
 
 
 class _Push(torch.autograd.Function):
