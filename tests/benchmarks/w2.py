@@ -5,12 +5,12 @@ figures of one run are made alike; else from the same definitions here.
 """
 
 import importlib.util
-import json
 import os
 import time
 from pathlib import Path
 
 import numpy as np
+from report import report
 
 SLOTS, EXAMPLES, DIM = 26, 4096, 16
 RATE, EPSILON, ACCUMULATOR = 0.05, 1e-8, 0.1
@@ -61,21 +61,19 @@ def distinct_batches():
     return [np.random.default_rng(3).permutation(keys_of(np.unique(batch))) for batch in batches()]
 
 
-def report(peer, metric, unit, values, higher=True, **conditions):
-    """One result line, like the harness's."""
+def report_best(case, unit, values, higher=True, **conditions):
+    """One line for several measurements of the same: the best, and how far they lie apart."""
     values = [float(value) for value in values]
-    line = {
-        "workload": "w2",
-        "peer": peer,
-        "metric": metric,
-        "unit": unit,
-        "best": round(max(values) if higher else min(values), 4),
-        "lo": round(min(values), 4),
-        "hi": round(max(values), 4),
-        "reps": len(values),
-        "load1": round(os.getloadavg()[0], 2),
-    }
-    print(json.dumps(line | conditions), flush=True)
+    report(
+        case,
+        max(values) if higher else min(values),
+        unit,
+        lo=round(min(values), 4),
+        hi=round(max(values), 4),
+        reps=len(values),
+        load1=round(os.getloadavg()[0], 2),
+        **conditions,
+    )
 
 
 def run_steps(peer, pull, push, ids, **conditions):
@@ -97,7 +95,7 @@ def run_steps(peer, pull, push, ids, **conditions):
             pulls.append(1e3 * (middle - start))
             pushes.append(1e3 * (time.perf_counter() - middle))
         rates.append(len(ids) / (time.perf_counter() - began))
-    report(peer, "steps", "steps/s", rates, **conditions)
-    report(peer, "pull_p50", "ms", [np.percentile(pulls, 50)], higher=False, **conditions)
-    report(peer, "pull_p99", "ms", [np.percentile(pulls, 99)], higher=False, **conditions)
-    report(peer, "push_p50", "ms", [np.percentile(pushes, 50)], higher=False, **conditions)
+    report_best(f"w2_{peer}_steps", "steps/s", rates, **conditions)
+    report_best(f"w2_{peer}_pull_p50", "ms", [np.percentile(pulls, 50)], higher=False, **conditions)
+    report_best(f"w2_{peer}_pull_p99", "ms", [np.percentile(pulls, 99)], higher=False, **conditions)
+    report_best(f"w2_{peer}_push_p50", "ms", [np.percentile(pushes, 50)], higher=False, **conditions)

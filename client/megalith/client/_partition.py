@@ -87,7 +87,8 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise InvalidRequest(f"table {table}: ids are {array.dtype} {list(array.shape)}, expected a vector of int64")
+        where = f"table {table}: " if table else ""
+        raise InvalidRequest(f"{where}ids are {array.dtype} {list(array.shape)}, expected a vector of int64")
     return np.ascontiguousarray(array, np.int64)
 
 

@@ -80,8 +80,8 @@ class ClusterEmbedding(nn.Module):
     def prefetch(self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1) -> Iterator[tuple[T, Batch]]:
         """Look up the next `depth` batches while the model works on one; yields (batch, what `forward` takes).
 
-        Rows are stale by at most `depth` + `pushes_behind` pushes of this process: with 1 and 0, the rows of a batch may
-        not have seen the backward of the one before it. A depth of 0 looks up when asked.
+        Rows are stale by at most `depth` + `pushes_behind` pushes of this process: with 1 and 0, the rows of a batch
+        may not have seen the backward of the one before it. A depth of 0 looks up when asked.
         """
         return self.features.prefetch(batches, lambda batch: _as_arrays(ids(batch)), depth=depth)
 

@@ -75,6 +75,10 @@ class RunnerConfig:
     num_examples: int = _as_in("num_examples", "worker")
     max_steps: int = _as_in("max_steps", "worker")
     seed: int = _as_in("seed", "worker")
+    staleness: int = _as_in("staleness", "worker")
+    prefetch_batches: int = _as_in("prefetch_batches", "worker")
+    row_dtype: str = _as_in("row_dtype", "worker")
+    gradient_dtype: str = _as_in("gradient_dtype", "worker")
 
     max_restarts: int = _as_in("max_restarts", "appmaster", alias="--restart")
     heartbeat_s: float = _as_in("heartbeat_s", *_MEMBERS)

@@ -15,6 +15,8 @@ RENAMED: Mapping[str, str] = {
     "zk_server": "zk_servers",
     "deep_insight_name": "job",
     "uuid": "job",
+    "embedding_prefetch_capacity": "staleness",
+    "enable_embedding_postpush": "staleness",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
@@ -43,6 +45,10 @@ LEFT_OUT: Mapping[str, str] = {
         ),
         _TABLE,
     ),
+    **dict.fromkeys(
+        ("enable_variable_prefetch", "enable_variable_postpush"),
+        "variables travel with the rows: `staleness` holds for both",
+    ),
     "use_native_multi_hash_table": "one table format exists",
     "partial_recovery": f"{_ALWAYS}: only a replaced ps restores",
     "enable_variable_partition": _ALWAYS,
@@ -53,10 +59,6 @@ LEFT_OUT: Mapping[str, str] = {
     "feature_eviction_on_save": f"{_ALWAYS}: a save skips expired rows",
     **dict.fromkeys(
         (
-            "embedding_prefetch_capacity",
-            "enable_embedding_postpush",
-            "enable_variable_prefetch",
-            "enable_variable_postpush",
             "reorder_fids_in_data_pipeline",
             "enable_fused_layout",
             "max_slow_start_wait_minute",

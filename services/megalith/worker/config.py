@@ -68,6 +68,19 @@ class OverlapSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WireSettings:
+    """What numbers are between a worker and the servers, which compute in float32."""
+
+    row_dtype: str = setting("Of pulled rows on the wire: float32, or float16 for half the bytes.", "float32")
+    gradient_dtype: str = setting("Of pushed gradients on the wire: float32 or float16.", "float32")
+
+    def __post_init__(self) -> None:
+        for name in ("row_dtype", "gradient_dtype"):
+            if getattr(self, name) not in ("float32", "float16"):
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: expected float32 or float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """Run a worker: trains a task against the cluster; worker 0 is the chief and creates tables."""
 
@@ -76,6 +89,7 @@ class WorkerConfig:
         "Seconds that a step may wait for servers that are away before the worker fails.", 600.0
     )
     overlap: OverlapSettings = field(default_factory=OverlapSettings)
+    wire: WireSettings = field(default_factory=WireSettings)
     retries: RetrySettings = field(default_factory=RetrySettings)
     task: TaskSettings = field(default_factory=TaskSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

@@ -9,14 +9,22 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from megalith.client import Cluster, Pulled
+from megalith.client import Cluster, Ids, Pulled
 from megalith.wire.errors import InvalidRequest
 from megalith.worker.failover import RETRIABLE
 from megalith.worker.task import Task
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A batch and its ids by table, which are searched once for its pull and its push."""
+
+    batch: Any
+    ids: dict[str, Ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class Pipeline:
         self._input = _Input(task, numbers, prefetch_batches)
         self.position = 0  # the next step that counts: everything before it was answered
         self._next = 0  # the next step to compute
-        self._pulls: dict[int, tuple[Any, Future[Pulled] | None]] = {}
+        self._pulls: dict[int, tuple[Drawn, Future[Pulled]]] = {}
         self._pushes: deque[_Push] = deque()
 
     def begin(self, position: int) -> None:
@@ -70,19 +78,19 @@ class Pipeline:
         """The next step to compute; those between `position` and it wait for their answers."""
         return self._next
 
-    def step(self, push: Callable[[Pulled, Any], tuple[float, dict[str, Any]]]) -> None:
+    def step(self, push: Callable[[Pulled, Drawn], tuple[float, dict[str, Any]]]) -> None:
         """Compute one step and send its push. `push` gives its loss and the keywords of Cluster.push.
 
         An error of a step under way is raised here; then the steps that it left out are the next ones.
         """
         try:
             self._settle(max(0, self._staleness - 1))
-            batch, pulled = self._pulled(self._next)
+            drawn, pulled = self._pulled(self._next)
             if self._staleness:
                 self._pull_ahead(self._next + 1)
-            loss, content = push(pulled, batch)
+            loss, content = push(pulled, drawn)
             answered = self._cluster.push_async(**content) if self._staleness else _done(self._cluster.push(**content))
-            self._pushes.append(_Push(answered, self._task.num_examples(batch), loss))
+            self._pushes.append(_Push(answered, self._task.num_examples(drawn.batch), loss))
             self._next += 1
             if not self._staleness:
                 self._settle(0)
@@ -115,17 +123,17 @@ class Pipeline:
         self.position += 1
         self._on_step(Stepped(push.num_examples, push.loss, push.answered.result()))
 
-    def _pulled(self, position: int) -> tuple[Any, Pulled]:
-        batch, future = self._pulls.pop(position, (None, None))
-        if future is None:
-            batch = self._input.batch(position)
-            return batch, self._cluster.pull(self._task.ids(batch), self._names)
-        return batch, future.result()
+    def _pulled(self, position: int) -> tuple[Drawn, Pulled]:
+        if position in self._pulls:
+            drawn, future = self._pulls.pop(position)
+            return drawn, future.result()
+        drawn = self._input.batch(position)
+        return drawn, self._cluster.pull(drawn.ids, self._names)
 
     def _pull_ahead(self, position: int) -> None:
         if position not in self._pulls and self._input.has(position):
-            batch = self._input.batch(position)
-            self._pulls[position] = batch, self._cluster.pull_async(self._task.ids(batch), self._names)
+            drawn = self._input.batch(position)
+            self._pulls[position] = drawn, self._cluster.pull_async(drawn.ids, self._names)
 
     def _abandon(self) -> None:
         """Let calls under way end, count what was answered in order, and go back to the first step that was not."""
@@ -136,8 +144,7 @@ class Pipeline:
             self._count(self._pushes.popleft())
         self._pushes.clear()
         for _, future in self._pulls.values():
-            if future is not None:
-                future.cancel()
+            future.cancel()
         self._pulls.clear()
         self._next = self.position
 
@@ -147,33 +154,44 @@ class _Input:
 
     def __init__(self, task: Task[Any], numbers: Callable[[int], int | None], ahead: int) -> None:
         self._task, self._numbers, self._ahead = task, numbers, ahead
-        self._drawn: dict[int, Future[Any]] = {}
+        self._drawn: dict[int, Future[Drawn]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="input") if ahead else None
 
     def has(self, position: int) -> bool:
         return self._numbers(position) is not None
 
-    def batch(self, position: int) -> Any:
+    def batch(self, position: int) -> Drawn:
         """The batch of a position, which exists; those after it are begun."""
         if self._thread is None:
-            return self._task.batch(self._number(position))
+            return self._draw(self._number(position))
         wanted = [after for after in range(position, position + self._ahead + 1) if self.has(after)]
         for stale in [at for at in self._drawn if at not in wanted]:
             self._drawn.pop(stale).cancel()
         for at in wanted:
             if at not in self._drawn:
-                self._drawn[at] = self._thread.submit(self._task.batch, self._number(at))
+                self._drawn[at] = self._thread.submit(self._draw, self._number(at))
         return self._drawn[position].result()
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _draw(self, number: int) -> Drawn:
+        batch = self._task.batch(number)
+        return Drawn(batch, {table: _ids(table, values) for table, values in self._task.ids(batch).items()})
+
     def _number(self, position: int) -> int:
         number = self._numbers(position)
         if number is None:
             raise InvalidRequest(f"position {position} is after the end of the share")
         return number
+
+
+def _ids(table: str, values: ArrayLike) -> Ids:
+    try:
+        return Ids(values)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"table {table}: {error}") from error
 
 
 def _has_succeeded(future: "Future[Any]") -> bool:

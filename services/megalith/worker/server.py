@@ -1,6 +1,7 @@
 """Composition root of a worker."""
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,10 @@ from megalith.worker.view import ClusterView, Phase, State
 
 logger = logging.getLogger(__name__)
 
+# Seconds that a thread may keep the GIL from others; Python's own 5 ms are half a step. With them, steps of the demo
+# that overlap (8,192 examples, 2 ps, 2 cores) took 14.2 ms, with 0.5 ms 9.4, with 0.1 ms 8.6, with 0.02 ms 8.7.
+_SWITCH_S = 0.0001
+
 
 class WorkerServer:
     """One worker. SERVING from its welcome on; exits by itself when its share is done."""
@@ -43,6 +48,8 @@ class WorkerServer:
             self._presence.find_controller,
             timeout_s=config.step_timeout_s,
             max_message_bytes=config.server.max_message_bytes,
+            row_dtype=config.wire.row_dtype,
+            gradient_dtype=config.wire.gradient_dtype,
         )
         self._rpc = RpcServer(config.server, self._metrics(), {})
         self._member = WorkerMember(
@@ -150,6 +157,7 @@ def _as_assigned(config: WorkerConfig) -> WorkerConfig:
 
 def run(config: WorkerConfig) -> int:
     """Train until the share is done or told to stop; returns the exit status."""
+    sys.setswitchinterval(_SWITCH_S)
     return lifecycle.run(
         f"worker-{config.index}",
         lambda exit_request: WorkerServer(_as_assigned(config), exit_request),

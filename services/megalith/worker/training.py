@@ -12,7 +12,7 @@ from megalith.client import Cluster, Pulled
 from megalith.worker.config import OverlapSettings, RetrySettings
 from megalith.worker.failover import RETRIABLE, Failover
 from megalith.worker.gate import BarrierCallback, Gate
-from megalith.worker.pipeline import Pipeline, Stepped, share
+from megalith.worker.pipeline import Drawn, Pipeline, Stepped, share
 from megalith.worker.progress import Progress
 from megalith.worker.step_counter import StepCounter
 from megalith.worker.sync import wait_for_others
@@ -139,12 +139,12 @@ class Training:
         total = self._task.num_batches()
         return max(0, -(-(total - self._index) // num_workers)) if total else None
 
-    def _taught(self, pipeline: Pipeline, pulled: Pulled, batch: Any) -> tuple[float, dict[str, Any]]:
+    def _taught(self, pipeline: Pipeline, pulled: Pulled, drawn: Drawn) -> tuple[float, dict[str, Any]]:
         """The loss of the next batch to compute, and what to push."""
         self._last_variables = pulled.variables
-        taught, ids = self._task.gradients(batch, pulled.rows, pulled.variables), self._task.ids(batch)
+        taught = self._task.gradients(drawn.batch, pulled.rows, pulled.variables)
         return taught.loss, {
-            "gradients": {table: (ids[table], gradients) for table, gradients in taught.rows.items()},
+            "gradients": {table: (drawn.ids[table], gradients) for table, gradients in taught.rows.items()},
             "variables": taught.variables,
             "at_least": self._counter.least(self._view.state, pipeline.is_begun_to + 1),
             "step": self._step,

@@ -4,9 +4,10 @@ import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from megalith.wire.errors import Unavailable
+from megalith.wire.errors import InvalidRequest, Unavailable
 from megalith.worker.pipeline import Pipeline, share
 
 
@@ -18,7 +19,7 @@ class FakeCluster:
         self.is_held = is_held
 
     def pull(self, ids, names):
-        self.seen.setdefault(ids["t"], len(self.answered))
+        self.seen.setdefault(int(ids["t"].values[0]), len(self.answered))
         return SimpleNamespace(rows=ids)
 
     def pull_async(self, ids, names):
@@ -59,7 +60,7 @@ class FakeTask:
         return number
 
     def ids(self, batch):
-        return {"t": batch}
+        return {"t": np.array([batch])}
 
     def num_examples(self, batch):
         return 10
@@ -71,8 +72,9 @@ def pipeline_of(cluster, staleness, total=6, prefetch=0, task=None):
     return pipeline, done
 
 
-def push(pulled, batch):
-    return float(batch), {"number": batch}
+def push(pulled, drawn):
+    assert pulled.rows is drawn.ids  # the ids of the pull are those of the push
+    return float(drawn.batch), {"number": drawn.batch}
 
 
 def test_with_a_staleness_of_0_every_pull_sees_all_pushes_before_it():
@@ -151,3 +153,11 @@ def test_batches_are_drawn_ahead_by_a_thread_and_not_beyond_the_share():
     pipeline.close()
     assert set(task.drawn_by) == {0, 1, 2}
     assert all(name.startswith("input") for name in task.drawn_by.values())
+
+
+def test_ids_that_are_none_name_their_table():
+    task = FakeTask()
+    task.ids = lambda batch: {"t": np.array([0.5])}
+    pipeline, _ = pipeline_of(FakeCluster(), 1, task=task)
+    with pytest.raises(InvalidRequest, match="table t: ids are float64"):
+        pipeline.step(push)
