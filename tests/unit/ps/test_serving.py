@@ -74,6 +74,34 @@ def test_golden_serving_entry_accessor_test_update():
         np.testing.assert_allclose(table.lookup(np.array([1])), np.float32([[0.1, 0.2, 0.3]]), rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("compressors", "row", "expected"),
+    [
+        pytest.param([Fp32()], [0.1, 0.2, 10000], [0.1, 0.2, 10000], id="fp32_float_compressor_test_basic"),
+        pytest.param(
+            [Fp16()],
+            [0.1, 0.2, 10000],
+            np.uint16([11878, 12902, 28898]).view(np.float16),
+            id="fp16_float_compressor_test",
+        ),
+        pytest.param(
+            [FixedR8(5.0)], [100, 0, 3.5], [4.9609375, 0, 3.515625], id="fixed_r8_float_compressor_test_basic"
+        ),
+        pytest.param(
+            [OneBit(amplitude=1.0)],
+            [100, 0.1, 1e-5, 0, -1e-5, -0.1, -100],
+            [1, 1, 1, -1, -1, -1, -1],
+            id="one_bit_float_compressor_test_basic",
+        ),
+        pytest.param([Fp16(), Fp16()], [1, 2], [1, 2], id="combined_float_compressor_test_basic"),
+    ],
+)
+def test_golden_compressors_in_a_serving_table(compressors, row, expected):
+    table = serving(*compressors, dim=len(row) // len(compressors))
+    table.upsert(np.array([1]), np.float32([row]))
+    np.testing.assert_array_equal(table.lookup(np.array([1])), np.float32([expected]))
+
+
 def test_golden_embedding_hash_table_skip_zero_embedding_test_assign_skip_zero_embedding():
     table = serving(Fp16(), dim=1, skip_zero_embedding=True)
     keys = np.arange(3000)

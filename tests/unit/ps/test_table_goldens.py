@@ -11,6 +11,7 @@ from megalith.wire.schema import (
     Adagrad,
     AdmissionConfig,
     Constants,
+    FilterKind,
     FixedR8,
     Fp32,
     OneBit,
@@ -335,6 +336,22 @@ def test_hash_table_ops_hash_table_and_hash_filter_save_restore_hook_together() 
         assert restored.lookup(ids(0)) == expected
 
 
+@pytest.mark.parametrize(
+    ("is_equal", "repeats", "expected", "tolerance"),
+    [(False, 1, 10000 / 7, 100), (False, 2, 20000 / 7, 100), (True, 1, 3481.64, 500), (True, 2, 5751.1, 1000)],
+)
+def test_probabilistic_filter_test_unequal_and_equal_probability_and_should_be_filtered(
+    is_equal: bool, repeats: int, expected: float, tolerance: int
+) -> None:
+    rule = AdmissionConfig(kind=FilterKind.PROBABILISTIC, default_threshold=7, equal_probability=is_equal, seed=1)
+    table, keys = sgd_table(admission=rule), np.repeat(np.arange(10000), repeats)
+    table.apply_gradients(keys, np.ones((keys.size, 1), np.float32), [1], dedup=True)
+    assert abs(table.size - expected) < tolerance
+    held = table.size
+    rows = np.arange(10000)[table.contains(np.arange(10000))]
+    assert table.assign_add(rows, np.ones((held, 1), np.float32)).barred == 0, "ids with a row are not drawn for"
+
+
 def test_an_id_that_was_admitted_and_dropped_comes_back_at_once() -> None:
     table = filtered_table(2)
     for _ in range(3):
@@ -423,3 +440,12 @@ def test_hash_net_quantizer_forward_and_backward() -> None:
     ):
         assert passed(gradient, step) == pytest.approx(expected, rel=4e-7)
     np.testing.assert_allclose(table.lookup(ids(2)), [[0.09998888]], rtol=2e-7)
+
+
+def test_hash_net_retriever_basic() -> None:
+    table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd(), OneBit(step_size=100)),)))
+    table.assign(ids(1, 2), column(1, 1))
+    table.apply_gradients(ids(1), column(1), [1024], step=100)
+    passed = (1 - table.lookup_entry(ids(1)).values[0, 0]) / 1024
+    assert passed == pytest.approx(0.35840667 * 0.1, rel=4e-7)
+    np.testing.assert_allclose(table.lookup(ids(2)), [[0.1 * np.tanh(np.sqrt(1.5))]], rtol=2e-7)
