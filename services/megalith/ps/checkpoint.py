@@ -1,8 +1,9 @@
 """A ps's part of a checkpoint: Arrow files for the rows, filter and touched keys of each table, one for its variables.
 
 Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s; the schema's metadata has
-its configuration as JSON under "megalith", and its data time in Unix seconds under "max_update_s". Rows expired at that
-time are left out. A ps restores the rows of the buckets that it owns, whatever the number of servers that wrote them.
+its configuration as JSON under "megalith", which floats of the state are what under "state_fields", and its data time,
+Unix seconds, under "max_update_s". Rows expired at that time are left out. A ps restores the rows of its own buckets,
+whatever the number of servers that wrote them.
 """
 
 import json
@@ -34,7 +35,7 @@ from megalith.wire.schema import TableConfig
 logger = logging.getLogger(__name__)
 
 _ROWS_PER_SLICE = 65_536  # rows of a record batch, copied beside training: 8 MB at 128 bytes a row
-_META, _DATA_TIME = b"megalith", b"max_update_s"
+_META, _DATA_TIME, _STATE_FIELDS = b"megalith", b"max_update_s", b"state_fields"
 
 
 def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
@@ -155,7 +156,11 @@ def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile
         pa.field("state", pa.list_(pa.float32(), state_width)),
         pa.field("updated_s", pa.uint32()),
     ]
-    about = {_META: json.dumps(schema_json.to_json(table.config)), _DATA_TIME: str(table.max_update_s)}
+    about = {
+        _META: json.dumps(schema_json.to_json(table.config)),
+        _DATA_TIME: str(table.max_update_s),
+        _STATE_FIELDS: json.dumps(table.layout.state_fields),
+    }
     arrow_schema = pa.schema(fields, metadata=about)
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, arrow_schema) as writer:

@@ -44,6 +44,20 @@ class RowLayout:
         return ",".join(f"{dim}:{optimizer.name}" for dim, optimizer in zip(self.dims, self.optimizers, strict=True))
 
     @property
+    def state_fields(self) -> list[dict[str, int | str]]:
+        """Which floats of the state are what: segment, name, first float and how many, for readers of checkpoints."""
+        return [
+            {
+                "segment": number,
+                "name": field.name,
+                "first": offset - self.dim + field.offset,
+                "width": field.width,
+            }
+            for number, (optimizer, offset) in enumerate(zip(self.optimizers, self.state_offsets, strict=True))
+            for field in optimizer.fields
+        ]
+
+    @property
     def gradient_width(self) -> int:
         """Columns of a push: the gradients, then, for optimizers that ask for them, the weights they belong to."""
         return self.dim * (2 if any(optimizer.takes_pulled for optimizer in self.optimizers) else 1)

@@ -330,6 +330,19 @@ def test_the_settings_choose_the_filter_and_reach_it():
     assert isinstance(admission_filter(AdmissionConfig(default_threshold=1, capacity=300)), CountingFilter)
 
 
+def test_a_restored_filter_forgets_what_it_had_counted():
+    filter_ = CountingFilter.sliding(thresholds(3), 1000, 7)
+    empty, ids = filter_.state(), np.arange(1, 500) << 17
+    admit(filter_, ids)
+    filter_.restore(empty)
+    assert not filter_.counts_of(ids).any()
+    assert (filter_.num_elements, filter_.num_failures) == (0, 0)
+
+
+def test_a_ring_remembers_at_least_three_hundred_ids():
+    assert CountingFilter.sliding(thresholds(1), 1, 7).layout == CountingFilter.sliding(thresholds(1), 300, 7).layout
+
+
 def test_split_num_below_five_means_five_everywhere():
     filter_ = CountingFilter.sliding(thresholds(1), 1000, 2)
     assert filter_.state()["elements"].shape == (5,)

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -103,6 +105,25 @@ def test_any_arrow_reader_opens_a_table(tmp_path):
         buckets = table.column("bucket").to_numpy()
         np.testing.assert_array_equal(buckets, routing.buckets_of(table.column("id").to_numpy()))
         assert table.num_rows == IDS.size == files[0].rows
+
+
+def test_a_reader_learns_which_floats_of_the_state_are_what(tmp_path):
+    """The moments of adam beside the accumulators of ftrl, without a word of Megalith's code."""
+    segments = Segment(1, optimizer=Ftrl(0.5, initial_accumulator_value=0.25)), Segment(2, optimizer=Adam(0.1))
+    store = Store(0)
+    store.adopt(table=EmbeddingTable(TableConfig("t", segments)))
+    store.tables()[0].apply_gradients(np.array([7]), np.array([[2, 10, 1]], np.float32))
+    files = save([store], tmp_path / "c")
+    with pa.memory_map(str(tmp_path / "c" / files[0].name)) as source:
+        table = pa.ipc.open_file(source).read_all()
+        fields = json.loads(table.schema.metadata[b"state_fields"])
+        row = table.column("state").to_pylist()[0]
+    state = {(f["segment"], f["name"]): row[f["first"] : f["first"] + f["width"]] for f in fields}
+    assert list(state) == [(0, "norm"), (0, "zero"), (1, "m"), (1, "v"), (1, "beta1_power"), (1, "beta2_power")]
+    assert state[0, "norm"] == [4.25]
+    np.testing.assert_allclose(state[1, "m"], [1, 0.1], rtol=1e-5)
+    np.testing.assert_allclose([*state[1, "beta1_power"], *state[1, "beta2_power"]], [0.81, 0.9801], rtol=1e-6)
+    assert sum(f["width"] for f in fields) == len(row)
 
 
 def test_a_second_save_of_the_same_step_replaces_the_first(tmp_path):

@@ -223,6 +223,18 @@ def test_a_union_of_full_rings_keeps_the_newest_of_each():
         assert np.count_nonzero(union.counts_of(stream[:1500])) < 100
     assert union.num_elements <= 1200
     assert not union.admit(rng.integers(0, 2**48, 500), np.ones(500, np.int64)).any()
+    for stream in streams:  # as the ring turns, the oldest go first
+        assert (union.counts_of(stream[-100:]) >= 2).all()
+
+
+def test_a_union_adds_up_what_found_no_cell():
+    thresholds = AdmissionConfig(default_threshold=15).thresholds()
+    filters = [CountingFilter.plain(thresholds, 1, fill_rate=1) for _ in range(2)]
+    for filter_ in filters:
+        filter_.admit(np.arange(1, 200) << 17, np.ones(199, np.int64))
+    union = CountingFilter.plain(thresholds, 1, fill_rate=1)
+    union.restore(union_of([filter_.state() for filter_ in filters]))
+    assert union.num_failures == sum(filter_.num_failures for filter_ in filters) > 0
 
 
 def test_filters_of_different_layouts_have_no_union():
