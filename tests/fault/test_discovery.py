@@ -42,6 +42,7 @@ def logs_of(processes):
 CASES = {
     "zookeeper-4-ps-3-workers-2-redundant-2-extra": ("zookeeper", 4, 3, 2, 2),
     "consul-4-ps-3-workers-2-redundant-2-extra": ("consul", 4, 3, 2, 2),
+    "tf-config-4-ps-3-workers": ("tf-config", 4, 3, 0, 0),
     "static-2-ps-2-extra-1-worker": ("static", 2, 1, 0, 2),
     "file-4-ps-2-redundant-2-workers": ("file", 4, 2, 2, 0),
 }

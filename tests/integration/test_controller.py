@@ -13,6 +13,7 @@ from megalith.protos import controller_pb2, coordination_pb2_grpc
 from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
 from megalith.ps import checkpoint
+from megalith.runtime import liveness
 from megalith.runtime.server import ServerSettings
 from megalith.wire import controller_address
 from megalith.wire.channel import open_channel
@@ -54,6 +55,31 @@ def test_the_five_calls_as_raw_methods_with_empty_messages(training):
     assert raw(training, "ResumeTraining") == b""
     assert raw(training, "ResumeTraining") == b""
     wait_until(lambda: training.job.training_status() > step)
+
+
+def test_golden_g29_capacity_one(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        servers.start_all(**TASK)
+        job = servers.connect().controller
+        wait_until(lambda: job.training_status() > 0, 100)
+
+        def blocked():
+            return list(raw(servers, "GetBlockStatus", controller_pb2.GetBlockStatusResponse).blocked_indices)
+
+        assert raw(servers, "StopTraining") == b""
+        with pytest.raises(grpc.RpcError):
+            raw(servers, "StopTraining")
+        wait_until(lambda: blocked() == [0])
+        assert raw(servers, "ResumeTraining") == b""
+        wait_until(lambda: blocked() == [])
+        assert raw(servers, "SaveCheckpoint") == b""
+        assert raw(servers, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step > 0
+
+
+def test_golden_g2_a_server_says_where_it_listens(tmp_path):
+    with Servers(tmp_path) as servers:
+        address = servers.start_controller().address
+        assert liveness.probe([address]).are_all_alive
 
 
 def rows_held(job):

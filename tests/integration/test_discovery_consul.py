@@ -107,6 +107,19 @@ def test_consul_golden_g12_a_dead_agent_is_an_error_after_five_tries(opened):
     assert len(tries) == 5
 
 
+def test_consul_golden_g12_an_agent_that_hangs_is_an_error_after_five_tries(opened):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(16)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        discovery, tries = opened(address, "job", timeout_s=0.1), []
+        real = discovery._ask_once
+        discovery._ask_once = lambda *arguments, **options: (tries.append(1), real(*arguments, **options))[1]
+        with pytest.raises(DiscoveryFailed, match=f"Consul agent {address}"):
+            discovery.query("ps")
+        assert len(tries) == 5
+
+
 def test_consul_is_reached_through_a_unix_socket(opened, agent, job, tmp_path):
     path = tmp_path / "consul.sock"
     with forwarding(path, agent):

@@ -72,6 +72,25 @@ def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_
             exchange_with(routed[0])
 
 
+@pytest.mark.parametrize("override", ["", "1"])
+def test_golden_g7_of_two_ps_one_is_required(tmp_path, override):
+    shape = {"num_ps": 1, "num_workers": 1, "num_extra_ps": 1, "benchmark_s": 1.0, "ps_override": override}
+    with Servers(tmp_path, **shape) as servers:
+        servers.start_controller()
+        for index in range(2):
+            servers.start_ps(index)
+        servers.start_worker(0, batch_size=64, num_examples=64)
+        job = servers.connect().controller
+        wait_until(lambda: job.status().outcome == "succeeded", 100, "training to its end")
+        candidates = job.status().candidates
+        chosen = [candidate for candidate in candidates if candidate.shard is not None]
+        assert [candidate.shard for candidate in chosen] == [0]
+        assert all(bool(candidate.rows_per_s) == (not override) for candidate in candidates)  # measured, or not at all
+        if override:
+            assert chosen[0].index == 1
+        assert (tmp_path / "ps_cluster_dir" / "ps_info").read_text() == chosen[0].address
+
+
 def exchange_with(address):
     with open_channel(address) as channel, translated("ps"):
         benchmark_pb2_grpc.BenchmarkStub(channel).Exchange(benchmark_pb2.ExchangeRequest(), timeout=30)

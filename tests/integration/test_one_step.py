@@ -35,7 +35,7 @@ def test_golden_g28_test1_ps_stay_and_can_be_looked_at(servers):
 def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, monkeypatch):
     servers.start_controller()
     servers.start_ps(0)
-    worker = servers.start_worker(0, task=TASK)
+    worker, worker_exit = servers.start_worker(0, task=TASK), servers.exits["worker-0"]
     monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
     taught, tries = worker._training._taught, []
 
@@ -49,3 +49,5 @@ def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, mo
     job = servers.connect().controller
     status = wait_until(lambda: (status := job.status()).outcome and status, 100)
     assert (status.outcome, status.global_step, len(tries)) == ("succeeded", 1, 2)
+    wait_until(lambda: worker_exit.reason)
+    assert worker_exit.status == 0

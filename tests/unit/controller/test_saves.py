@@ -5,7 +5,7 @@ import pytest
 from megalith.controller.saves import Saver
 from megalith.runtime import manifest
 from megalith.runtime.manifest import ShardFile
-from megalith.wire.errors import LimitExceeded, SaveFailed
+from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed
 from support.waiting import wait_until
 
 
@@ -61,6 +61,20 @@ def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_pat
         "all_model_checkpoint_timestamps: 99.5\n"
         "last_preserved_timestamp: 99.5\n"
     )
+
+
+def test_golden_a_save_that_holds_training_writes_nothing_before_the_barrier_and_lets_go_of_it_whatever_happens(
+    saver, cluster
+):
+    events = []
+    cluster.hold = lambda action, reason, timeout_s: (events.append(action), lambda: events.append("let go"))[1]
+    cluster.on_order = lambda order: (events.append("write"), answer_both(saver, order))
+    saver.save(hold=True)
+    cluster.on_order = lambda order: (events.append("fail"), saver.answer(1, order.save_id, [], "disk full"))
+    cluster.alive = {1}
+    with pytest.raises(MegalithError):
+        saver.save(hold=True)
+    assert events == ["Save", "write", "let go", "Save", "fail", "let go"]
 
 
 def test_older_checkpoints_stay_in_the_list(saver, cluster, tmp_path):

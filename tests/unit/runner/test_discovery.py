@@ -15,7 +15,7 @@ MODEL_DIR = "/models/my job"
 
 def opened(discovery, service):
     """What a process of that service opens."""
-    config = RunnerConfig(model_dir=MODEL_DIR, discovery=discovery)
+    config = RunnerConfig(model_dir=MODEL_DIR, discovery=discovery, zk_servers="127.0.0.1:1")
     planned = wired(discovery, [plan.controller(config, stay_up=False), *plan.members(config)])
     process = next(process for process in planned if process.service == service)
     built = settings.build(SERVICES[service], process.values)
@@ -30,6 +30,7 @@ def opened(discovery, service):
         ("file", "FileDiscovery"),
         ("tf-config", "TfConfigDiscovery"),
         ("consul", "ConsulDiscovery"),
+        ("zookeeper", "ZooKeeperDiscovery"),
         ("mlp", "MlpDiscovery"),
         ("static", "StaticDiscovery"),
     ],

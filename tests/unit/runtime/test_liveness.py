@@ -1,3 +1,5 @@
+import itertools
+
 from megalith.runtime import liveness
 
 
@@ -14,8 +16,13 @@ def test_golden_g2_alive_and_dead_partition_what_was_asked():
     assert answer.alive == ("host0:10", "host2:10", "host4:10")
     assert answer.dead == ("host1:10", "host3:10")
     assert not answer.are_all_alive
-    failing.clear()
-    assert liveness.probe(asked, 0.5, connect).are_all_alive
+    for outcome in itertools.product([False, True], repeat=5):
+        failing = {f"host{index}" for index, fails in enumerate(outcome) if fails}
+        answer = liveness.probe(asked, 0.5, connect)
+        assert {*answer.alive} | {*answer.dead} == {*asked}
+        assert {*answer.dead} == {f"{host}:10" for host in failing}
+        assert len(answer.alive) + len(answer.dead) == 5
+        assert answer.are_all_alive == (not failing)
 
 
 def test_a_real_probe_finds_who_listens_and_calls_nonsense_dead():
