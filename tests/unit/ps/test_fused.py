@@ -12,7 +12,7 @@ from megalith.wire.errors import (
     ShapeMismatch,
     UnknownTable,
 )
-from megalith.wire.schema import Adagrad, Dc, Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import Adagrad, Dc, OneBit, Segment, Sgd, TableConfig, Zeros
 
 
 def group(*dims: int) -> TableGroup:
@@ -158,6 +158,14 @@ def test_rates_follow_the_order_of_names_and_times_reach_every_table() -> None:
     assert tables["b"].lookup(ids(2)).tolist() == [[-3]]
     tables.assign(ids(1, 2), SIZES, floats(1, 1, 1), 80)
     assert [int(tables[name].lookup_entry(ids(key)).times[0]) for name, key in (("a", 1), ("b", 2))] == [80, 80]
+
+
+def test_the_step_reaches_every_table() -> None:
+    one_bit = EmbeddingTable(TableConfig("a", (Segment(1, Zeros(), Sgd(0.0), OneBit(step_size=1000)),)))
+    tables = TableGroup({"a": one_bit})
+    tables.assign(ids(1), np.array([1]), floats(1))
+    tables.apply_gradients(ids(1), np.array([1]), floats(1), step=1000)
+    np.testing.assert_allclose(one_bit.lookup(ids(1)), [[0.1 * np.tanh(np.sqrt(6))]], rtol=1e-6)
 
 
 def test_every_request_of_a_stacked_lookup_reads_its_own_ids() -> None:

@@ -67,6 +67,7 @@ def test_the_largest_draw_stays_below_maxval():
     low, high = np.float32(-0.05), np.float32(0.05)
     scale_all(np.array([2**32 - 1], np.uint64), low, high, np.nextafter(high, low), out)
     assert out[0] < high
+    assert row_initializer(RandomUniform(-0.05, 0.05), 1).params.tolist() == [low, high, np.nextafter(high, low)]
 
 
 def test_equal_bounds_give_that_value():

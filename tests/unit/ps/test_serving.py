@@ -121,6 +121,15 @@ def test_adding_reads_rounds_and_drops_rows_that_become_zero():
     assert table.contains(keys).tolist() == [True, False, True]
 
 
+def test_a_full_serving_table_says_how_many_rows_it_refused():
+    config = TableConfig("t", (Segment(16, Zeros(), Sgd(), Fp16()),), memory_budget_bytes=600_000)
+    table = ServingTable(config)
+    refused = table.upsert(KEYS, VALUES)
+    assert 0 < refused == KEYS.size - len(table)
+    assert table.upsert(KEYS, VALUES) == refused
+    assert table.nbytes <= 600_000
+
+
 def test_threads_that_add_to_the_same_rows_lose_nothing():
     table, keys = serving(Fp32(), dim=1), np.arange(500)
 
