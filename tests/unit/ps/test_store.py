@@ -17,7 +17,7 @@ from megalith.wire.errors import (
     UnknownVariable,
 )
 from megalith.wire.routing import Routing
-from megalith.wire.schema import AdmissionConfig, Segment, Sgd, TableConfig, VariableConfig, Zeros
+from megalith.wire.schema import AdmissionConfig, OneBit, Ones, Segment, Sgd, TableConfig, VariableConfig, Zeros
 
 TABLE = TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),))
 ALL = np.arange(100)
@@ -55,6 +55,14 @@ def test_a_repeated_push_is_applied_once(store):
     push(store)
     assert read(store, 1) == [[-1, -1]]
     assert store.pushes == 1
+
+
+def test_the_step_of_a_push_reaches_the_table(store):
+    store.create_tables(3, [TableConfig("o", (Segment(1, Ones(), Sgd(0.0), OneBit(step_size=1000)),))])
+    part = TableGradients("o", np.array([1]), np.ones((1, 1), np.float32))
+    store.push(3, "client", 1, [part], [], step=1000)
+    (rows,), _ = store.pull(3, [("o", np.array([1]))], [])
+    np.testing.assert_allclose(rows, [[0.1 * np.tanh(np.sqrt(6))]], rtol=1e-6)
 
 
 def test_a_stale_epoch_is_refused_and_changes_nothing(store):
