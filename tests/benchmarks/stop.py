@@ -1,5 +1,6 @@
 """How long a stop takes until every worker is blocked, and a resume until none is, at 4 workers under training."""
 
+import os
 import statistics
 import tempfile
 import time
@@ -10,7 +11,7 @@ from report import report
 from support.processes import Processes
 from support.waiting import wait_until
 
-NUM_WORKERS, CYCLES = 4, 30
+NUM_WORKERS, CYCLES = 4, int(os.environ.get("MEGALITH_TEST_STOP_CYCLES", "30"))
 
 
 def main():
