@@ -149,7 +149,7 @@ def row_of(schema, *parts):
 
 def binary(batch, column):
     begin, end = np.frombuffer(batch.column(column).buffers()[1], np.int64)[:2].tolist()
-    return memoryview(batch.column(column).buffers()[2])[begin:end] if end else memoryview(b"")
+    return memoryview(batch.column(column).buffers()[2]).cast("B")[begin:end] if end else memoryview(b"")
 
 
 def serve_flight(data, ready):

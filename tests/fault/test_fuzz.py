@@ -60,6 +60,14 @@ def wrong_requests(epoch):
     table = codec.table_to_proto(TableConfig("new", (Segment(2),)))
     table.segments[0].dim, table.max_expire_share, table.name = -7, float("nan"), ""
     yield "CreateTables", pb.CreateTablesRequest(epoch=epoch, tables=[table, table])
+    values = pb.TableValues(table="nobody", keys=arrays.encode(twice), values=arrays.encode(nan))
+    known_values = pb.TableValues(table="rows", keys=arrays.encode(twice)[:-1], values=arrays.encode(nan)[:-2])
+    yield "AssignRows", pb.AssignRowsRequest(epoch=epoch, sequence=-1, tables=[values, known_values], req_time_s=-5)
+    yield (
+        "AssignRows",
+        pb.AssignRowsRequest(epoch=epoch, client_id="fuzz", sequence=1, tables=[known_values] * 2, is_added=True),
+    )
+    yield "ReinitializeRows", pb.ReinitializeRowsRequest(epoch=epoch, sequence=-1, table="rows", keys=b"1234567")
     yield "DescribeVariables", pb.DescribeVariablesRequest(epoch=epoch, names=["nobody", "w@0/2", "\0"])
 
 
