@@ -4,13 +4,12 @@ import numpy as np
 
 from megalith.ps.kernels import layout
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, GROWTH, PARTITIONS, RECORD, ROOM, SPILL, USED, Index
+from megalith.ps.kernels.layout import CAPACITY, GROWTH, LAST, LINE, PARTITIONS, RECORD, ROOM, SPILL, USED, Index
 from megalith.ps.reservation import HUGE_PAGE, Reservation
 
 SLOT_BYTES = 16
 _SLOTS_PER_PAGE = HUGE_PAGE // SLOT_BYTES
 _LEAST_CAPACITY = 256  # small, but enough to start all partitions at different sizes
-_SMALL_BYTES = HUGE_PAGE // 2
 # Just after growing, a partition is GROW_AT / GROWTH full: the most index memory that an entry can cost.
 MOST_BYTES_PER_ENTRY = SLOT_BYTES * GROWTH / layout.GROW_AT
 
@@ -32,17 +31,18 @@ class IndexMemory:
         stride = self._memory.bytes.size // PARTITIONS // HUGE_PAGE * _SLOTS_PER_PAGE
         self._expected = expected_entries
         parts = np.zeros(PARTITIONS * RECORD, np.int64)
-        offset = (HUGE_PAGE - _SMALL_BYTES) // SLOT_BYTES  # so that huge pages begin after the small ones
-        parts[FIRST::RECORD] = np.arange(PARTITIONS) * stride + offset
-        parts[ROOM::RECORD] = stride - offset - SPILL
+        # A partition grows downwards from an end of its own within a huge page: so the partitions' sizes stay different
+        # although large ones are whole pages.
+        tops = (np.arange(PARTITIONS) + 1) * _SLOTS_PER_PAGE // PARTITIONS
+        ends = np.arange(PARTITIONS) * stride + stride - _SLOTS_PER_PAGE + tops
+        parts[LAST::RECORD] = ends - SPILL - LINE
+        parts[ROOM::RECORD] = ends - np.arange(PARTITIONS) * stride - SPILL
         self.arrays = Index(self._memory.array(np.uint64), parts)
         self.reset_capacities()
-        for first in self._field(FIRST):
-            # Up to here a partition has small pages: a small table takes kilobytes, not 64 MB. They are
-            # not collapsed later.
-            self._memory.use_huge_pages(
-                int(first) * SLOT_BYTES + _SMALL_BYTES, int(first - offset + stride) * SLOT_BYTES
-            )
+        for partition in range(PARTITIONS):
+            # Up to there a partition has small pages: a small table takes kilobytes, not 64 MB. They are not collapsed.
+            begin = partition * stride * SLOT_BYTES
+            self._memory.use_huge_pages(begin, begin + stride * SLOT_BYTES - HUGE_PAGE)
 
     def _field(self, name: int) -> I64:
         return self.arrays.parts[name::RECORD]
@@ -60,7 +60,7 @@ class IndexMemory:
         """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
         share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
         spread = share * GROWTH ** (np.arange(PARTITIONS) / PARTITIONS)
-        self._field(CAPACITY)[:] = np.minimum(spread, self._field(ROOM)).astype(np.int64)
+        self._field(CAPACITY)[:] = np.minimum(spread, self._field(ROOM)).astype(np.int64) // LINE * LINE
         self._field(USED)[:] = 0
 
     def clear(self) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from megalith.ps.kernels.dtypes import F32
-from megalith.ps.kernels.layout import POOL, POOL_FREE, POOL_LIMIT, POOL_NEXT, POOL_SLOTS, Rows
+from megalith.ps.kernels.layout import POOL, POOL_FREE, POOL_LIMIT, POOL_NEXT, POOL_SLOTS, UNLIMITED, Rows
 from megalith.ps.reservation import HUGE_PAGE, Reservation
 
 _FLOAT_BYTES = 4
@@ -20,7 +20,7 @@ class RowMemory:
         self.max_rows = min(self._memory.bytes.size // self.row_bytes, 2**32 - 2)
         self._freed = Reservation.largest(self.max_rows * FREED_BYTES, self.max_rows * FREED_BYTES)
         pool = np.zeros(POOL, np.int64)
-        pool[POOL_LIMIT], pool[POOL_SLOTS] = self.max_rows, np.iinfo(np.int64).max
+        pool[POOL_LIMIT], pool[POOL_SLOTS] = self.max_rows, UNLIMITED
         self.arrays = Rows(self._memory.array(np.float32), template, pool, self._freed.array(np.uint32))
         self._most_freed = 0
 

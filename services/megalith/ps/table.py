@@ -12,6 +12,7 @@ from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, erase, gather, scan, write
 from megalith.ps.kernels import touched as touch_bits
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.layout import UNLIMITED
 from megalith.ps.memory import addressable_rows, rows_within, slots_within
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
@@ -46,7 +47,7 @@ class EmbeddingTable:
     """A collisionless table. Any number of threads may call any method.
 
     What is locked: each partition of the index (a thirty-second of the ids) has a latch, a version counter that guards
-    its slots and the rows they refer to. A write holds one latch at a time, for 64 ids. A lookup takes none: it reads,
+    its slots and the rows they refer to. A write holds one latch at a time, for 128 ids. A lookup takes none: it reads,
     and reads again what a writer may have touched meanwhile. So a row is always seen whole, by lookups and by dumps,
     while a batch is not atomic: another thread may come between two of its ids. `clear` holds all latches. The pool of
     free rows has a latch of its own, held for a few instructions. Counters and data time have a lock in the writer.
@@ -335,7 +336,7 @@ class EmbeddingTable:
     def _limits(self, config: TableConfig) -> tuple[int, int]:
         """Rows and slots of the index that the budget allows; one that holds no row is an InvalidSetting."""
         if not config.memory_budget_bytes:
-            return self._rows.max_rows, np.iinfo(np.int64).max
+            return self._rows.max_rows, UNLIMITED
         rows = rows_within(config, self._empty_bytes, self._rows.row_bytes)
         return rows, slots_within(config, rows, self._rows.row_bytes)
 
@@ -370,14 +371,14 @@ class EmbeddingTable:
         if not (0 <= shard < num_shards and limit >= 1 and offset >= 0):
             raise InvalidRequest(f"dump: shard {shard} of {num_shards}, limit {limit}, offset {offset} do not fit")
         begin, end = (((shard + i) << 64) // num_shards for i in (0, 1))
-        keys, times, ranks = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint64)
+        keys, times, codes = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint64)
         rows, count = np.empty((limit, self.layout.width), np.float32), 0
         if begin + offset < end:
             expire_s = np.empty(0, np.int64) if with_expired else self._writer.expiry.seconds_by_slot
             span = np.uint64(begin + offset), np.uint64(end - 1)
             arrays = self._index.arrays, self._rows.arrays
-            count = scan.dump(*arrays, *span, expire_s, self.max_update_s, ranks, keys, rows, times)
-        following = int(ranks[count - 1]) + 1 - begin if count == limit else end - begin
+            count = scan.dump(*arrays, *span, expire_s, self.max_update_s, codes, keys, rows, times)
+        following = int(codes[count - 1]) + 1 - begin if count == limit else end - begin
         return Slice(following, keys[:count], rows[:count], times[:count])
 
     def load(

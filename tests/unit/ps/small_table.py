@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, gather, scan
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import POOL_FREE, POOL_NEXT
+from megalith.ps.kernels.index import begin_of, end_of
+from megalith.ps.kernels.layout import PARTITIONS, POOL_FREE, POOL_NEXT, RECORD
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.writer import EVERYTHING, Writer
@@ -42,14 +43,14 @@ class SmallTable:
     def entries(self) -> dict[int, int]:
         """Times by key, after a look at everything: order, rows, counts, and that a search finds each."""
         count = self.index.used
-        keys, times, ranks = (
+        keys, times, codes = (
             np.empty(count + 1, np.int64),
             np.empty(count + 1, np.int64),
             np.empty(count + 1, np.uint64),
         )
         rows = np.empty((count + 1, DIM), np.float32)
         whole = np.uint64(0), np.uint64(2**64 - 1)
-        assert scan.dump(self.index.arrays, self.memory.arrays, *whole, NEVER, 0, ranks, keys, rows, times) == count
+        assert scan.dump(self.index.arrays, self.memory.arrays, *whole, NEVER, 0, codes, keys, rows, times) == count
         assert keys[:count].tolist() == reference.walk(keys[:count].tolist())
         np.testing.assert_array_equal(rows[:count], row_of(keys[:count]))
         is_found = np.zeros(count, np.bool_)
@@ -58,6 +59,13 @@ class SmallTable:
         pool = self.memory.arrays.pool
         assert pool[POOL_NEXT] - pool[POOL_FREE] == count
         return dict(zip(keys[:count].tolist(), times[:count].tolist(), strict=True))
+
+    def keys_in_slots(self) -> list[int]:
+        """All keys, partition by partition in the order of their slots."""
+        slots, parts = self.index.arrays
+        spans = [(begin_of(parts, record), end_of(parts, record)) for record in range(0, PARTITIONS * RECORD, RECORD)]
+        words = np.concatenate([slots[2 * begin : 2 * end].reshape(-1, 2) for begin, end in spans])
+        return [reference.key_of(int(code)) for code, entry in words if entry]
 
 
 def row_of(keys: I64) -> F32:

@@ -11,7 +11,8 @@ from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.atomics import compare_exchange, load_acquire, store_release
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITIONS, POOL_LIMIT, RECORD, SPILL, U64, USED, Index
+from megalith.ps.kernels.layout import LAST, LINE, PAGE, PARTITIONS, POOL_LIMIT, RECORD, SPILL, U64, USED, Index
+from megalith.ps.kernels.matching import matches
 from megalith.ps.rows import RowMemory
 from unit.ps import reference
 
@@ -29,13 +30,13 @@ def all_codes(keys: I64, out: U64, back: I64) -> None:
 @kernel
 def insert_all(slots: U64, parts: I64, keys: I64) -> bool:
     """Put distinct keys into the index, row i for keys[i], time i + 7."""
+    taken = np.empty(2 * LINE, np.uint64)
     for i in range(keys.size):
         code = codes.code_of(keys[i])
         record = codes.partition_of(code) * RECORD
-        if index.is_tight(slots, parts, record, 1) and not index.stretch(slots, parts, record, 1):
+        if not index.make_room(slots, parts, record, 1, 1 << 60, taken):
             return False
-        slot = index.find(slots, codes.home_of(parts, record, code), code)
-        index.insert(slots, slot, code, index.entry_of(i, i + 7))
+        index.insert(slots, codes.home_of(parts, record, code), code, index.entry_of(i, i + 7))
         parts[record + USED] += 1
     return True
 
@@ -48,6 +49,11 @@ def find_all(slots: U64, parts: I64, keys: I64, rows: I64, times: I64) -> None:
         is_there = index.holds(slots, slot, code)
         rows[i] = index.row_of(slots[2 * slot + 1]) if is_there else -1
         times[i] = index.time_of(slots[2 * slot + 1]) if is_there else -1
+
+
+@kernel
+def match(slots: U64, at: int, word: np.uint64) -> int:
+    return matches(slots, at, word)
 
 
 @kernel
@@ -69,11 +75,21 @@ def code_array(keys: I64) -> U64:
     return out
 
 
-def slots_in_order(arrays: Index, partition: int) -> list[tuple[int, int]]:
-    """(slot, code) of the partition's entries, after checking that everything beyond its range is zero."""
-    first, capacity = (int(arrays.parts[partition * RECORD + field]) for field in (FIRST, CAPACITY))
-    words = arrays.slots[2 * first : 2 * (first + capacity + SPILL)].reshape(-1, 2)
-    return [(first + int(i), int(words[i, 0])) for i in np.flatnonzero(words[:, 1])]
+def checked_entries(arrays: Index, partition: int) -> dict[int, int]:
+    """Slot by code of a partition, after checking that each is where a search from its home meets it."""
+    slots, parts, record = arrays.slots, arrays.parts, partition * RECORD
+    begin, end = int(index.begin_of(parts, record)), int(index.end_of(parts, record))
+    is_used = slots[2 * begin + 1 : 2 * end : 2] != 0
+    lines = is_used.reshape(-1, LINE)
+    assert (lines == (np.arange(LINE) < lines.sum(axis=1)[:, None])).all(), "entries come first in a line"
+    assert not lines[-1].any(), "the last line is free"
+    used = begin + np.flatnonzero(is_used)
+    for slot in used:
+        home = int(codes.home_of(parts, record, slots[2 * slot]))
+        assert begin <= home <= slot
+        assert lines[(home - begin) // LINE : (slot - begin) // LINE].all(), "all lines before it were full"
+    assert parts[record + USED] == used.size
+    return {int(slots[2 * slot]): int(slot) for slot in used}
 
 
 @given(keys_strategy)
@@ -99,21 +115,29 @@ def test_the_index_finds_what_was_inserted_and_nothing_else(keys: I64) -> None:
     assert times.tolist() == [expected[int(key)] + 7 if int(key) in expected else -1 for key in asked]
 
 
-def test_growing_keeps_every_entry_in_falling_order_of_codes() -> None:
+def test_growing_keeps_every_entry_where_a_search_meets_it() -> None:
     memory = IndexMemory(200_000, 1)
     keys = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 100_000)
     assert insert_all(memory.arrays.slots, memory.arrays.parts, keys)
     assert memory.used == 100_000
-    entries = [slots_in_order(memory.arrays, partition) for partition in range(PARTITIONS)]
-    assert sorted(code for part in entries for _, code in part) == sorted(code_array(keys).tolist())
-    for part in entries:
-        assert [code for _, code in part] == sorted((code for _, code in part), reverse=True)
+    entries = [checked_entries(memory.arrays, partition) for partition in range(PARTITIONS)]
+    assert sorted(code for part in entries for code in part) == sorted(code_array(keys).tolist())
     rows, times = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     find_all(memory.arrays.slots, memory.arrays.parts, keys, rows, times)
     np.testing.assert_array_equal(rows, np.arange(keys.size))
 
 
-def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept() -> None:
+def test_a_large_partition_grows_to_the_end_of_a_huge_page_unless_slots_are_counted() -> None:
+    memory = IndexMemory(40_000_000, 1)
+    parts, record = memory.arrays.parts, 5 * RECORD
+    rounded = index.grown(parts, record, 3 * PAGE, True)
+    assert 1.3 * 3 * PAGE <= rounded < 1.3 * 3 * PAGE + PAGE
+    assert (parts[record + LAST] + LINE - rounded) % PAGE == 0
+    assert index.grown(parts, record, 3 * PAGE, False) == int(1.3 * 3 * PAGE) // LINE * LINE
+    assert index.grown(parts, record, 1000, True) == 1300
+
+
+def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_as_far_as_the_spill_goes() -> None:
     # Codes 1..2000 share the last home of partition 0, whatever its capacity; the spill takes some of them.
     keys = np.array([reference.key_of(code) for code in range(1, 2001)], np.int64)
     memory = IndexMemory(1_000_000, 1)
@@ -124,8 +148,54 @@ def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept() -> None:
     find_all(memory.arrays.slots, memory.arrays.parts, keys, rows, times)
     kept = memory.used
     assert SPILL - 4 < kept < SPILL + 8
-    assert memory.nbytes < empty + 2000 * 16, "a growth that does not help is taken back"
+    assert memory.nbytes < empty + 2000 * 16, "it does not grow for them"
     np.testing.assert_array_equal(rows, np.where(np.arange(2000) < kept, np.arange(2000), -1))
+
+
+def crowd(seed: int, count: int) -> I64:
+    """Keys of partition 0 in three dense heaps of codes, whose clusters are far longer than random keys ever make."""
+    rng, size = np.random.default_rng(seed), 1 << 59
+    heaps = [int(share * size) + rng.integers(0, 1 << 30, count // 3) for share in (0.4, 0.6, 0.9)]
+    return np.array(
+        [reference.key_of(int(code)) for code in rng.permutation(np.unique(np.concatenate(heaps)))], np.int64
+    )
+
+
+def test_long_clusters_survive_growth_and_removal() -> None:
+    memory, keys = IndexMemory(1_000_000, 1), crowd(1, 3000)
+    arrays, crowded = memory.arrays, code_array(keys)
+    assert insert_all(arrays.slots, arrays.parts, keys)
+    assert checked_entries(arrays, 0).keys() == set(crowded.tolist())
+    gone = np.random.default_rng(2).permutation(crowded)[:2500]
+    for code in gone:
+        slot = index.find(arrays.slots, codes.home_of(arrays.parts, 0, code), code)
+        index.remove(arrays.slots, arrays.parts, 0, slot)
+        arrays.parts[USED] -= 1
+    assert checked_entries(arrays, 0).keys() == set(crowded.tolist()) - set(gone.tolist())
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 40), max_size=60, unique=True), st.data())
+def test_removal_leaves_what_a_search_meets(tops: list[int], data: st.DataObject) -> None:
+    # Codes next to each other, so that lines run over, and code 0, which looks like a free slot.
+    keys = np.array([reference.key_of(top << 52) for top in tops], np.int64)
+    arrays = IndexMemory(10_000, 1).arrays
+    assert insert_all(arrays.slots, arrays.parts, keys)
+    gone = data.draw(st.sets(st.sampled_from(tops))) if tops else set()
+    for top in gone:
+        code = np.uint64(top << 52)
+        slot = index.find(arrays.slots, codes.home_of(arrays.parts, 0, code), code)
+        assert index.holds(arrays.slots, slot, code)
+        index.remove(arrays.slots, arrays.parts, 0, slot)
+        arrays.parts[USED] -= 1
+    assert checked_entries(arrays, 0).keys() == {top << 52 for top in tops if top not in gone}
+
+
+@given(st.lists(st.integers(0, 3), min_size=8, max_size=8), st.integers(0, 3))
+def test_matches_compares_the_words_of_a_line(words: list[int], word: int) -> None:
+    memory = IndexMemory(1000, 1).arrays.slots[:16]  # lines are aligned there
+    memory[8:] = words
+    assert match(memory, 8, np.uint64(word)) == sum(1 << i for i in range(8) if words[i] == word)
 
 
 def test_codes_zero_and_all_ones_are_ordinary() -> None:

@@ -226,7 +226,7 @@ def test_a_walk_goes_on_right_behind_the_row_it_stopped_at() -> None:
     for _ in keys:
         piece = table.dump(limit=1, offset=offset)
         seen, offset = [*seen, *piece.keys.tolist()], piece.offset
-    assert seen == keys[::-1].tolist()
+    assert seen == keys.tolist()
     assert table.dump(limit=1, offset=offset).keys.size == 0
 
 

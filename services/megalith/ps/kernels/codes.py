@@ -4,7 +4,7 @@ import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, FIRST, PARTITION_BITS, U64, Int
+from megalith.ps.kernels.layout import CAPACITY, LAST, PARTITION_BITS, U64, Int
 
 # Odd constants of two rounds of multiply and shift (Pelle Evensen's moremur), and their inverses modulo 2^64. Another
 # mixer than the one that routes ids to servers: a server sees only ids whose routing hash is in its range.
@@ -53,7 +53,11 @@ def partition_of(code: np.uint64) -> Int:
 
 @inlined
 def home_of(parts: I64, record: Int, code: np.uint64) -> Int:
-    """The slot where the search for a code begins, the first of a cache line; it falls as the code rises."""
-    share = (~code << _BITS) >> _32
+    """The slot where the search for a code begins, the first of a cache line; it falls as the code rises.
+
+    It falls further the larger the capacity is, and depends on nothing else that changes: a reader who meets a growing
+    partition looks in the wrong place, but never outside of it.
+    """
+    share = (code << _BITS) >> _32
     lines = np.uint64(parts[record + CAPACITY]) >> _LINE_SHIFT
-    return parts[record + FIRST] + np.int64((share * lines) >> _32 << _LINE_SHIFT)
+    return parts[record + LAST] - np.int64((share * lines) >> _32 << _LINE_SHIFT)

@@ -5,12 +5,10 @@ import numpy as np
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.codes import code_of, home_of, partition_of
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.index import find, holds, row_of
+from megalith.ps.kernels.index import find, holds, remove, row_of
 from megalith.ps.kernels.latch import enter, leave
 from megalith.ps.kernels.layout import RECORD, USED, Index, Int, Rows
 from megalith.ps.kernels.pool import give_rows
-
-_ZERO = np.uint64(0)
 
 
 @kernel
@@ -25,11 +23,7 @@ def erase(index: Index, rows: Rows, keys: I64) -> Int:
         slot = find(slots, home_of(parts, record, code), code)
         if holds(slots, slot, code):
             freed[0] = row_of(slots[2 * slot + 1])
-            # The rest of the cluster moves down by one, up to an entry whose home comes later.
-            while slots[2 * slot + 3] != _ZERO and home_of(parts, record, slots[2 * slot + 2]) <= slot:
-                slots[2 * slot], slots[2 * slot + 1] = slots[2 * slot + 2], slots[2 * slot + 3]
-                slot += 1
-            slots[2 * slot], slots[2 * slot + 1] = _ZERO, _ZERO
+            remove(slots, parts, record, slot)
             parts[record + USED] -= 1
             give_rows(rows, freed)
             erased += 1

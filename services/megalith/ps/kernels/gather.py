@@ -7,7 +7,7 @@ from megalith.ps.kernels.atomics import fence, load_acquire, sched_yield
 from megalith.ps.kernels.codes import code_of, home_of, partition_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64, Bools
-from megalith.ps.kernels.index import find, holds, row_of, time_of
+from megalith.ps.kernels.index import beyond, find, holds, row_of, time_of
 from megalith.ps.kernels.latch import enter, leave
 from megalith.ps.kernels.layout import BLOCK, PARTITIONS, RECORD, VERSION, Index, Int
 from megalith.ps.kernels.prefetch import prefetch
@@ -76,6 +76,8 @@ def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
             homes[i] = home_of(parts, partition_of(x) * RECORD, x)
         for i in range(count):
             prefetch(slots, 2 * homes[i])
+        for i in range(count):
+            prefetch(slots, 2 * beyond(slots, homes[i]))
         hits = 0
         for i in range(count):
             slot = find(slots, homes[i], codes[i])

@@ -29,15 +29,20 @@ PARTITIONS = 1 << PARTITION_BITS
 
 RECORD = 16  # int64 per partition
 VERSION = 0  # odd: a writer is inside; a reader whose version changed meanwhile reads again
-FIRST = 1  # the partition's first slot; constant
-CAPACITY = 2  # homes; SPILL more slots follow them
+LAST = 1  # the first slot of the partition's last home line, behind which SPILL slots follow; constant
+CAPACITY = 2  # slots of home lines, a multiple of LINE: they end with the line at LAST
 USED = 3  # slots taken
 ROOM = 4  # the largest CAPACITY that the reserved addresses allow; constant
 
-SPILL = 256  # slots past the last home (one page); a cluster that runs over them makes the partition grow early
-GROW_AT = 0.8  # share of CAPACITY
-GROWTH = 1.3  # a partition stretches in place by this: 0.7 full on average, 23 bytes an entry. With 1.5 it is 25, and
-# while a table fills, an entry moves 2.8 times instead of 4, at 6 ns each
+LINE = 4  # slots in a cache line
+SPILL = 256  # slots past the last home line (one page); the last line of them stays free, so every search ends
+PAGE = 1 << 17  # slots in a huge page
+GROW_AT = 0.7  # share of CAPACITY. At 0.8 a new key finds its place in the fourth line on average, at 0.7 in the second
+GROWTH = (
+    1.3  # a partition stretches in place by this, and to the end of a huge page if it has one: 0.6 full on average,
+)
+# 27 bytes an entry at 10 M. While a table fills, an entry moves 2.7 times, at 8 ns each
+LEAST_FULL = 0.5  # share of CAPACITY: a partition less full than this does not grow for keys that are made to collide
 
 # The pool of rows.
 POOL_LATCH = 0  # 1 while a thread takes or gives rows
@@ -45,9 +50,11 @@ POOL_NEXT = 1  # rows ever taken: the first one never used
 POOL_FREE = 2  # rows in the stack of freed ones
 POOL_LIMIT = 3  # rows that the budget and the reserved addresses allow
 POOL_SLOTS = 4  # slots of all partitions together that the budget allows
+UNLIMITED = 1 << 62
 POOL = 16  # int64 in the record
 
-BLOCK = 64  # ids whose cache misses overlap; 32 and 128 are within 3 % of it at 10 M rows
+BLOCK = 64  # ids of a lookup whose cache misses overlap; 32 and 128 are within 3 % of it at 10 M rows
+WRITE_BLOCK = 128  # ids written under a latch, about 10 us; with 64 inserts take 10 ns more each
 
 
 class Index(NamedTuple):

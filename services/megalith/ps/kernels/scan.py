@@ -1,7 +1,7 @@
 """Walking over all rows: dumping them in slices, finding and dropping the expired ones.
 
-The walk goes by rank: the partitions in turn, in each the slots in turn, which is the falling order of codes. Ranks do
-not depend on capacities, so a walk that stops and goes on meets every row that was there all the time exactly once,
+A dump goes in the order of codes: the partitions in turn, in each the homes from the last line down. Codes do not
+depend on capacities, so a dump that stops and goes on meets every row that was there all the time exactly once,
 whatever came, went or grew meanwhile.
 """
 
@@ -11,35 +11,16 @@ from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.codes import home_of, key_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.index import find, row_of, time_of
+from megalith.ps.kernels.index import begin_of, end_of, entries_in, insert, is_full, row_of, take_line, time_of
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import (
-    CAPACITY,
-    FIRST,
-    PARTITION_BITS,
-    PARTITIONS,
-    RECORD,
-    SPILL,
-    U64,
-    USED,
-    Index,
-    Int,
-    Rows,
-)
+from megalith.ps.kernels.layout import LINE, PARTITION_BITS, PARTITIONS, RECORD, U64, USED, Index, Int, Rows
 from megalith.ps.kernels.pool import give_rows
 
 CHUNK = 256  # rows of a dump per latch: at most 8 us for the threads that wait for it; rows given back at once
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _TOP = np.uint64(64 - PARTITION_BITS)
-_BELOW = np.uint64((1 << (64 - PARTITION_BITS)) - 1)
 _SLOT_SHIFT, _SLOT_MASK = np.uint64(48), np.uint64(0x7FFF)
-
-
-@inlined
-def rank_of(code: np.uint64) -> np.uint64:
-    """The place of a code in the walk; its own inverse."""
-    return code ^ _BELOW
 
 
 @inlined
@@ -48,48 +29,63 @@ def overdue(expire_s: I64, key: Int, time_s: Int, now_s: Int) -> Int:
     return now_s - time_s - expire_s[np.int64((np.uint64(key) >> _SLOT_SHIFT) & _SLOT_MASK)]
 
 
+@inlined
+def next_in(slots: U64, parts: I64, record: Int, home: Int, code: np.uint64) -> Int:
+    """The slot of the smallest code from `code` on that has this home; -1 if there is none."""
+    best, is_last = -1, False
+    line = home
+    while not is_last:
+        for slot in range(line, line + entries_in(slots, line)):
+            here = slots[2 * slot]
+            if here >= code and home_of(parts, record, here) == home and (best < 0 or here < slots[2 * best]):
+                best = slot
+        is_last = not is_full(slots, line)
+        line += LINE
+    return best
+
+
 @kernel
 def dump(
     index: Index,
     rows: Rows,
-    rank: np.uint64,
+    code: np.uint64,
     last: np.uint64,
     expire_s: I64,
     now_s: Int,
-    ranks: U64,
+    codes: U64,
     keys: I64,
     out: F32,
     times: I64,
 ) -> Int:
-    """Copy the rows of ranks rank..last that are not expired, as many as fit in `keys`; how many.
+    """Copy the rows of codes code..last that are not expired, as many as fit in `keys`; how many.
 
-    `expire_s` may be empty: then all rows count as alive. ranks[i] is the rank of keys[i].
+    `expire_s` may be empty: then all rows count as alive. codes[i] is the code of keys[i].
     """
     slots, parts, width, flat = index.slots, index.parts, rows.template.size, out.reshape(-1)
-    count, is_done = 0, bool(rank > last)
+    count, is_done = 0, bool(code > last)
     while count < keys.size and not is_done:
-        record, visited = np.int64(rank >> _TOP) * RECORD, 0
+        record, visited = np.int64(code >> _TOP) * RECORD, 0
         enter(parts, record)
-        end = parts[record + FIRST] + parts[record + CAPACITY] + SPILL
-        slot = find(slots, home_of(parts, record, rank_of(rank)), rank_of(rank))
-        while slot < end and visited < CHUNK and count < keys.size and not is_done:
-            code, entry = slots[2 * slot], slots[2 * slot + 1]
-            slot += 1
-            if entry == _ZERO:
+        home, begin = home_of(parts, record, code), begin_of(parts, record)
+        while home >= begin and visited < CHUNK and count < keys.size and not is_done:
+            slot = next_in(slots, parts, record, home, code)
+            if slot < 0:
+                home -= LINE
                 continue
             visited += 1
-            rank, key = rank_of(code), key_of(code)
+            code, entry = slots[2 * slot], slots[2 * slot + 1]
+            key = key_of(code)
             is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
-            if rank <= last and not is_due:
-                ranks[count], keys[count], times[count] = rank, key, time_of(entry)
+            if code <= last and not is_due:
+                codes[count], keys[count], times[count] = code, key, time_of(entry)
                 copy_floats(rows.values, row_of(entry) * width, flat, count * width, width)
                 count += 1
-            is_done = bool(rank >= last)
-            rank += _ONE
+            is_done = bool(code >= last)
+            code += _ONE
         leave(parts, record)
-        if slot >= end and not is_done:
+        if home < begin and not is_done:
             is_done = record // RECORD == np.int64(last >> _TOP)
-            rank = np.uint64(record // RECORD + 1) << _TOP
+            code = np.uint64(record // RECORD + 1) << _TOP
     return count
 
 
@@ -100,8 +96,7 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
     for partition in range(PARTITIONS):
         record = partition * RECORD
         enter(parts, record)
-        first = parts[record + FIRST]
-        for slot in range(first, first + parts[record + CAPACITY] + SPILL):
+        for slot in range(begin_of(parts, record), end_of(parts, record)):
             if slots[2 * slot + 1] != _ZERO:
                 late_s = overdue(expire_s, key_of(slots[2 * slot]), time_of(slots[2 * slot + 1]), now_s)
                 if late_s >= 0:
@@ -119,20 +114,20 @@ def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: I
     They are `most` at most, whatever came since `least_s` was found. One pass per partition under its latch closes the
     gaps as it goes. Nothing is allocated under the latch: running out of memory there would leave it taken for ever.
     """
-    slots, parts, dropped, freed = index.slots, index.parts, 0, np.empty(CHUNK, np.int64)
+    slots, parts, dropped = index.slots, index.parts, 0
+    freed, taken = np.empty(CHUNK, np.int64), np.empty(2 * LINE, np.uint64)
     for partition in range(PARTITIONS):
         record = partition * RECORD
         enter(parts, record)
         num_freed, before = 0, dropped
-        free = parts[record + FIRST]
-        for slot in range(free, free + parts[record + CAPACITY] + SPILL):
-            code, entry = slots[2 * slot], slots[2 * slot + 1]
-            if entry == _ZERO:
-                continue
-            slots[2 * slot], slots[2 * slot + 1] = _ZERO, _ZERO
-            late_s = overdue(expire_s, key_of(code), time_of(entry), now_s)
-            is_tie = late_s == least_s and ties > 0
-            if (late_s > least_s or is_tie) and dropped < most:
+        for line in range(begin_of(parts, record), end_of(parts, record), LINE):
+            for i in range(take_line(slots, line, taken)):
+                code, entry = taken[2 * i], taken[2 * i + 1]
+                late_s = overdue(expire_s, key_of(code), time_of(entry), now_s)
+                is_tie = late_s == least_s and ties > 0
+                if not ((late_s > least_s or is_tie) and dropped < most):
+                    insert(slots, home_of(parts, record, code), code, entry)
+                    continue
                 ties -= is_tie
                 freed[num_freed] = row_of(entry)
                 num_freed += 1
@@ -140,10 +135,6 @@ def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: I
                 if num_freed == CHUNK:
                     give_rows(rows, freed)
                     num_freed = 0
-                continue
-            free = max(free, home_of(parts, record, code))
-            slots[2 * free], slots[2 * free + 1] = code, entry
-            free += 1
         parts[record + USED] -= dropped - before
         give_rows(rows, freed[:num_freed])
         leave(parts, record)

@@ -11,9 +11,9 @@ from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.codes import home_of
 from megalith.ps.kernels.dtypes import I64
 from megalith.ps.kernels.grouping import group
-from megalith.ps.kernels.index import TOUCHED, find, holds
+from megalith.ps.kernels.index import TOUCHED, begin_of, end_of, find, holds
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import BLOCK, CAPACITY, FIRST, PARTITIONS, RECORD, SPILL, Index
+from megalith.ps.kernels.layout import BLOCK, PARTITIONS, RECORD, Index
 from megalith.ps.kernels.mixing import mix
 from megalith.ps.kernels.prefetch import prefetch
 
@@ -107,7 +107,6 @@ def lift_all(index: Index) -> None:
     for partition in range(PARTITIONS):
         record = partition * RECORD
         enter(index.parts, record)
-        first = index.parts[record + FIRST]
-        for slot in range(first, first + index.parts[record + CAPACITY] + SPILL):
+        for slot in range(begin_of(index.parts, record), end_of(index.parts, record)):
             index.slots[2 * slot + 1] &= ~TOUCHED
         leave(index.parts, record)

@@ -13,18 +13,30 @@ from megalith.ps.kernels.gather import prefetch_row
 from megalith.ps.kernels.grouping import group, part_length
 from megalith.ps.kernels.index import (
     TOUCHED,
+    beyond,
     entry_of,
     find,
     holds,
     insert,
-    is_tight,
-    may_grow,
+    line_of,
+    make_room,
     renewed,
     row_of,
-    stretch,
 )
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import BLOCK, PARTITIONS, POOL_SLOTS, RECORD, U64, USED, Index, Int, Rows
+from megalith.ps.kernels.layout import (
+    CAPACITY,
+    LINE,
+    PARTITIONS,
+    POOL_SLOTS,
+    RECORD,
+    U64,
+    USED,
+    WRITE_BLOCK,
+    Index,
+    Int,
+    Rows,
+)
 from megalith.ps.kernels.pool import give_rows, take_rows
 from megalith.ps.kernels.prefetch import prefetch
 from megalith.ps.kernels.segments import fill_segments
@@ -48,6 +60,31 @@ class Notes(NamedTuple):
     outcome: U8
     touched: U64
     tally: I64
+
+
+class Scratch(NamedTuple):
+    """Memory for the absent keys of a block: taken before a latch is, since running out under it would leave it taken.
+
+    spots     where the search for each ended: the first slot of a line that was not full
+    claimed   rows for them
+    fresh     where the rows that were made begin
+    taken     a line of the index
+    """
+
+    spots: I64
+    claimed: I64
+    fresh: I64
+    taken: U64
+
+
+@kernel
+def scratch_of_a_block() -> Scratch:
+    return Scratch(
+        np.empty(WRITE_BLOCK, np.int64),
+        np.empty(WRITE_BLOCK, np.int64),
+        np.empty(WRITE_BLOCK, np.int64),
+        np.empty(2 * LINE, np.uint64),
+    )
 
 
 @inlined
@@ -78,43 +115,75 @@ def write(
 
     Absent keys get a row first, if they may.
     `times` and `admitted` have one element for each position or a single one for all. A partition is latched for one
-    block of ids (3 us) at a time. Writers begin at the partition of their first key, so that they seldom meet.
+    block of ids (10 us) at a time. Writers begin at the partition of their first key, so that they seldom meet.
     """
     if keys.size == 0:
         return 0
     length = part_length(keys.size, inputs.shape[1])
     codes, positions = np.empty(length, np.uint64), np.empty(length, np.int64)
     ordered, bounds = np.empty((length, inputs.shape[1]), np.float32), np.empty(PARTITIONS + 1, np.int64)
-    starts, fresh, homes = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    first, num_absent = partition_of(code_of(keys[0])), 0
+    starts, homes, scratch = np.empty(WRITE_BLOCK, np.int64), np.empty(WRITE_BLOCK, np.int64), scratch_of_a_block()
+    first, num_absent, is_filling = partition_of(code_of(keys[0])), 0, False
     for part in range(0, keys.size, length):
         size = min(length, keys.size - part)
         group(keys, inputs, part, size, codes, positions, ordered, bounds)
         for turn in range(PARTITIONS):
             partition = (first + turn) % PARTITIONS
             record, end = partition * RECORD, bounds[partition + 1]
-            for begin in range(bounds[partition], end, BLOCK):
-                count = min(BLOCK, end - begin)
-                block, places = codes[begin : begin + count], positions[begin : begin + count]
+            for begin in range(bounds[partition], end, WRITE_BLOCK):
+                count = min(WRITE_BLOCK, end - begin)
+                after = begin + count
+                block, places = codes[begin:after], positions[begin:after]
                 enter(index.parts, record)
-                absent = locate(index, rows, record, block, places, times, starts, notes)
+                granted = 0
+                if is_filling:
+                    fetch_ahead(index, codes, after, size)
+                    granted = claim(index, rows, record, count, scratch)
+                created, absent = locate(
+                    index, rows, record, block, places, times, admitted, starts, granted, scratch, notes
+                )
+                if created:
+                    begin_rows(rows, fills, block, scratch.fresh[:count])
+                if created < granted:
+                    give_rows(rows, scratch.claimed[created:granted])
                 if absent:
-                    num_absent += absent
-                    create(index, rows, fills, record, block, places, times, admitted, starts, fresh, notes)
-                # The next block's misses run while this one's rows are at work.
-                ahead = min(BLOCK, size - begin - count)
-                for i in range(ahead):
-                    code = codes[begin + count + i]
-                    homes[i] = home_of(index.parts, partition_of(code) * RECORD, code)
-                for i in range(ahead):
-                    prefetch(index.slots, 2 * homes[i])
-                    if absent:  # an insert moves the rest of its cluster, which often reaches into the next lines
-                        prefetch(index.slots, 2 * homes[i] + 8)
-                        prefetch(index.slots, 2 * homes[i] + 16)
-                        prefetch(index.slots, 2 * homes[i] + 24)
-                perform(action, rows, starts[:count], block, ordered[begin : begin + count])
+                    create(index, rows, fills, record, block, places, times, admitted, starts, scratch, notes)
+                num_absent += created + absent
+                is_filling = 2 * (created + absent) > count
+                if not is_filling:
+                    # The next block's misses run while this one's rows are at work.
+                    ahead = min(WRITE_BLOCK, size - after)
+                    for i in range(ahead):
+                        code = codes[after + i]
+                        homes[i] = home_of(index.parts, partition_of(code) * RECORD, code)
+                    for i in range(ahead):
+                        prefetch(index.slots, 2 * homes[i])
+                perform(action, rows, starts[:count], block, ordered[begin:after])
                 leave(index.parts, record)
     return num_absent
+
+
+@inlined
+def fetch_ahead(index: Index, codes: U64, begin: Int, end: Int) -> None:
+    """Fetch the home lines of the block after the next, and what follows the full ones of the next, which are at hand.
+
+    New keys need more lines than others, since they search to the end of their cluster.
+    """
+    for i in range(begin, min(begin + WRITE_BLOCK, end)):
+        home = home_of(index.parts, partition_of(codes[i]) * RECORD, codes[i])
+        prefetch(index.slots, 2 * beyond(index.slots, home))
+    for i in range(begin + WRITE_BLOCK, min(begin + 2 * WRITE_BLOCK, end)):
+        prefetch(index.slots, 2 * home_of(index.parts, partition_of(codes[i]) * RECORD, codes[i]))
+
+
+@kernel
+def claim(index: Index, rows: Rows, record: Int, count: Int, scratch: Scratch) -> Int:
+    """Claim rows for a block that seems to have new keys only, and make room for them: `count` or none."""
+    granted = take_rows(rows, count, scratch.claimed)
+    if granted == count and make_room(index.slots, index.parts, record, count, rows.pool[POOL_SLOTS], scratch.taken):
+        return count
+    give_rows(rows, scratch.claimed[:granted])
+    return 0
 
 
 @inlined
@@ -125,12 +194,31 @@ def at(array: Any, i: Int) -> Any:
 
 @kernel
 def locate(
-    index: Index, rows: Rows, record: Int, codes: U64, places: I64, times: I64, starts: I64, notes: Notes
-) -> Int:
-    """Find and fetch the rows of a block and note the time of those that exist; the number of absent ones."""
-    slots, width, absent, mark = index.slots, rows.template.size, 0, mark_of(notes)
+    index: Index,
+    rows: Rows,
+    record: Int,
+    codes: U64,
+    places: I64,
+    times: I64,
+    admitted: Bools,
+    starts: I64,
+    granted: Int,
+    scratch: Scratch,
+    notes: Notes,
+) -> tuple[Int, Int]:
+    """Find and fetch the rows of a block, and note the time of those that exist.
+
+    Absent keys that are admitted get the first of the `granted` rows that were claimed; how many did, and how many are
+    still absent.
+    """
+    slots, width, mark, created, absent = index.slots, rows.template.size, mark_of(notes), 0, 0
     for i in range(codes.size):
-        slot = find(slots, home_of(index.parts, record, codes[i]), codes[i])
+        scratch.spots[i] = home_of(index.parts, record, codes[i])
+        line = beyond(slots, scratch.spots[i])
+        prefetch(slots, 2 * (beyond(slots, line) if granted else line))
+    for i in range(codes.size):
+        scratch.fresh[i] = -1
+        slot = find(slots, scratch.spots[i], codes[i])
         if holds(slots, slot, codes[i]):
             entry = slots[2 * slot + 1]
             starts[i] = row_of(entry) * width
@@ -138,13 +226,22 @@ def locate(
             if mark & ~entry:
                 note_touch(notes, codes[i])
             notes.outcome[places[i]] = EXISTING
+        elif created < granted and at(admitted, places[i]):
+            insert(slots, line_of(slot), codes[i], entry_of(scratch.claimed[created], at(times, places[i])) | mark)
+            if mark:
+                note_touch(notes, codes[i])
+            starts[i] = scratch.fresh[i] = scratch.claimed[created] * width
+            notes.outcome[places[i]] = CREATED
+            created += 1
         else:
             starts[i] = -1
+            scratch.spots[i] = line_of(slot)
             absent += 1
     # In a loop of its own: a fetch waits for its page's address, and a short loop has more of them waiting at once.
     for i in range(codes.size):
         prefetch_row(rows.values, max(0, starts[i]), width)
-    return absent
+    index.parts[record + USED] += created
+    return created, absent
 
 
 @kernel
@@ -158,49 +255,46 @@ def create(
     times: I64,
     admitted: Bools,
     starts: I64,
-    fresh: I64,
+    scratch: Scratch,
     notes: Notes,
 ) -> None:
     """Make the rows of a block whose starts are -1, as far as they are admitted and there is room."""
-    wanted, outcome, mark = 0, notes.outcome, mark_of(notes)
+    slots, parts, spots, claimed = index.slots, index.parts, scratch.spots, scratch.claimed
+    wanted, outcome, mark, width = 0, notes.outcome, mark_of(notes), rows.template.size
     for i in range(codes.size):
-        fresh[i] = starts[i]
         if starts[i] < 0:
             outcome[places[i]] = REFUSED if at(admitted, places[i]) else BARRED
             wanted += at(admitted, places[i])
-    claimed = np.empty(wanted, np.int64)
-    granted, used = take_rows(rows, wanted, claimed), 0
+    granted, used, capacity = take_rows(rows, wanted, claimed), 0, parts[record + CAPACITY]
     # Rows first: a full table must not grow its index for keys that it then refuses.
-    is_room = granted > 0
-    if is_room and is_tight(index.slots, index.parts, record, granted):
-        is_room = may_grow(index.parts, record, rows.pool[POOL_SLOTS])
-        is_room = is_room and stretch(index.slots, index.parts, record, granted)
+    is_room = granted > 0 and make_room(slots, parts, record, granted, rows.pool[POOL_SLOTS], scratch.taken)
+    has_grown = capacity != parts[record + CAPACITY]
     for i in range(codes.size):
+        scratch.fresh[i] = -1
         if starts[i] >= 0 or not at(admitted, places[i]):
             continue
-        slot = find(index.slots, home_of(index.parts, record, codes[i]), codes[i])
-        if holds(index.slots, slot, codes[i]):  # the same key a few positions before
-            starts[i] = row_of(index.slots[2 * slot + 1]) * rows.template.size
+        # Only keys of this block came since the search, and all of them from its end on.
+        slot = find(slots, home_of(parts, record, codes[i]) if has_grown else spots[i], codes[i])
+        if holds(slots, slot, codes[i]):  # the same key a few positions before
+            starts[i] = row_of(slots[2 * slot + 1]) * width
             outcome[places[i]] = EXISTING
         elif is_room and used < granted:
-            insert(index.slots, slot, codes[i], entry_of(claimed[used], at(times, places[i])) | mark)
+            insert(slots, line_of(slot), codes[i], entry_of(claimed[used], at(times, places[i])) | mark)
             if mark:
                 note_touch(notes, codes[i])
-            starts[i] = claimed[used] * rows.template.size
+            starts[i] = scratch.fresh[i] = claimed[used] * width
             outcome[places[i]] = CREATED
             used += 1
-    index.parts[record + USED] += used
-    begin(rows, fills, codes, starts, fresh[: codes.size], places, outcome)
+    parts[record + USED] += used
+    begin_rows(rows, fills, codes, scratch.fresh[: codes.size])
     give_rows(rows, claimed[used:granted])
 
 
 @kernel
-def begin(rows: Rows, fills: Any, codes: U64, starts: I64, fresh: I64, places: I64, outcome: U8) -> None:
-    """Give the rows made in this block their first values; `fresh` is scratch."""
+def begin_rows(rows: Rows, fills: Any, codes: U64, fresh: I64) -> None:
+    """Give new rows their first values; -1 skips."""
     for i in range(fresh.size):
-        fresh[i] = -1
-        if outcome[places[i]] == CREATED:
-            fresh[i] = starts[i]
-            copy_floats(rows.template, 0, rows.values, starts[i], rows.template.size)
+        if fresh[i] >= 0:
+            copy_floats(rows.template, 0, rows.values, fresh[i], rows.template.size)
     if len(fills) > 0:
         fill_segments(fills, rows.values, fresh, keys_of(codes))
