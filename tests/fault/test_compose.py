@@ -256,7 +256,8 @@ def test_a_killed_ps_comes_back_with_up_from_the_checkpoint_under_a_new_epoch(pr
     after = project.job.status()
     assert after.epoch == before.epoch + 1
     assert after.global_step > before.global_step
-    assert sum(member.rows for member in after.members) >= rows_saved
+    # Rows come with a member's next report.
+    wait_until(lambda: sum(member.rows for member in project.job.status().members) >= rows_saved, 30)
     project.up_and_healthy(within_s=60)
 
 
