@@ -14,7 +14,6 @@ from megalith.wire.errors import MegalithError
 
 logger = logging.getLogger(__name__)
 
-_WAKE_S = 0.2
 DRAIN_S = 3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
 
 
@@ -28,19 +27,15 @@ class ExitRequest:
         self.reason = ""
 
     def request(self, status: int, reason: str) -> None:
-        """End with `status`; safe from any thread and from signal handlers' threads, any number of times."""
+        """End with `status`; safe from any thread, any number of times."""
         with self._lock:
             if not self._event.is_set():
                 self.status, self.reason = status, reason
                 self._event.set()
 
     def wait(self) -> None:
-        """Block until the end is requested. Signals are handled meanwhile.
-
-        Handlers run on the main thread only, and a signal that another thread received does not wake it up.
-        """
-        while not self._event.wait(_WAKE_S):
-            pass
+        """Block until the end is requested."""
+        self._event.wait()
 
 
 class Service(Protocol):
@@ -59,11 +54,9 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     Returns only when the service did not start.
     """
     configure_logging(name, log_level)
-    # Written by the C handler itself, so that a process stuck inside a kernel or a lock answers too.
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    faulthandler.enable()
     exit_request = ExitRequest()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _frame: _on_signal(exit_request, received))
+    _serve_signals(exit_request)
     if exit_with_stdin:
         threading.Thread(target=_watch_stdin, args=(exit_request,), name="stdin-watch", daemon=True).start()
     try:
@@ -81,10 +74,28 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     os._exit(exit_request.status)
 
 
-def _on_signal(exit_request: ExitRequest, received: int) -> None:
-    # A handler runs between two bytecodes of the main thread, which may hold the request's lock: hand over.
-    reason = signal.Signals(received).name
-    threading.Thread(target=exit_request.request, args=(0, reason), daemon=True).start()
+def _serve_signals(exit_request: ExitRequest) -> None:
+    """SIGTERM and SIGINT end the process, SIGUSR1 writes the stacks of all threads.
+
+    The interpreter's C handler writes each signal's number into a pipe, whichever thread received it, and a thread of
+    its own reads them: it answers while the main thread is stuck in a lock, and unlike a handler it may wait for one.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda _number, _frame: None)
+    threading.Thread(target=_read_signals, args=(reader, exit_request), name="signals", daemon=True).start()
+
+
+def _read_signals(reader: int, exit_request: ExitRequest) -> None:
+    while True:
+        for number in os.read(reader, 1):
+            if number == signal.SIGUSR1:
+                # Holding the GIL: `faulthandler.register` walks frames that other threads are leaving, and crashes.
+                faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            else:
+                exit_request.request(0, signal.Signals(number).name)
 
 
 def _watch_stdin(exit_request: ExitRequest) -> None:
