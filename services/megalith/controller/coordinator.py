@@ -5,31 +5,22 @@ FORMING --all ps ready--> INITIALIZING --chief created tables--> RUNNING --all w
    '--- ps dead or replaced --'  '---- new ps ready: epoch + 1 -----'
 """
 
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from megalith.controller.barrier import BarrierState
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
 from megalith.controller.journal import Journal
-from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
+from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.controller.run import Run
+from megalith.controller.sessions import Sessions
 from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long the coordinator waits for members, in seconds."""
-
-    silence_s: float  # an open session that says nothing
-    suspect_s: float  # a lost session, before its member counts as dead
-    lost_worker_s: float  # a dead worker, before its share counts as done
 
 
 class Coordinator:
@@ -59,16 +50,15 @@ class Coordinator:
         self._clock, self._patience = clock, patience
         self._wake_journal, self._flush_journal = wake_journal, flush_journal
         self._changed = threading.Condition()
-        self._roster = Roster(num_ps, num_workers, taken_silence_s=min(3.0, patience.silence_s))
+        self._roster = Roster(num_ps, num_workers, patience, clock)
         self._run = Run(job, self._roster, checkpoint_step)
-        self._sessions: dict[int, tuple[Place, Send]] = {}
-        self._session_ids = itertools.count(1)
+        self._sessions = Sessions()
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
         self._outcome: tuple[bool, str] | None = None
         self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
         self._watched_at: float | None = None
         if journal is not None:
-            self._run.recover(journal, clock())
+            self._run.recover(journal)
 
     # --- sessions ---
 
@@ -77,14 +67,13 @@ class Coordinator:
         with self._changed:
             self.check_job(registration)
             is_first_worker = not any(place.is_connected for place in self._roster.workers)
-            place = self._roster.take(registration, self._clock())
-            self._drop_sessions_of(place)
+            place = self._roster.take(registration)
+            self._sessions.hand_over(place)
             self._run.hear(registration, is_first_worker)
             if registration.role is Role.WORKER:
                 place.progress = replace(place.progress, is_blocked=False, barrier_id=0, is_finished=False)
-            session = next(self._session_ids)
             self._settle()
-            self._sessions[session] = (place, send)
+            session = self._sessions.open(place, send)
             send(self._state())
             logger.info("joined role=%s index=%d address=%s", place.role, place.index, place.address)
             self._wake_journal()
@@ -93,7 +82,7 @@ class Coordinator:
     def leave(self, session: int) -> None:
         """The stream of that session is over. Leaving twice, or after a replacement, changes nothing."""
         with self._changed:
-            place, _ = self._sessions.pop(session, (None, None))
+            place = self._sessions.close(session)
             if place is None:
                 return
             place.is_connected = False
@@ -109,10 +98,8 @@ class Coordinator:
     def watch(self) -> None:
         """Look at the time: let go of members that are silent, and draw the consequences of suspects that died."""
         with self._changed:
-            now = self._clock()
-            self._forgive_own_pause(now)
-            silence_s = self._patience.silence_s
-            silent = {s: send for s, (place, send) in self._sessions.items() if place.is_silent(now, silence_s)}
+            self._forgive_own_pause(self._clock())
+            silent = self._sessions.by_place(*self._roster.silent())
         for session, send in silent.items():
             self.leave(session)
             send(SessionEnd())  # should it wake up, it learns that its place is gone
@@ -125,8 +112,7 @@ class Coordinator:
         self._watched_at = now
         if pause_s > min(self._patience.silence_s, self._patience.suspect_s) / 2:
             logger.warning("this controller did not run for %.1f s; members are given that time", pause_s)
-            for place in (*self._roster.ps, *self._roster.workers):
-                place.last_seen += pause_s
+            self._roster.forgive(pause_s)
 
     def report_worker(self, session: int, progress: WorkerProgress) -> None:
         with self._changed:
@@ -159,7 +145,7 @@ class Coordinator:
     @property
     def has_members(self) -> bool:
         with self._changed:
-            return bool(self._sessions)
+            return len(self._sessions) > 0
 
     def check_job(self, registration: Registration) -> None:
         """NotInCluster for a member of another job."""
@@ -170,16 +156,10 @@ class Coordinator:
             )
 
     def _heard(self, session: int) -> Place | None:
-        place, _ = self._sessions.get(session, (None, None))
+        place = self._sessions.place_of(session)
         if place is not None:
-            place.last_seen = self._clock()
+            self._roster.hear(place)
         return place
-
-    def _drop_sessions_of(self, place: Place) -> None:
-        for session in [s for s, (held, _) in self._sessions.items() if held is place]:
-            _, send = self._sessions.pop(session)
-            send(ShutdownOrder(f"{place.role} {place.index} was taken over by {place.address}"))
-            send(SessionEnd())
 
     def _look_at_health(self) -> None:
         """Hold training when a ps complains; each complaint is made once."""
@@ -226,6 +206,9 @@ class Coordinator:
                 logger.warning("workers not blocked after %.0f s: %s; going on", timeout_s, self._moving_workers())
         return lambda: self._let_go(placed)
 
+    def _moving_workers(self) -> list[int]:
+        return self._roster.moving_workers(self._run.barrier.state)
+
     def _let_go(self, placed: BarrierState | None) -> None:
         if placed is not None and self.state().barrier.id == placed.id:
             self.remove_barrier()
@@ -233,26 +216,8 @@ class Coordinator:
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices; see GetBlockStatusResponse."""
         with self._changed:
-            blocked = [place.index for place in self._roster.workers if self._is_blocked(place)]
+            blocked = self._roster.blocked_workers(self._run.barrier.state)
             return blocked, [place.index for place in self._roster.workers if place.index not in blocked]
-
-    def _is_blocked(self, place: Place) -> bool:
-        # Slot 0 of the reference is the barrier itself; with a chief connected the chief's own word is better.
-        barrier, said = self._run.barrier.state, place.progress
-        if place.index == 0 and not place.is_connected:
-            return barrier.is_placed
-        return place.is_connected and barrier.is_placed and said.is_blocked and said.barrier_id == barrier.id
-
-    def _moving_workers(self) -> list[int]:
-        """Workers that may take a step: not those that are done, dead or never came."""
-        possible = (Standing.ALIVE, Standing.SUSPECT)
-        return [
-            place.index
-            for place in self._roster.workers
-            if self._standing(place) in possible
-            and not place.progress.is_finished
-            and not (place.is_connected and self._is_blocked(place))
-        ]
 
     @property
     def global_step(self) -> int:
@@ -262,8 +227,7 @@ class Coordinator:
     def current_routing(self) -> Routing:
         with self._changed:
             if self._run.routing is None or self._run.is_awaited:
-                missing = [place.index for place in self._roster.ps if not self._is_ready(place)]
-                raise NotReady(f"the cluster is forming: waiting for ps {missing}")
+                raise NotReady(f"the cluster is forming: waiting for ps {self._roster.missing_ps()}")
             return self._run.routing
 
     def state(self) -> ClusterState:
@@ -273,10 +237,9 @@ class Coordinator:
     def places(self) -> list[tuple[Place, Standing, float]]:
         """Copies of all places, with what is made of each and the seconds since it was last heard."""
         with self._changed:
-            now = self._clock()
             return [
-                (replace(place), self._standing(place), now - place.last_seen if place.address else 0.0)
-                for place in (*self._roster.ps, *self._roster.workers)
+                (replace(place), self._roster.standing(place), self._roster.unheard_s(place))
+                for place in self._roster.places
             ]
 
     # --- saves and the end ---
@@ -284,35 +247,28 @@ class Coordinator:
     def order_save(self, order: SaveOrder) -> list[int]:
         """Tell every ps to write its shard; returns their sessions. NotReady unless all of them are ready."""
         with self._changed:
-            missing = [p.index for p in self._roster.ps if not (p.is_connected and self._is_ready(p))]
+            missing = {*self._roster.missing_ps(), *(p.index for p in self._roster.ps if not p.is_connected)}
             if missing or self._run.routing is None:
-                raise NotReady(f"cannot save: waiting for ps {missing}")
+                raise NotReady(f"cannot save: waiting for ps {sorted(missing)}")
             if self._phase() is Phase.INITIALIZING:
                 raise NotReady("cannot save: the chief has not created all tables yet")
-            by_place = {id(place): (session, send) for session, (place, send) in self._sessions.items()}
-            targets = [by_place[id(place)] for place in self._roster.ps]
-            for _, send in targets:
-                send(order)
-            return [session for session, _ in targets]
+            return self._sessions.tell(order, Role.PS)
 
     def order_measurement(self, order: MeasureOrder) -> list[int]:
         """Tell every worker that is here to measure; returns their sessions."""
         with self._changed:
-            told = {s: send for s, (place, send) in self._sessions.items() if place.role is Role.WORKER}
-            for send in told.values():
-                send(order)
-            return list(told)
+            return self._sessions.tell(order, Role.WORKER)
 
     def index_of(self, session: int) -> int | None:
         with self._changed:
-            place, _ = self._sessions.get(session, (None, None))
+            place = self._sessions.place_of(session)
             return place.index if place else None
 
     def wait_until_workers_finish(self, stop: Callable[[], bool]) -> bool:
         """Block until all workers are done (True), or the job was ended or `stop()` holds (False)."""
         with self._changed:
-            self._changed.wait_for(lambda: stop() or self._outcome is not None or self._are_workers_done())
-            return self._are_workers_done() and self._outcome is None and not stop()
+            self._changed.wait_for(lambda: stop() or self._outcome is not None or self._roster.are_workers_done())
+            return self._roster.are_workers_done() and self._outcome is None and not stop()
 
     def wake(self) -> None:
         """Let waiting threads look at their stop condition again."""
@@ -341,15 +297,13 @@ class Coordinator:
     def dismiss(self, reason: str, timeout_s: float) -> None:
         """Tell every member to exit and wait until all have left, or the time is over."""
         with self._changed:
-            for _, send in self._sessions.values():
-                send(ShutdownOrder(reason))
-            self._changed.wait_for(lambda: not self._sessions, timeout_s)
+            self._sessions.tell(ShutdownOrder(reason))
+            self._changed.wait_for(lambda: len(self._sessions) == 0, timeout_s)
 
     def end_sessions(self) -> None:
         """End every stream; members will look for another controller."""
         with self._changed:
-            for _, send in self._sessions.values():
-                send(SessionEnd())
+            self._sessions.tell(SessionEnd())
 
     def journal(self) -> Journal:
         """What the next controller must know if this one dies now."""
@@ -360,55 +314,32 @@ class Coordinator:
 
     def _settle(self) -> None:
         """Draw the consequences of a change and tell everyone who must know. Called under the lock."""
-        self._run.decide(self._standing)
-        if not self._run.is_awaited and all(self._is_ready(place) for place in self._roster.ps):
-            self._run.route(self._roster.ps)
+        self._run.decide()
+        if not self._run.is_awaited and not self._roster.missing_ps():
+            self._run.route()
         state = self._state()
         told = (state.phase, state.routing and state.routing.epoch, state.barrier, state.finished_workers)
         if told != self._told:
             self._told = told
-            for _, send in self._sessions.values():
-                send(state)
+            self._sessions.tell(state)
             self._wake_journal()
         self._changed.notify_all()
-
-    def _standing(self, place: Place) -> Standing:
-        return place.standing(self._clock(), self._patience.suspect_s)
-
-    def _is_ready(self, place: Place) -> bool:
-        """Restored, and not known to be gone: the data path may work for a suspect whose session alone was lost."""
-        return place.load.is_ready and self._standing(place) in (Standing.ALIVE, Standing.SUSPECT)
 
     def _phase(self) -> Phase:
         if self._outcome is not None:
             return Phase.FINISHED
-        if (
-            self._run.is_awaited
-            or self._run.routing is None
-            or not all(self._is_ready(place) for place in self._roster.ps)
-        ):
+        if self._run.is_awaited or self._run.routing is None or self._roster.missing_ps():
             return Phase.FORMING
         if self._roster.workers and self._run.initialized_epoch < self._run.epoch:
             return Phase.INITIALIZING
         return Phase.RUNNING
-
-    def _is_finished(self, place: Place) -> bool:
-        if place.progress.is_finished:
-            return True
-        was_lost = not place.is_connected and place.address != ""
-        return was_lost and self._clock() - place.last_seen > self._patience.lost_worker_s
-
-    def _are_workers_done(self) -> bool:
-        """The chief waits for the others before it is finished, but not for ever: its word ends the job."""
-        workers = self._roster.workers
-        return bool(workers) and (workers[0].progress.is_finished or all(map(self._is_finished, workers)))
 
     def _state(self) -> ClusterState:
         return ClusterState(
             phase=self._phase(),
             routing=self._run.routing,
             barrier=self._run.barrier.state,
-            finished_workers=tuple(p.index for p in self._roster.workers if self._is_finished(p)),
+            finished_workers=self._roster.finished_workers(),
             positions=tuple(place.progress.position for place in self._roster.workers),
             global_step=self._run.global_step,
             first_step=self._run.first_step,

@@ -1,8 +1,11 @@
-"""Who is in the cluster: the members the job expects, who holds each place, and what they last said."""
+"""Who is in the cluster: the members the job expects, who holds each place, what they last said and what that means."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from megalith.controller.barrier import BarrierState
 from megalith.wire.errors import IndexTaken, NotInCluster
 
 
@@ -101,24 +104,38 @@ class Place:
         return Standing.SUSPECT if now - self.last_seen <= suspect_s else Standing.DEAD
 
 
-class Roster:
-    """The places of one job. Not thread-safe: the cluster's lock guards it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long members are waited for, in seconds."""
 
-    def __init__(self, num_ps: int, num_workers: int, taken_silence_s: float) -> None:
+    silence_s: float  # an open session that says nothing
+    suspect_s: float  # a lost session, before its member counts as dead
+    lost_worker_s: float  # a dead worker, before its share counts as done
+
+
+class Roster:
+    """The places of one job, and what is made of their holders. Not thread-safe: the coordinator's lock guards it."""
+
+    def __init__(
+        self, num_ps: int, num_workers: int, patience: Patience, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.ps = [Place(Role.PS, index) for index in range(num_ps)]
         self.workers = [Place(Role.WORKER, index) for index in range(num_workers)]
-        self._taken_silence_s = taken_silence_s
+        self._patience, self._clock = patience, clock
 
-    def places(self, role: Role) -> list[Place]:
-        return self.ps if role is Role.PS else self.workers
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All of them, parameter servers first."""
+        return (*self.ps, *self.workers)
 
-    def take(self, registration: Registration, now: float) -> Place:
+    def take(self, registration: Registration) -> Place:
         """Give the place to this process, which may be back after a lost stream or new.
 
         A holder that is connected and has been heard lately keeps it: IndexTaken. NotInCluster if there is no such
         place.
         """
-        role, index, places = registration.role, registration.index, self.places(registration.role)
+        role, index, now = registration.role, registration.index, self._clock()
+        places = self.ps if role is Role.PS else self.workers
         if registration.num_ps not in (0, len(self.ps)):
             raise NotInCluster(
                 f"{role} {index} expects {registration.num_ps} ps, this cluster has {len(self.ps)}; "
@@ -132,7 +149,7 @@ class Roster:
             )
         place = places[index]
         is_same = place.incarnation == registration.incarnation
-        if place.is_connected and not is_same and not place.is_silent(now, self._taken_silence_s):
+        if place.is_connected and not is_same and not place.is_silent(now, min(3.0, self._patience.silence_s)):
             raise IndexTaken(
                 f"{role} {index} is held by a live process at {place.address}; stop that one or use another index"
             )
@@ -142,3 +159,69 @@ class Roster:
         place.incarnation, place.is_connected, place.last_seen = registration.incarnation, True, now
         place.heartbeat_s = registration.heartbeat_s
         return place
+
+    def hear(self, place: Place) -> None:
+        """Its holder has just said something."""
+        place.last_seen = self._clock()
+
+    def unheard_s(self, place: Place) -> float:
+        """Seconds since its holder was last heard; 0 if nobody has held it yet."""
+        return self._clock() - place.last_seen if place.address else 0.0
+
+    def forgive(self, pause_s: float) -> None:
+        """Take that much off everybody's silence."""
+        for place in self.places:
+            place.last_seen += pause_s
+
+    def silent(self) -> list[Place]:
+        """Places whose holder has not been heard for too long, connected or not."""
+        now = self._clock()
+        return [place for place in self.places if place.is_silent(now, self._patience.silence_s)]
+
+    def standing(self, place: Place) -> Standing:
+        return place.standing(self._clock(), self._patience.suspect_s)
+
+    def is_reachable(self, place: Place) -> bool:
+        """Alive, or a suspect: one whose session alone was lost may still serve and train."""
+        return self.standing(place) in (Standing.ALIVE, Standing.SUSPECT)
+
+    def missing_ps(self) -> list[int]:
+        """Indices of parameter servers that are not restored, or known to be gone."""
+        return [place.index for place in self.ps if not (place.load.is_ready and self.is_reachable(place))]
+
+    def blocked_workers(self, barrier: BarrierState) -> list[int]:
+        """Indices of workers that stand at this barrier; see GetBlockStatusResponse."""
+        return [place.index for place in self.workers if _is_blocked(place, barrier)]
+
+    def moving_workers(self, barrier: BarrierState) -> list[int]:
+        """Indices of workers that may take a step: not those that are blocked, done, dead or never came."""
+        return [
+            place.index
+            for place in self.workers
+            if self.is_reachable(place)
+            and not place.progress.is_finished
+            and not (place.is_connected and _is_blocked(place, barrier))
+        ]
+
+    def finished_workers(self) -> tuple[int, ...]:
+        """Indices of workers that said so, or that have been lost for so long that their share counts as done."""
+        return tuple(
+            place.index
+            for place in self.workers
+            if place.progress.is_finished
+            or (not place.is_connected and self.unheard_s(place) > self._patience.lost_worker_s)
+        )
+
+    def are_workers_done(self) -> bool:
+        """The chief waits for the others before it is finished, but not for ever: its word ends the job."""
+        if not self.workers:
+            return False
+        return self.workers[0].progress.is_finished or len(self.finished_workers()) == len(self.workers)
+
+
+def _is_blocked(place: Place, barrier: BarrierState) -> bool:
+    # Slot 0 of the reference is the barrier itself; with a chief connected the chief's own word is better.
+    if place.index == 0 and not place.is_connected:
+        return barrier.is_placed
+    said = place.progress
+    return place.is_connected and barrier.is_placed and said.is_blocked and said.barrier_id == barrier.id

@@ -1,12 +1,11 @@
 """What belongs to one run of a job and outlives its controller: map, barrier, steps; and whether a run goes on."""
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from megalith.controller.barrier import Barrier
 from megalith.controller.journal import Journal, JournaledMember
-from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
+from megalith.controller.roster import PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.wire import routing
 from megalith.wire.routing import Routing
 
@@ -56,14 +55,14 @@ class Run:
         self.global_step = max(self.global_step, global_step)
         self.initialized_epoch = max(self.initialized_epoch, initialized_epoch)
 
-    def route(self, ps: Sequence[Place]) -> None:
-        """Make a new map, one epoch higher, unless these very processes have the present one."""
+    def route(self) -> None:
+        """Make a new map, one epoch higher, unless these very parameter servers have the present one."""
         # A ps that is back at its old address is another process without the old one's rows: that is a new map too.
-        incarnations = tuple(place.incarnation for place in ps)
+        incarnations = tuple(place.incarnation for place in self._roster.ps)
         if self._routed_incarnations == incarnations:
             return
         self._routed_incarnations = incarnations
-        addresses = tuple(place.address for place in ps)
+        addresses = tuple(place.address for place in self._roster.ps)
         epoch = max(self.epoch, self._epoch_floor) + 1
         self.routing = Routing(epoch, addresses, routing.even_owners(len(addresses)))
         logger.info("routing epoch=%d ps=%s", epoch, ",".join(addresses))
@@ -87,17 +86,17 @@ class Run:
             ),
         )
 
-    def recover(self, journal: Journal, now: float) -> None:
+    def recover(self, journal: Journal) -> None:
         """Take up what an earlier controller knew. Its members are suspects from now on."""
         self._epoch_floor = journal.epoch
-        places, members = (*self._roster.ps, *self._roster.workers), (*journal.ps, *journal.workers)
         if (len(journal.ps), len(journal.workers)) != (len(self._roster.ps), len(self._roster.workers)):
             logger.warning(
                 "the last controller ran %d ps and %d workers; this is a new run", len(journal.ps), len(journal.workers)
             )
             return
-        for place, member in zip(places, members, strict=True):
-            place.address, place.incarnation, place.last_seen = member.address, member.incarnation, now
+        for place, member in zip(self._roster.places, (*journal.ps, *journal.workers), strict=True):
+            place.address, place.incarnation = member.address, member.incarnation
+            self._roster.hear(place)
             place.load = PsLoad(is_ready=member.incarnation in journal.routed)
             place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
         self._awaited = journal.incarnations
@@ -110,11 +109,11 @@ class Run:
             self.routing = Routing(journal.epoch, addresses, routing.even_owners(len(addresses)))
             self._routed_incarnations = journal.routed
 
-    def decide(self, standing: Callable[[Place], Standing]) -> None:
+    def decide(self) -> None:
         """Whether the run of the journal goes on: it does once one of its members is back."""
         if not self._awaited:
             return
-        known = [p for p in (*self._roster.ps, *self._roster.workers) if p.incarnation in self._awaited]
+        known = [p for p in self._roster.places if p.incarnation in self._awaited]
         if any(place.is_connected for place in known):
             self._awaited = frozenset()
             barrier = self.barrier.state
@@ -124,7 +123,7 @@ class Run:
                 self.global_step,
                 f"{barrier.id} placed by {barrier.reason}" if barrier.is_placed else "none",
             )
-        elif not any(standing(place) is Standing.SUSPECT for place in known):
+        elif not any(self._roster.standing(place) is Standing.SUSPECT for place in known):
             logger.info("no process of the last run is left; this is a new run")
             self._begin_anew()
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from megalith.controller import journal
 from megalith.controller.action_file import ActionFile
 from megalith.controller.config import ControllerConfig
-from megalith.controller.coordinator import Coordinator, Patience
+from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import Phase
 from megalith.controller.formation import Formation, Shape
 from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.ps_list import PsListFile
-from megalith.controller.roster import Role
+from megalith.controller.roster import Patience, Role
 from megalith.controller.saves import SavedCheckpoint, Saver, SaveRecord
 from megalith.controller.schedule import SaveSchedule
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer

@@ -4,9 +4,9 @@ import time
 import pytest
 import time_machine
 
-from megalith.controller.coordinator import Coordinator, Patience
+from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
-from megalith.controller.roster import PsLoad, Registration, Role, Standing, WorkerProgress
+from megalith.controller.roster import Patience, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.schedule import SaveSchedule
 from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from support.waiting import wait_until

@@ -3,10 +3,10 @@
 import pytest
 
 from megalith.controller import journal
-from megalith.controller.coordinator import Coordinator, Patience
+from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.journal import JournalKeeper
-from megalith.controller.roster import PsLoad, Registration, Role, WorkerProgress
+from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
 from megalith.wire.errors import NotReady
 
 SUSPECT_S = 5.0

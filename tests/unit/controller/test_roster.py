@@ -1,6 +1,6 @@
 import pytest
 
-from megalith.controller.roster import PsLoad, Registration, Role, Roster
+from megalith.controller.roster import Patience, PsLoad, Registration, Role, Roster, WorkerProgress
 from megalith.wire.errors import IndexTaken, NotInCluster
 
 
@@ -8,37 +8,55 @@ def registration(role=Role.PS, index=0, incarnation="one", **changes):
     return Registration(role, index, f"host:{incarnation}", incarnation=incarnation, **changes)
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
 @pytest.fixture
-def roster():
-    return Roster(num_ps=2, num_workers=1, taken_silence_s=3.0)
+def clock():
+    return Clock()
 
 
-def test_a_live_holder_keeps_its_index(roster):
-    roster.take(registration(), now=0.0)
+@pytest.fixture
+def roster(clock):
+    return Roster(2, 1, Patience(silence_s=10.0, suspect_s=5.0, lost_worker_s=60.0), clock)
+
+
+def test_a_live_holder_keeps_its_index(roster, clock):
+    roster.take(registration())
+    clock.now = 1.0
     with pytest.raises(IndexTaken, match="ps 0 is held by a live process at host:one"):
-        roster.take(registration(incarnation="two"), now=1.0)
+        roster.take(registration(incarnation="two"))
 
 
-def test_a_silent_or_lost_holder_is_replaced(roster):
-    place = roster.take(registration(), now=0.0)
+def test_a_silent_or_lost_holder_is_replaced(roster, clock):
+    place = roster.take(registration())
     place.load = PsLoad(is_ready=True)
-    assert roster.take(registration(incarnation="two"), now=4.0).address == "host:two"
+    clock.now = 4.0
+    assert roster.take(registration(incarnation="two")).address == "host:two"
     assert not place.load.is_ready
     place.is_connected = False
-    assert roster.take(registration(incarnation="three"), now=4.1).address == "host:three"
+    clock.now = 4.1
+    assert roster.take(registration(incarnation="three")).address == "host:three"
 
 
-def test_silence_is_measured_in_the_holder_s_own_heartbeats(roster):
-    roster.take(registration(heartbeat_s=5.0), now=0.0)
+def test_silence_is_measured_in_the_holder_s_own_heartbeats(roster, clock):
+    roster.take(registration(heartbeat_s=5.0))
+    clock.now = 14.0
     with pytest.raises(IndexTaken):
-        roster.take(registration(incarnation="two"), now=14.0)
-    assert roster.take(registration(incarnation="two"), now=16.0).address == "host:two"
+        roster.take(registration(incarnation="two"))
+    clock.now = 16.0
+    assert roster.take(registration(incarnation="two")).address == "host:two"
 
 
-def test_the_same_process_may_come_back_at_once(roster):
-    place = roster.take(registration(), now=0.0)
+def test_the_same_process_may_come_back_at_once(roster, clock):
+    place = roster.take(registration())
     place.load = PsLoad(is_ready=True)
-    roster.take(registration(), now=0.1)
+    clock.now = 0.1
+    roster.take(registration())
     assert place.load.is_ready
 
 
@@ -47,10 +65,44 @@ def test_the_same_process_may_come_back_at_once(roster):
 )
 def test_an_index_outside_the_cluster_is_refused_with_the_way_out(roster, role, index, way_out):
     with pytest.raises(NotInCluster, match=f"{role} index {index} .*{way_out}"):
-        roster.take(registration(role, index), now=0.0)
+        roster.take(registration(role, index))
 
 
 def test_another_number_of_ps_is_refused(roster):
     with pytest.raises(NotInCluster, match="expects 3 ps, this cluster has 2"):
-        roster.take(registration(num_ps=3), now=0.0)
-    roster.take(registration(num_ps=2), now=0.0)
+        roster.take(registration(num_ps=3))
+    roster.take(registration(num_ps=2))
+
+
+def test_a_ps_is_missing_until_it_is_restored_and_again_once_it_counts_as_dead(roster, clock):
+    first = roster.take(registration(index=0))
+    assert roster.missing_ps() == [0, 1]
+    first.load = PsLoad(is_ready=True)
+    assert roster.missing_ps() == [1]
+    first.is_connected, clock.now = False, 5.0
+    assert roster.missing_ps() == [1]
+    clock.now = 5.1
+    assert roster.missing_ps() == [0, 1]
+
+
+def test_a_worker_is_done_when_it_says_so_or_has_been_lost_for_long(roster, clock):
+    assert not roster.are_workers_done()
+    worker = roster.take(registration(Role.WORKER))
+    worker.progress = WorkerProgress(is_finished=True)
+    assert (roster.finished_workers(), roster.are_workers_done()) == ((0,), True)
+    worker.progress, worker.is_connected, clock.now = WorkerProgress(), False, 60.0
+    assert (roster.finished_workers(), roster.are_workers_done()) == ((), False)
+    clock.now = 60.1
+    assert (roster.finished_workers(), roster.are_workers_done()) == ((0,), True)
+
+
+def test_a_cluster_without_workers_is_never_done_by_itself():
+    assert not Roster(1, 0, Patience(silence_s=1.0, suspect_s=1.0, lost_worker_s=1.0)).are_workers_done()
+
+
+def test_time_that_is_forgiven_is_no_silence(roster, clock):
+    place = roster.take(registration(index=1))
+    clock.now = 10.1
+    assert place in roster.silent()
+    roster.forgive(1.0)
+    assert (place in roster.silent(), roster.unheard_s(place)) == (False, pytest.approx(9.1))

@@ -2,10 +2,10 @@
 
 from prometheus_client import generate_latest
 
-from megalith.controller.coordinator import Coordinator, Patience
+from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import Phase
 from megalith.controller.job_metrics import JobMetrics
-from megalith.controller.roster import PsLoad, Registration, Role, WorkerProgress
+from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
 from megalith.controller.saves import SaveRecord
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.training_metrics import TrainingMetrics
