@@ -3,7 +3,8 @@
 import os
 
 from megalith.ps.index import MOST_BYTES_PER_ENTRY, SLOT_BYTES
-from megalith.ps.rows import FREED_BYTES
+from megalith.ps.kernels.layout import UNLIMITED
+from megalith.ps.rows import FREED_BYTES, RowMemory
 from megalith.wire.errors import InvalidSetting
 from megalith.wire.schema import TableConfig
 
@@ -17,17 +18,19 @@ def addressable_rows(width: int) -> int:
     return max(1024, min(_MAX_ROWS, physical // (width * _FLOAT_BYTES)))
 
 
-def rows_within(config: TableConfig, fixed_bytes: int, row_bytes: int) -> int:
-    """Rows that fit the budget at any moment, also just after the index grew. An empty table takes `fixed_bytes`."""
-    rows = int((config.memory_budget_bytes - fixed_bytes) / (row_bytes + FREED_BYTES + MOST_BYTES_PER_ENTRY))
+def limits(config: TableConfig, memory: RowMemory, fixed_bytes: int) -> tuple[int, int]:
+    """Rows that a table may have, and slots of its index: the budget holds also just after the index grew.
+
+    An empty table takes `fixed_bytes`. A budget that holds no row is an InvalidSetting.
+    """
+    budget = config.memory_budget_bytes
+    if not budget:
+        return memory.max_rows, UNLIMITED
+    row_bytes = memory.row_bytes + FREED_BYTES
+    rows = int((budget - fixed_bytes) / (row_bytes + MOST_BYTES_PER_ENTRY))
     if rows < 1:
         raise InvalidSetting(
-            f"table {config.name}: memory_budget_bytes {config.memory_budget_bytes} holds no row; "
-            f"an empty table takes {fixed_bytes}"
+            f"table {config.name}: memory_budget_bytes {budget} holds no row; an empty table takes {fixed_bytes}"
         )
-    return rows
-
-
-def slots_within(config: TableConfig, rows: int, row_bytes: int) -> int:
-    """Slots of the index for which the rows leave memory; a hundredth less, for two threads that grow it at once."""
-    return int(0.99 * (config.memory_budget_bytes - rows * (row_bytes + FREED_BYTES)) / SLOT_BYTES)
+    # A hundredth less than the rows leave, for two threads that grow the index at once.
+    return rows, int(0.99 * (budget - rows * row_bytes) / SLOT_BYTES)

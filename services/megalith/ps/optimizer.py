@@ -1,11 +1,9 @@
 """From an optimizer's settings to what a table needs of it: kernels, their parameters and the state of a row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.kernels.optimizers import (
@@ -28,15 +26,7 @@ from megalith.ps.kernels.optimizers import (
     sgd,
 )
 from megalith.ps.kernels.optimizers._rows import STEP_SLOTS
-from megalith.ps.optimizer_state import (
-    NEVER,
-    StateField,
-    check_step,
-    dump_state,
-    initial_state,
-    lay_out,
-    load_state,
-)
+from megalith.ps.optimizer_state import NEVER, StateField, check_step, initial_state, lay_out
 from megalith.ps.retriever import hash_net_params
 from megalith.wire.compressors import Compressor, Fp16, Fp32, OneBit
 from megalith.wire.errors import InvalidSetting, ShapeMismatch
@@ -117,14 +107,6 @@ class RowOptimizer:
         check_step(step)
         for stage in self.stages:
             stage.apply(values, starts, w, s, grads, g, dim, lr, stage.params, step)
-
-    def dump(self, state: F32) -> dict[str, NDArray[Any]]:
-        """The state of rows [n, state_width] by field: [n, width] float32, or [n] int64 for a step."""
-        return dump_state(self.name, self.fields, state)
-
-    def load(self, dump: Mapping[str, NDArray[Any]], rows: int) -> F32:
-        """The inverse of `dump`; fields of another optimizer or width are refused, not guessed at."""
-        return load_state(self.name, self.fields, dump, rows)
 
 
 def row_optimizer(optimizer: Optimizer, dim: int, compressor: Compressor = _RAW) -> RowOptimizer:

@@ -10,14 +10,13 @@ from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter, admission_filter, readjusted
 from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, erase, gather, scan, write
-from megalith.ps.kernels import touched as touch_bits
 from megalith.ps.kernels.dtypes import F32, I64, Bools
-from megalith.ps.kernels.layout import UNLIMITED
-from megalith.ps.memory import addressable_rows, rows_within, slots_within
+from megalith.ps.memory import addressable_rows, limits
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.table_stats import TableStats, WriteResult
 from megalith.ps.touched import TouchedKeySet
+from megalith.ps.touched_rows import TouchedRows
 from megalith.ps.writer import EVERYTHING, Writer
 from megalith.wire.errors import InvalidRequest, TableConflict
 from megalith.wire.schema import TableConfig
@@ -72,11 +71,12 @@ class EmbeddingTable:
             admission = admission_filter(config.admission)
         if touched is None and config.touched_capacity:
             touched = TouchedKeySet(config.touched_capacity)
-        self._admission, self._touched = admission, touched
+        self._admission = admission
         self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
         self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
         self._empty_bytes = self._index.nbytes
-        self._rows.limit(*self._limits(config))
+        self._rows.limit(*limits(config, self._rows, self._empty_bytes))
+        self._touched = TouchedRows(self._index, touched)
         self._writer = Writer(config, self.layout, self._index, self._rows, admission)
 
     # ------------------------------------------------------------------ reading
@@ -132,9 +132,8 @@ class EmbeddingTable:
     def stats(self) -> TableStats:
         with self._writer.lock:
             counts = TableStats(**{name: getattr(self._writer.counts, name) for name in TableStats.__slots__})
-        counts.size, counts.nbytes = self.size, self.nbytes
-        touched = self._touched
-        counts.touched = 0 if touched is None else touched.size
+        counts.size, counts.nbytes, counts.touched_overflow = self.size, self.nbytes, self._touched.forgotten
+        counts.touched = 0 if self.touched is None else self.touched.size
         return counts
 
     @property
@@ -145,7 +144,7 @@ class EmbeddingTable:
     @property
     def touched(self) -> TouchedKeySet | None:
         """Ids changed by gradients and `reinitialize`, for whoever follows the table; None if they are not tracked."""
-        return self._touched
+        return self._touched.keys
 
     # ------------------------------------------------------------------ writing
 
@@ -202,12 +201,11 @@ class EmbeddingTable:
                 nonfinite += int(np.count_nonzero(~finite))
                 keys, grads, counts = keys[finite], grads[finite], counts[finite]
         times, admitted = self._writer.note_time(req_time_s), self._writer.admit(keys, counts)
-        action = actions.Update(self.layout.stages(rates), step)
-        touched = self._touched  # once: `reconfigure` may put another in its place
-        result, changed = self._writer.write(action, keys, grads, times, admitted, track=touched is not None)
+        action, track = actions.Update(self.layout.stages(rates), step), self.touched is not None
+        result, changed = self._writer.write(action, keys, grads, times, admitted, track=track)
         for retriever in self.layout.retrievers:
             retriever.advance(step)
-        overflow = self._touch(touched, changed)
+        overflow = self._touched.note(changed)
         with self._writer.lock:
             self._writer.counts.nonfinite += nonfinite
         return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
@@ -254,46 +252,18 @@ class EmbeddingTable:
         batch.check_keys(keys, self.config.name)
         times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
         inputs, outcome = np.empty((keys.size, 0), np.float32), np.empty(keys.size, np.uint8)
-        action = actions.Reinitialize(self.layout.fills)
-        touched = self._touched
-        _, changed = self._writer.write(
-            action, keys, inputs, times, EVERYTHING, outcome=outcome, track=touched is not None
-        )
-        self._touch(touched, changed)
+        action, track = actions.Reinitialize(self.layout.fills), self.touched is not None
+        _, changed = self._writer.write(action, keys, inputs, times, EVERYTHING, outcome=outcome, track=track)
+        self._touched.note(changed)
         return _STATUS[outcome]
 
     def steal_touched(self) -> I64:
-        """The ids whose rows changed since the last call, in order of their first change; none if none are tracked.
-
-        Rows read after it hold every change that it tells of, and changes that it does not tell of come with the next
-        call. The touched bit of a row says that its id is in the set: taken ids lose it under their partition's latch.
-        """
-        touched = self._touched
-        keys = np.empty(0, np.int64) if touched is None else touched.steal()
-        touch_bits.lift(self._index.arrays, keys)
-        return keys
+        """The ids whose rows changed since the last call; see `TouchedRows.steal`."""
+        return self._touched.steal()
 
     def restore_touched(self, keys: I64, forgotten: int) -> None:
         """Continue with the touched keys of a checkpoint, of which `forgotten` had been lost for lack of room."""
-        self._touch(self._touched, keys)
-        with self._writer.lock:
-            self._writer.counts.touched_overflow += forgotten
-
-    def _touch(self, touched: TouchedKeySet | None, keys: I64) -> int:
-        """Put ids whose rows got the touched bit into the set; how many it forgot for that."""
-        overflow = 0 if touched is None else touched.add(keys)
-        if overflow:
-            self._forget(overflow)
-        return overflow
-
-    def _forget(self, overflow: int) -> None:
-        """Let every row be noted again, because the set dropped ids.
-
-        They are counted after that: who sees the count and then copies all rows misses no change.
-        """
-        touch_bits.lift_all(self._index.arrays)
-        with self._writer.lock:
-            self._writer.counts.touched_overflow += overflow
+        self._touched.restore(keys, forgotten)
 
     def reconfigure(self, config: TableConfig) -> None:
         """Take new settings, such as rates or expiry, and keep the rows.
@@ -308,17 +278,10 @@ class EmbeddingTable:
         if config.admission != self.config.admission:
             self._admission = readjusted(self._admission, config.admission)
         if config.touched_capacity != self.config.touched_capacity:
-            self._retrack(config.touched_capacity)
-        self._rows.limit(*self._limits(config))
+            self._touched.track(config.touched_capacity)
+        self._rows.limit(*limits(config, self._rows, self._empty_bytes))
         self.config, self.layout = config, layout
         self._writer.reconfigure(config, self.layout, self._admission)
-
-    def _retrack(self, capacity: int) -> None:
-        if self._touched is None or not capacity:
-            self._touched = TouchedKeySet(capacity) if capacity else None
-            self._forget(0)
-        else:
-            self._forget(self._touched.resize(capacity))
 
     def check_config(self, config: TableConfig) -> RowLayout:
         """Raise what `reconfigure` would, changing nothing; the layout that rows would have."""
@@ -330,15 +293,8 @@ class EmbeddingTable:
             )
         if config.admission is not None and config.admission != self.config.admission:
             admission_filter(config.admission)
-        self._limits(config)
+        limits(config, self._rows, self._empty_bytes)
         return layout
-
-    def _limits(self, config: TableConfig) -> tuple[int, int]:
-        """Rows and slots of the index that the budget allows; one that holds no row is an InvalidSetting."""
-        if not config.memory_budget_bytes:
-            return self._rows.max_rows, UNLIMITED
-        rows = rows_within(config, self._empty_bytes, self._rows.row_bytes)
-        return rows, slots_within(config, rows, self._rows.row_bytes)
 
     # ------------------------------------------------------------------ keeping and dropping
 

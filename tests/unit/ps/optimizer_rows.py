@@ -4,12 +4,20 @@ import numba
 import numpy as np
 from hypothesis import strategies as st
 
+from megalith.ps.kernels.optimizers._rows import STEP_SHIFT
 from megalith.ps.optimizer import row_optimizer
 from megalith.wire.optimizers import BatchSoftmax
 from unit.ps import reference_optimizers
 
 COUNT = 4
 SIGNATURE = "void(f4[::1], i8[::1], i8, i8, f4[:, ::1], i8, i8, f4, f4[::1], i8)"
+
+
+def state_by_name(optimizer, state):
+    """The state slots of rows [n, state_width] by field: [n, width] floats, or [n] integers for a step."""
+    parts = {field.name: state[:, field.offset : field.offset + field.width].copy() for field in optimizer.fields}
+    steps = [field.name for field in optimizer.fields if field.is_step]
+    return parts | {name: parts[name].astype(np.int64) @ [1 << STEP_SHIFT, 1] for name in steps}
 
 
 class Rows:
@@ -37,10 +45,7 @@ class Rows:
         return self.table[:, self.s : self.s + self.optimizer.state_width]
 
     def dump(self):
-        return self.optimizer.dump(self.state)
-
-    def load(self, dump):
-        self.state[:] = self.optimizer.load(dump, len(self.table))
+        return state_by_name(self.optimizer, self.state)
 
     def padding(self):
         return np.concatenate([self.table[:, :3], self.table[:, self.s - 2 : self.s], self.table[:, -1:]], axis=1)

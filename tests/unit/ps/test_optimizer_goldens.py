@@ -60,7 +60,7 @@ def test_golden_group_ada_grad_optimizer_basic():
     rows = Rows(config, 1)
     close(rows.apply([10]), [-0.008182])
     restored = Rows(config, 1, weights=rows.weights)
-    restored.load(rows.dump())
+    restored.state[:] = rows.state
     close(restored.apply([10]), [-0.014125])
 
 
@@ -275,7 +275,7 @@ def test_a_restored_row_continues_bit_by_bit(config):
     original = Rows(config, 5, count=4, weights=rng.standard_normal((4, 5)))
     original.apply(rng.standard_normal((4, 5)), step=10)
     copy = Rows(config, 5, count=4, weights=original.weights)
-    copy.load(original.dump())
+    copy.state[:] = original.state
     gradients = rng.standard_normal((4, 5))
     np.testing.assert_array_equal(copy.apply(gradients, step=20), original.apply(gradients, step=20))
     np.testing.assert_array_equal(copy.state, original.state)

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from megalith.ps.kernels.optimizers._rows import STEP_SHIFT
 from megalith.ps.optimizer import row_optimizer
-from megalith.ps.optimizer_state import STEP_LIMIT, pack_steps, unpack_steps
+from megalith.ps.optimizer_state import STEP_LIMIT, pack_steps
 from megalith.wire import optimizers as o
-from megalith.wire.errors import InvalidRequest, InvalidSetting, ShapeMismatch
-from unit.ps.optimizer_rows import Rows
+from megalith.wire.errors import InvalidRequest, InvalidSetting
+from unit.ps.optimizer_rows import Rows, state_by_name
 
 D = 5
 LAYOUT = [
@@ -36,8 +37,6 @@ def test_the_state_has_its_width_and_names(config, width, names):
     assert [field.name for field in optimizer.fields] == names
     assert optimizer.initial_state.dtype == np.float32
     assert all(stage.params.dtype == np.float32 for stage in optimizer.stages)
-    state = np.random.default_rng(0).integers(0, 1000, (3, width)).astype(np.float32)
-    np.testing.assert_array_equal(optimizer.load(optimizer.dump(state), 3), state)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +55,8 @@ def test_the_state_starts_where_the_settings_say(config, initial):
 
 def test_steps_start_as_never_or_zero():
     dynamic, softmax = row_optimizer(o.DynamicWdAdagrad(), D), row_optimizer(o.BatchSoftmax(), 1)
-    assert dynamic.dump(dynamic.initial_state[None])["last_update_step"] == [-1]
-    assert softmax.dump(softmax.initial_state[None])["last_step"] == [0]
+    assert state_by_name(dynamic, dynamic.initial_state[None])["last_update_step"] == [-1]
+    assert state_by_name(softmax, softmax.initial_state[None])["last_step"] == [0]
 
 
 def test_steps_survive_as_finite_float32():
@@ -65,21 +64,10 @@ def test_steps_survive_as_finite_float32():
     packed = pack_steps(steps)
     assert packed.dtype == np.float32
     assert np.isfinite(packed).all()
-    np.testing.assert_array_equal(unpack_steps(packed), steps)
+    np.testing.assert_array_equal(packed.astype(np.int64) @ [1 << STEP_SHIFT, 1], steps)
     for bad in (-2, STEP_LIMIT):
         with pytest.raises(InvalidRequest, match=str(bad)):
             pack_steps(np.array([bad], np.int64))
-
-
-def test_state_of_another_optimizer_or_width_is_refused():
-    adam = row_optimizer(o.Adam(), D)
-    dump = adam.dump(np.zeros((2, adam.state_width), np.float32))
-    with pytest.raises(ShapeMismatch, match=r"amsgrad: state has fields .*, but needs .*vhat"):
-        row_optimizer(o.Amsgrad(), D).load(dump, 2)
-    with pytest.raises(ShapeMismatch, match=r"m has shape \(2, 5\), but needs \(2, 4\)"):
-        row_optimizer(o.Adam(), 4).load(dump, 2)
-    with pytest.raises(ShapeMismatch, match=r"rows have 12 floats"):
-        adam.dump(np.zeros((2, 3), np.float32))
 
 
 @pytest.mark.parametrize(

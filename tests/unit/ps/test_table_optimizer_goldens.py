@@ -33,6 +33,7 @@ from megalith.wire.optimizers import (
     StochasticRoundingFloat16,
 )
 from megalith.wire.schema import Segment, TableConfig, Zeros
+from unit.ps.optimizer_rows import state_by_name
 
 pytestmark = pytest.mark.timeout(600)  # the first test of each shape compiles eight optimizers at once
 
@@ -270,7 +271,7 @@ def test_golden(name: str, number: int) -> None:
     for row, expected in zip(rows_of(name), one.weights, strict=False):
         np.testing.assert_allclose(row[w : w + one.dim], expected, rtol=0, atol=one.tolerance)
     for row, states in zip(rows_of(name), (one.first_state, one.last_state), strict=True):
-        held = optimizer.dump(row[None, s : s + optimizer.state_width])
+        held = state_by_name(optimizer, row[None, s : s + optimizer.state_width])
         for state, expected in states.items():
             np.testing.assert_allclose(np.ravel(held[state]), expected, rtol=1e-6, atol=1e-4, err_msg=state)
 
