@@ -55,6 +55,15 @@ def test_ctl_names_a_back_end_that_cannot_be_asked_in_one_line(flags, line):
     assert line in asked.stderr
 
 
+def test_ctl_app_does_not_take_the_model_directory_of_another_job(tmp_path):
+    ctl = ["ctl", "--discovery", "file", "--discovery-dir", str(tmp_path), "--timeout-s", "0.2", "app"]
+    asked = CliRunner().invoke(cli_app, [*ctl, "status"])
+    assert (asked.exit_code, asked.stdout) == (1, "")
+    assert "name it with --appmaster or --model-dir [INVALID_ARGUMENT]" in asked.stderr
+    asked = CliRunner().invoke(cli_app, [*ctl, "--model-dir", str(tmp_path), "status"])
+    assert f"no appmaster_server_addr.txt in {tmp_path}" in asked.stderr
+
+
 def test_ctl_says_that_no_controller_is_registered(tmp_path):
     flags = ["--timeout-s", "0.2", "--discovery", "file", "--discovery-dir", str(tmp_path)]
     asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])

@@ -196,6 +196,22 @@ def test_expired_rows_go_periodically_and_are_not_saved(tmp_path):
         np.testing.assert_array_equal(cluster.pull({"b": ids + late}).rows["b"], [[0], [-1], [-1]])
 
 
+@pytest.mark.parametrize("expire_on_save", [False, True])
+def test_a_save_drops_expired_rows_from_memory_if_it_is_told_to(tmp_path, expire_on_save):
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        servers.start_ps(0, expire_on_save=expire_on_save)
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1))
+        cluster.push({"t": ([1, 2], ones(2))}, req_time_s=10 * DAY_S)
+        cluster.push({"t": ([3], ones(1))}, req_time_s=12 * DAY_S)
+        saved = cluster.controller.save()
+        assert saved.rows == 1  # an expired row is never written
+        left = [[0], [0], [-1]] if expire_on_save else [[-1], [-1], [-1]]
+        np.testing.assert_array_equal(cluster.pull({"t": [1, 2, 3]}).rows["t"], left)
+        assert cluster.tables()["t"].expired == (2 if expire_on_save else 0)
+
+
 def test_the_sdk_and_ctl_tell_what_tables_hold_and_left_out_and_expire_on_demand(tmp_path):
     """Two servers with two tables: sums over both, by table."""
     segments = (Segment(16, Zeros(), Sgd(1.0)),)

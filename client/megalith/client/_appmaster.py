@@ -201,7 +201,8 @@ class AppMaster:
         address = self._given_address or appmaster_address.read(str(self._model_dir))
         if address is None:
             raise PeerUnreachable(
-                f"no {appmaster_address.FILE_NAME} in {self._model_dir}: no AppMaster serves this model directory"
+                f"no {appmaster_address.FILE_NAME} in {self._model_dir}: no AppMaster serves this model directory; "
+                "start the job, or name its model directory or its AppMaster's address"
             )
         return address
 

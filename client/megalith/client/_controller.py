@@ -278,7 +278,8 @@ class Controller:
         address = controller_address.read(str(self._model_dir))
         if address is None:
             raise PeerUnreachable(
-                f"no {controller_address.FILE_NAME} in {self._model_dir}: no controller serves this model directory"
+                f"no {controller_address.FILE_NAME} in {self._model_dir}: no controller serves this model directory; "
+                "start the job, or name its model directory or its controller's address"
             )
         return address
 

@@ -17,7 +17,6 @@ from megalith.cli.output import print_status
 from megalith.cli.watching import watch
 from megalith.client import Controller
 from megalith.runtime.discovery.settings import DiscoverySettings
-from megalith.runtime.presence import Presence
 from megalith.wire.errors import MegalithError
 from megalith.wire.status import status_of
 
@@ -26,8 +25,9 @@ R = TypeVar("R")
 app = typer.Typer(no_args_is_help=True, help="Drive a running job: status, stop, resume, save.")
 DEFAULT_MODEL_DIR = "model"
 
-_CONTROLLER_HELP = "host:port of the controller.  [env: MEGALITH_CTL_CONTROLLER]"
-_MODEL_DIR_HELP = f"Model directory of the job.  [default: {DEFAULT_MODEL_DIR}; env: MEGALITH_CTL_MODEL_DIR]"
+# Round brackets: square ones are markup to rich, and vanish from the help.
+_CONTROLLER_HELP = "host:port of the controller (environment: MEGALITH_CTL_CONTROLLER)."
+_MODEL_DIR_HELP = f"Model directory of the job (default: {DEFAULT_MODEL_DIR}; environment: MEGALITH_CTL_MODEL_DIR)."
 ControllerOption = Annotated[str, typer.Option("--controller", help=_CONTROLLER_HELP)]
 ModelDirOption = Annotated[str, typer.Option("--model-dir", help=_MODEL_DIR_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -218,6 +218,8 @@ def which_job(
     if not group.discovery.is_used or any((*command, *whole)):
         yield _which_job(command, whole, os.environ)
         return
+    from megalith.runtime.presence import Presence  # a server's metrics come with it: only for those who look there
+
     with errors_as_one_line(f"ctl {context.info_name}"):
         found_by = Presence("ctl", 0, group.discovery.open(group.job, ""), "", "")
     try:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -13,7 +14,7 @@ from rich.table import Table
 from megalith.cli import ctl
 from megalith.cli.ctl import JsonOption, ModelDirOption
 from megalith.client import Application, AppMaster, Savepoint, SupervisedProcess
-from megalith.wire.errors import SaveFailed
+from megalith.wire.errors import InvalidSetting, SaveFailed
 
 R = TypeVar("R")
 
@@ -21,7 +22,7 @@ _HELP = "The job as its resource manager sees it: status, kill, succeed, savepoi
 app = typer.Typer(no_args_is_help=True, help=_HELP)
 
 _APPMASTER_HELP = (
-    "host:port of the AppMaster; without it, found through the model directory.  [env: MEGALITH_CTL_APPMASTER]"
+    "host:port of the AppMaster; without it, found through the model directory (environment: MEGALITH_CTL_APPMASTER)."
 )
 AppMasterOption = Annotated[str, typer.Option("--appmaster", help=_APPMASTER_HELP)]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for whoever looks later.")]
@@ -36,6 +37,7 @@ class Target:
     model_dir: str
     as_json: bool
     timeout_s: float
+    is_discovery_used: bool
 
 
 @app.callback()
@@ -46,7 +48,13 @@ def application(
     as_json: JsonOption = False,
 ) -> None:
     group: ctl.Target = context.obj
-    context.obj = Target(appmaster, model_dir or group.model_dir, as_json or group.as_json, group.timeout_s)
+    context.obj = Target(
+        appmaster,
+        model_dir or group.model_dir,
+        as_json or group.as_json,
+        group.timeout_s,
+        group.discovery.is_used,
+    )
 
 
 @app.command()
@@ -187,22 +195,26 @@ def _run(
     show: Callable[[Any], None],
 ) -> None:
     group: Target = context.obj
-    address, directory = which_application((appmaster, model_dir), (group.appmaster, group.model_dir), os.environ)
-    master = AppMaster(address, directory, group.timeout_s)
-    try:
+    named = (appmaster, model_dir), (group.appmaster, group.model_dir)
+    with ctl.errors_as_one_line(f"ctl app {context.info_name}"):
+        address, directory = which_application(*named, os.environ, is_default_sensible=not group.is_discovery_used)
+    with closing(AppMaster(address, directory, group.timeout_s)) as master:
         ctl.answer_with(f"ctl app {context.info_name}", as_json or group.as_json, lambda: ask(master), show)
-    finally:
-        master.close()
 
 
 def which_application(
-    command: tuple[str, str], group: tuple[str, str], environ: Mapping[str, str]
+    command: tuple[str, str], group: tuple[str, str], environ: Mapping[str, str], *, is_default_sensible: bool = True
 ) -> tuple[str | None, str | None]:
-    """(address, model directory), one of them None: flags of the sub-command win, then the group's, then variables."""
+    """(address, model directory), one of them None: flags of the sub-command win, then the group's, then variables.
+
+    Without any it is the default directory; InvalidSetting where that would be another job's.
+    """
     environment = environ.get("MEGALITH_CTL_APPMASTER", ""), environ.get("MEGALITH_CTL_MODEL_DIR", "")
     for address, directory in (command, group, environment):
         if address or directory:
             return (address, None) if address else (None, directory)
+    if not is_default_sensible:
+        raise InvalidSetting("an AppMaster is in no discovery back end: name it with --appmaster or --model-dir")
     return None, ctl.DEFAULT_MODEL_DIR
 
 

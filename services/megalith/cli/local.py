@@ -45,6 +45,7 @@ class LocalProcess:
         self.command = shlex.join(["env", *variables, *command] if variables else command)
         flags = settings.to_flags({**planned.values, "exit_with_stdin": True})
         with open(self.log, "ab") as log:  # a second start must not cut the log of the first
+            self._logged_before = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"megalith.{planned.service}", *flags],
                 stdin=subprocess.PIPE,
@@ -75,8 +76,14 @@ class LocalProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
+    def logged(self) -> str:
+        """What it has written to its log since it was started."""
+        with open(self.log, "rb") as log:
+            log.seek(self._logged_before)
+            return log.read().decode(errors="replace")
+
     def last_lines(self, count: int = 5) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+        return "\n".join(self.logged().splitlines()[-count:])
 
 
 class LocalCluster:

@@ -31,7 +31,7 @@ def follow(cluster: LocalCluster, supervisor: Supervisor, console: Console) -> C
     with progress:
         bar = progress.add_task("starting", total=None)
         for status in statuses(cluster, supervisor):
-            done, total, text = _summary_line(status)
+            done, total, text = summary_line(status)
             progress.update(bar, description=text, completed=done, total=total or None)
             if not console.is_terminal and (status.outcome or time.monotonic() >= next_line):
                 console.print(f"{done}/{total or '?'} batches, {text}" if total else text, highlight=False)
@@ -78,7 +78,7 @@ def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterS
         time.sleep(_POLL_S)
 
 
-def _summary_line(status: ClusterStatus) -> tuple[int, int, str]:
+def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     """(batches done, batches in all or 0, one line)."""
     workers = [member for member in status.members if member.role == "worker"]
     done, total = sum(member.position for member in workers), sum(member.total_batches for member in workers)
@@ -87,6 +87,6 @@ def _summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
     if status.phase in ("forming", "initializing"):
         return done, 0, f"{status.phase} the cluster"
-    if workers and all(member.is_finished or member.position == member.total_batches for member in workers):
+    if workers and all(member.is_finished or 0 < member.total_batches == member.position for member in workers):
         return done, total, f"step {status.global_step:,}  evaluating and saving"
     return done, total, f"step {status.global_step:,}  {rate:,.0f} examples/s  loss {loss}"

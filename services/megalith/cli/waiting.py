@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -11,14 +10,16 @@ from rich.console import Console
 from megalith.client import ClusterStatus
 
 _EVERY_S = 5.0
+_READY = "parameter servers to get ready (the first ones on a machine compile their kernels)"
 _COMPLAINT = re.compile(r"^\S+ (?:WARNING|ERROR) +\S+ [\w.]+: (.*)$", re.MULTILINE)
 
 
 class Logging(Protocol):
-    """A process with a log."""
+    """A process with a log; what an earlier one left there does not count."""
 
     name: str
-    log: Path
+
+    def logged(self) -> str: ...
 
 
 class WaitingLines:
@@ -36,21 +37,18 @@ class WaitingLines:
         if now < self._next:
             return
         self._next = now + self._every_s
-        said = next((f"; {process.name} says: {text}" for process in processes if (text := complaint(process.log))), "")
+        said = next((f"; {it.name} says: {text}" for it in processes if (text := complaint(it.logged()))), "")
         self._console.print(f"waiting for {what}{said}", highlight=False, soft_wrap=True, markup=False)
 
     def tell_of(self, status: ClusterStatus, processes: Sequence[Logging]) -> None:
         """The same for a cluster that is not formed: who is missing, and what the first of them complains of."""
         missing = [(member.role, member.index) for member in status.members if not member.is_connected]
         names = [f"{role}-{index}" for role, index in missing]
-        what = ", ".join(f"{role} {index}" for role, index in missing) or "parameter servers to get ready"
+        what = ", ".join(f"{role} {index}" for role, index in missing) or _READY
         self.tell(what, [process for process in processes if process.name in names])
 
 
-def complaint(log: Path) -> str:
+def complaint(log: str) -> str:
     """The last warning or error of a log; empty if there is none."""
-    try:
-        found = _COMPLAINT.findall(log.read_text(errors="replace"))
-    except FileNotFoundError:
-        return ""
+    found = _COMPLAINT.findall(log)
     return found[-1] if found else ""

@@ -19,6 +19,7 @@ class PsConfig:
         "Seconds between two looks for expired rows; 0 = only when a table is full. A save always skips them.",
         3600.0,
     )
+    expire_on_save: bool = setting("Drop expired rows from memory too, each time that this server has saved.", False)
     bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)
     lane_port: int = setting("Port of the bulk lane; 0 takes a free one, which clients are told.", 0)
     max_inflight_bytes: int = setting(

@@ -38,12 +38,14 @@ class PsMember:
         set_serving: Callable[[bool], None],
         recent_calls: Callable[[], tuple[float, float]],
         memory_limit_bytes: int,
+        expire_on_save: bool,
         exit_request: ExitRequest,
     ) -> None:
         self._index, self._num_ps, self._store, self._scratch = index, num_ps, store, scratch
         self._shard = index  # until the welcome says which it is
         self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
         self._recent_calls, self._memory_limit_bytes = recent_calls, memory_limit_bytes
+        self._expire_on_save = expire_on_save
         self._is_ready = False
         self._was_welcomed = False
         self._cluster_num_ps = 0
@@ -158,6 +160,8 @@ class PsMember:
                 )
                 for file in files
             )
+            if self._expire_on_save:
+                logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
             answer.error = f"ps {self._shard}: {error}"

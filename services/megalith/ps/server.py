@@ -83,6 +83,7 @@ class PsServer:
             set_serving=self._rpc.set_serving,
             recent_calls=RecentCalls(metrics).figures,
             memory_limit_bytes=config.memory_limit_bytes,
+            expire_on_save=config.expire_on_save,
             exit_request=exit_request,
         )
 

@@ -96,6 +96,7 @@ class RunnerConfig:
     save_every_steps: int = _as_in("save_every_steps", "controller")
     action_poll_s: float = _as_in("action_poll_s", "controller")
     expire_every_s: float = _as_in("expire_every_s", "ps")
+    expire_on_save: bool = _as_in("expire_on_save", "ps")
     log_level: str = _as_in("log_level", *SERVICES)
 
     def __post_init__(self) -> None:

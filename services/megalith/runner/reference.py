@@ -17,6 +17,7 @@ RENAMED: Mapping[str, str] = {
     "uuid": "job",
     "embedding_prefetch_capacity": "staleness",
     "enable_embedding_postpush": "staleness",
+    "feature_eviction_on_save": "expire_on_save",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
@@ -56,7 +57,6 @@ LEFT_OUT: Mapping[str, str] = {
     "force_shutdown_ps": f"{_ALWAYS}: parameter servers end with the job",
     "is_local": "`megalith up` and `megalith train` are local",
     "merge_sync_training_ckpt": _SYNCHRONOUS,
-    "feature_eviction_on_save": f"{_ALWAYS}: a save skips expired rows",
     **dict.fromkeys(
         (
             "reorder_fids_in_data_pipeline",

@@ -151,7 +151,8 @@ def parse(
     The setting `positional`, if any, may also be given as the first argument. A bad setting is one line on stderr and
     exit status 2.
     """
-    parser = argparse.ArgumentParser(f"megalith {name}", description=summary, allow_abbrev=False)
+    usage = f"%(prog)s{f' [{positional.upper()}]' if positional else ''} [--setting VALUE ...]"
+    parser = argparse.ArgumentParser(f"megalith {name}", usage=usage, description=summary, allow_abbrev=False)
     for leaf in leaves(cls):
         default = (defaults or {}).get(leaf.name, leaf.default)
         names = [leaf.flag, leaf.alias] if leaf.alias else [leaf.flag]
