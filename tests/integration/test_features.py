@@ -21,21 +21,8 @@ from megalith.client import (
     Zeros,
     errors,
 )
-from support.servers import Servers
 
 SGD = (Slice("v", 2, Zeros(), Sgd(1.0)),)
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    with Servers(tmp_path_factory.mktemp("model"), num_ps=2) as servers:
-        servers.start_all()
-        yield servers
-
-
-@pytest.fixture
-def cluster(servers):
-    return servers.connect()
 
 
 def test_golden_merged_features_with_ftrl_and_adagrad(cluster):

@@ -10,24 +10,6 @@ from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import arrays
 from megalith.wire.channel import open_channel
 from megalith.wire.status import translated
-from support.servers import Servers
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    with Servers(tmp_path_factory.mktemp("model"), num_ps=2) as servers:
-        servers.start_all()
-        yield servers
-
-
-@pytest.fixture
-def cluster(servers):
-    return servers.connect()
-
-
-@pytest.fixture
-def name(request):
-    return request.node.name
 
 
 def sgd(name, dim, **settings):

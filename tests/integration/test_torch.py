@@ -26,18 +26,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    with Servers(tmp_path_factory.mktemp("model"), num_ps=2) as servers:
-        servers.start_all()
-        yield servers
-
-
-@pytest.fixture
-def cluster(servers):
-    return servers.connect()
-
-
 def draw_batches(count):
     """Ids and labels; a label tells whether the effects of the example's first ids add up to more than zero."""
     rng = np.random.default_rng(5)

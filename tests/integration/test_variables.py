@@ -24,25 +24,8 @@ from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire.channel import open_channel
 from support.servers import Servers
 
+NUM_PS = 3
 BIG = np.arange(90 * 1000, dtype=np.float32).reshape(90, 1000)  # 360 kB: three parts on three servers
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    with Servers(tmp_path_factory.mktemp("model"), num_ps=3) as servers:
-        servers.start_all()
-        yield servers
-
-
-@pytest.fixture
-def cluster(servers):
-    return servers.connect()
-
-
-@pytest.fixture
-def name(request):
-    """A variable of the test's own."""
-    return request.node.name
 
 
 def read(cluster, name):

@@ -216,7 +216,7 @@ def which_job(
     group: Target = context.obj
     command, whole = (controller, model_dir), (group.controller, group.model_dir)
     if not group.discovery.is_used or any((*command, *whole)):
-        yield _which_job(command, whole, os.environ)
+        yield first_named(command, whole, named_in(os.environ, "controller")) or (None, DEFAULT_MODEL_DIR)
         return
     from megalith.runtime.presence import Presence  # a server's metrics come with it: only for those who look there
 
@@ -249,15 +249,17 @@ def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callabl
         show(answer)
 
 
-def _which_job(
-    command: tuple[str, str], group: tuple[str, str], environ: Mapping[str, str]
-) -> tuple[str | None, str | None]:
-    """(address, model directory), one of them None: flags of the sub-command win, then the group's, then variables."""
-    environment = environ.get("MEGALITH_CTL_CONTROLLER", ""), environ.get("MEGALITH_CTL_MODEL_DIR", "")
-    for address, directory in (command, group, environment):
+def first_named(*places: tuple[str, str]) -> tuple[str | None, str | None] | None:
+    """(address, model directory), one of them None, from the first place that names either; None if none does."""
+    for address, directory in places:
         if address or directory:
             return (address, None) if address else (None, directory)
-    return None, DEFAULT_MODEL_DIR
+    return None
+
+
+def named_in(environ: Mapping[str, str], service: str) -> tuple[str, str]:
+    """The address of that service and the model directory, as variables say them."""
+    return environ.get(f"MEGALITH_CTL_{service.upper()}", ""), environ.get("MEGALITH_CTL_MODEL_DIR", "")
 
 
 def say(text: str) -> Callable[[Any], None]:

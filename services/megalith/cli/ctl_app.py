@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from typing import Annotated, Any, TypeVar
 
@@ -195,27 +195,15 @@ def _run(
     show: Callable[[Any], None],
 ) -> None:
     group: Target = context.obj
-    named = (appmaster, model_dir), (group.appmaster, group.model_dir)
+    named = ctl.first_named(
+        (appmaster, model_dir), (group.appmaster, group.model_dir), ctl.named_in(os.environ, "appmaster")
+    )
     with ctl.errors_as_one_line(f"ctl app {context.info_name}"):
-        address, directory = which_application(*named, os.environ, is_default_sensible=not group.is_discovery_used)
+        if named is None and group.is_discovery_used:  # the default would be another job's
+            raise InvalidSetting("an AppMaster is in no discovery back end: name it with --appmaster or --model-dir")
+    address, directory = named or (None, ctl.DEFAULT_MODEL_DIR)
     with closing(AppMaster(address, directory, group.timeout_s)) as master:
         ctl.answer_with(f"ctl app {context.info_name}", as_json or group.as_json, lambda: ask(master), show)
-
-
-def which_application(
-    command: tuple[str, str], group: tuple[str, str], environ: Mapping[str, str], *, is_default_sensible: bool = True
-) -> tuple[str | None, str | None]:
-    """(address, model directory), one of them None: flags of the sub-command win, then the group's, then variables.
-
-    Without any it is the default directory; InvalidSetting where that would be another job's.
-    """
-    environment = environ.get("MEGALITH_CTL_APPMASTER", ""), environ.get("MEGALITH_CTL_MODEL_DIR", "")
-    for address, directory in (command, group, environment):
-        if address or directory:
-            return (address, None) if address else (None, directory)
-    if not is_default_sensible:
-        raise InvalidSetting("an AppMaster is in no discovery back end: name it with --appmaster or --model-dir")
-    return None, ctl.DEFAULT_MODEL_DIR
 
 
 def _show(shown: Application) -> None:

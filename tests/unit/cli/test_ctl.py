@@ -1,6 +1,6 @@
 import pytest
 
-from megalith.cli.ctl import _which_job
+from megalith.cli.ctl import first_named, named_in
 
 ENVIRON = {"MEGALITH_CTL_CONTROLLER": "env:1"}
 
@@ -8,7 +8,8 @@ ENVIRON = {"MEGALITH_CTL_CONTROLLER": "env:1"}
 @pytest.mark.parametrize(
     ("command", "group", "environ", "expected"),
     [
-        (("", ""), ("", ""), {}, (None, "model")),
+        (("", ""), ("", ""), {}, None),
+        (("", ""), ("", ""), {"MEGALITH_CTL_APPMASTER": "other:1"}, None),
         (("", ""), ("", ""), ENVIRON, ("env:1", None)),
         (("", ""), ("", ""), {"MEGALITH_CTL_MODEL_DIR": "d"}, (None, "d")),
         (("", ""), ("flag:2", ""), ENVIRON, ("flag:2", None)),
@@ -18,4 +19,4 @@ ENVIRON = {"MEGALITH_CTL_CONTROLLER": "env:1"}
     ],
 )
 def test_the_nearest_flag_wins_over_the_environment(command, group, environ, expected):
-    assert _which_job(command, group, environ) == expected
+    assert first_named(command, group, named_in(environ, "controller")) == expected
