@@ -4,7 +4,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from megalith.client import Controller
+from megalith.runtime.free_ports import free_ports
 from support.processes import run_cli
 from support.waiting import wait_until
 
@@ -22,12 +22,6 @@ REPOSITORY = Path(__file__).parents[2]
 COMPOSE_FILE = REPOSITORY / "deploy" / "docker-compose.yml"
 SERVICES = {"appmaster", "controller", "ps-0", "ps-1", "worker-0", "worker-1"}
 KERNEL_CACHE = "/var/cache/megalith"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def docker(*arguments, environ=None, timeout_s=60):
@@ -49,7 +43,7 @@ class Project:
 
     def __init__(self, image, num_examples=0):
         self.name = f"megalith-test-{secrets.token_hex(4)}"
-        self.port, self.metrics_port = free_port(), free_port()
+        self.port, self.metrics_port = free_ports(2)
         self._environ = {
             "MEGALITH_IMAGE": image,
             "MEGALITH_PORT": str(self.port),

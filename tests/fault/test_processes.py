@@ -11,6 +11,7 @@ import pytest
 from megalith.client import VariableConfig, connect, errors
 from megalith.controller import journal
 from megalith.protos import appmaster_pb2, appmaster_pb2_grpc
+from megalith.runtime.free_ports import free_ports
 from megalith.wire.channel import open_channel
 from support.processes import Processes
 from support.waiting import wait_until
@@ -28,24 +29,17 @@ def wait_for_steps(job, more=20, timeout_s=60):
     wait_until(lambda: job.training_status() >= start + more, timeout_s, f"{more} steps after {start}")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_sigterm_drains_every_service_and_exits_0(processes):
     members = processes.start_cluster()
     members["appmaster"] = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
     job = processes.job()
     wait_for_steps(job)
-    ports = [int(process.reported("address").rpartition(":")[2]) for process in members.values()]
+    ports = {name: int(process.reported("address").rpartition(":")[2]) for name, process in members.items()}
     for name in ("worker-1", "appmaster", "ps-1", "controller", "ps-0", "worker-0"):
         members[name].terminate()
         assert members[name].wait() == 0, members[name].output()
-    for port in ports:
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", port)) != 0
+        with socket.socket() as probe:  # at once: a moment later the port may be somebody else's
+            assert probe.connect_ex(("127.0.0.1", ports[name])) != 0
     assert not (processes.model_dir / "controller_server_addr.txt").exists()
 
 
@@ -242,7 +236,7 @@ def test_a_port_in_use_is_named_with_the_way_out(processes):
 
 
 def test_a_member_without_a_controller_gives_up_with_the_address(processes):
-    port = free_port()
+    (port,) = free_ports(1)
     ps = processes.start("ps", controller=f"127.0.0.1:{port}", join_timeout_s=1)
     assert ps.wait(20) == 1
     assert f"127.0.0.1:{port}" in ps.output()

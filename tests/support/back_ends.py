@@ -4,11 +4,12 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from megalith.runtime.free_ports import free_ports
 
 _VARIABLES = {"zookeeper": "MEGALITH_TEST_ZOOKEEPER", "consul": "MEGALITH_TEST_CONSUL"}
 _START = {
@@ -31,12 +32,6 @@ def fresh_job():
     return f"test-{secrets.token_hex(4)}"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class OwnZooKeeper:
     """A ZooKeeper server that a test may kill, through the tool that MEGALITH_TEST_ZOOKEEPER_TOOL names."""
 
@@ -44,7 +39,7 @@ class OwnZooKeeper:
         self._tool = os.environ.get("MEGALITH_TEST_ZOOKEEPER_TOOL", "")
         if not self._tool:
             pytest.skip("MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server")
-        self._directory, self.port = Path(directory), free_port()
+        self._directory, (self.port,) = Path(directory), free_ports(1)  # nobody gets it while the server is dead
 
     @property
     def address(self):

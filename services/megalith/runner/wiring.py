@@ -1,12 +1,11 @@
 """How the processes of a local job are told about each other where the discovery back end prescribes addresses."""
 
 import json
-import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from megalith.runner.plan import PlannedProcess
+from megalith.runtime.free_ports import free_ports
 
 _HOST = "127.0.0.1"
 
@@ -19,7 +18,7 @@ def wired(discovery: str, planned: Sequence[PlannedProcess]) -> list[PlannedProc
     if discovery not in ("static", "tf-config", "mlp"):
         return list(planned)
     cluster: dict[str, list[str]] = {}
-    for process, port in zip(planned, _free_ports(len(planned)), strict=True):
+    for process, port in zip(planned, free_ports(len(planned), _HOST), strict=True):
         cluster.setdefault(process.service, []).append(f"{_HOST}:{port}")
     if discovery == "static":
         listed = ";".join(f"{service}={','.join(addresses)}" for service, addresses in cluster.items())
@@ -41,12 +40,3 @@ def _mlp(cluster: dict[str, list[str]], process: PlannedProcess) -> dict[str, st
         for index, address in enumerate(addresses):
             variables[f"MLP_{role}_{index}_HOST"], _, variables[f"MLP_{role}_{index}_PORT"] = address.rpartition(":")
     return variables
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for bound in sockets:
-            bound.bind((_HOST, 0))
-        return [bound.getsockname()[1] for bound in sockets]
