@@ -79,6 +79,23 @@ def test_consul_an_agent_that_has_forgotten_the_entry_is_told_again(opened, agen
     wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, 10)
 
 
+def test_consul_an_error_that_nobody_foresaw_does_not_end_the_renewals(opened, agent, job, monkeypatch, caplog):
+    discovery, failed = opened(agent, job, ttl_s=1.0), threading.Event()
+    discovery.register("ps", 0, ADDRESS)
+
+    def fail(*_):
+        failed.set()
+        raise TypeError("unheard of")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(discovery, "_renew", fail)
+        assert failed.wait(30)
+        wait_until(lambda: "own entries are not renewed, trying again: unheard of" in caplog.text)
+    (instance,) = ask(agent, f"health/service/{job}")
+    ask(agent, f"agent/service/deregister/{instance['Service']['ID']}", "PUT")
+    wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, what="it renews again")
+
+
 def test_consul_garbage_is_left_out_and_logged_once(opened, agent, job, caplog):
     discovery = opened(agent, job)
     discovery.register("ps", 0, ADDRESS)

@@ -12,8 +12,10 @@ import pytest
 from megalith.client import Ids, Segment, Sgd, TableConfig, VariableConfig, Zeros, errors
 from megalith.protos import common_pb2, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
+from megalith.ps import lane
 from megalith.runtime.server import ServerSettings
 from megalith.wire import arrays, frames
+from megalith.wire.budget import ByteBudget
 from megalith.wire.channel import open_channel
 from megalith.wire.status import error_from_rpc
 from support.servers import Servers
@@ -367,3 +369,24 @@ def test_a_closed_client_opens_nothing_more(servers):
     cluster.close()
     with pytest.raises(errors.InvalidRequest, match="closed"):
         cluster.pull({TABLE.name: [1]})
+
+
+def test_a_connection_that_arrives_while_the_server_stops_does_not_disturb_the_stop(monkeypatch):
+    """Its thread is there to be joined, but the system is slow to start it."""
+    starting, stopping = threading.Event(), threading.Event()
+
+    class SlowThread(threading.Thread):
+        def start(self):
+            if self.name == "lane":
+                starting.set()
+                stopping.wait(0.3)
+            super().start()
+
+    monkeypatch.setattr(lane.threading, "Thread", SlowThread)
+    server = lane.LaneServer("127.0.0.1", 0, None, LIMIT, ByteBudget(LIMIT))
+    server.start()
+    with socket.create_connection(("127.0.0.1", server.port), 30) as sock:
+        assert starting.wait(30)
+        server.stop(5)
+        stopping.set()
+        assert sock.recv(1) == b""

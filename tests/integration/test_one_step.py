@@ -6,7 +6,7 @@ import pytest
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire.channel import open_channel
-from megalith.wire.errors import DeadlinePassed
+from megalith.wire.errors import DeadlinePassed, PeerUnreachable
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -34,7 +34,6 @@ def test_golden_g28_test1_ps_stay_and_can_be_looked_at(servers):
 
 def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, monkeypatch):
     servers.start_controller()
-    servers.start_ps(0)
     worker, worker_exit = servers.start_worker(0, task=TASK), servers.exits["worker-0"]
     monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
     taught, tries = worker._training._taught, []
@@ -46,6 +45,33 @@ def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, mo
         return taught(*step)
 
     monkeypatch.setattr(worker._training, "_taught", times_out_once)
+    servers.start_ps(0)  # no step is taken before
+    job = servers.connect().controller
+    status = wait_until(lambda: (status := job.status()).outcome and status, 100)
+    assert (status.outcome, status.global_step, len(tries)) == ("succeeded", 1, 2)
+    wait_until(lambda: worker_exit.reason)
+    assert worker_exit.status == 0
+
+
+@pytest.mark.parametrize("call", ["create_tables", "pull"])
+def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_again(servers, monkeypatch, call):
+    servers.start_controller()
+    worker, worker_exit = servers.start_worker(0, task=TASK), servers.exits["worker-0"]
+    monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
+    real, tries = getattr(worker._cluster, call), []
+
+    def away_once(*arguments):
+        tries.append(1)
+        if len(tries) == 1:
+            raise PeerUnreachable("nobody at ps 0")
+        return real(*arguments)
+
+    if call == "pull":  # rows that only the evaluation asks for
+        monkeypatch.setattr(worker._training._task, "evaluate", lambda read: read({"feature": [0]}, ()) and {})
+        monkeypatch.setattr(worker._training, "_read", away_once)
+    else:
+        monkeypatch.setattr(worker._cluster, call, away_once)
+    servers.start_ps(0)  # nothing is created before
     job = servers.connect().controller
     status = wait_until(lambda: (status := job.status()).outcome and status, 100)
     assert (status.outcome, status.global_step, len(tries)) == ("succeeded", 1, 2)

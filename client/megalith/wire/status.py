@@ -71,6 +71,6 @@ def translated(peer: str) -> Iterator[None]:
     except grpc.FutureCancelledError as error:
         raise errors.PeerUnreachable(f"{peer}: the call was cancelled") from error
     except ValueError as error:
-        if "closed channel" not in str(error):
+        if "Cannot invoke RPC" not in str(error):  # "... on closed channel!" of calls, ": Channel closed!" of futures
             raise
         raise errors.PeerUnreachable(f"{peer}: the channel was closed") from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megalith.controller.barrier import BarrierState
+from megalith.runtime.guard import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -115,11 +116,12 @@ class JournalKeeper:
                 self._path.unlink(missing_ok=True)
 
     def _run(self) -> None:
+        write = guarded("writing the journal", self._write)
         while True:
             with self._due:
                 self._due.wait_for(lambda: self._asked > self._written or self._is_stopping, _EVERY_S)
                 asked, is_last = self._asked, self._is_stopping
-            self._write()
+            write()
             with self._due:
                 self._written = max(self._written, asked)
                 self._due.notify_all()

@@ -22,6 +22,7 @@ from megalith.controller.servicer import About, ControllerServicer, Coordination
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
 from megalith.runtime import application, lifecycle, manifest
 from megalith.runtime.files import prepare_model_dir, write_atomically
+from megalith.runtime.guard import guarded
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import Presence, assigned
@@ -171,15 +172,16 @@ class ControllerServer:
 
     def _watch_members(self) -> None:
         every_s = min(1.0, self._config.silence_s / 4, self._config.suspect_s / 4)
+        looks = guarded("watching members", self._coordinator.watch), guarded("job metrics", self._job_metrics.watch)
         while not self._stopping.wait(every_s):
-            self._coordinator.watch()
-            self._job_metrics.watch()
+            for look in looks:
+                look()
 
     def _form(self) -> None:
         """Choose parameter servers, and say how many are still missing."""
-        next_line = 0.0
+        next_line, advance = 0.0, guarded("choosing parameter servers", self._formation.advance)
         while not self._stopping.is_set():
-            self._formation.advance()
+            advance()
             if self._coordinator.state().phase is Phase.FORMING and time.monotonic() >= next_line:
                 left = self._num_left_ps()
                 logger.info("Got %d ps, %d left!", self._config.num_ps + self._config.num_extra_ps - left, left)
@@ -193,21 +195,22 @@ class ControllerServer:
         return sum(place.role is Role.PS and not place.is_connected for place, _, _ in self._coordinator.places())
 
     def _save_on_schedule(self) -> None:
+        save_if_due = guarded("the planned save", self._save_if_due)
         while not self._stopping.wait(_SCHEDULE_S):
-            is_running = self._coordinator.state().phase is Phase.RUNNING
-            if is_running and self._schedule.is_due(time.monotonic(), self._coordinator.global_step):
-                try:
-                    self._saver.save()
-                except MegalithError as error:
-                    logger.warning("the planned save failed, the next one is planned: %s", error)
+            save_if_due()
+
+    def _save_if_due(self) -> None:
+        is_running = self._coordinator.state().phase is Phase.RUNNING
+        if is_running and self._schedule.is_due(time.monotonic(), self._coordinator.global_step):
+            try:
+                self._saver.save()
+            except MegalithError as error:
+                logger.warning("the planned save failed, the next one is planned: %s", error)
 
     def _look_for_actions(self) -> None:
-        every_s = self._config.action_poll_s
+        every_s, look = self._config.action_poll_s, guarded("looking for an action", self._action_file.look)
         while every_s and not self._stopping.wait(every_s):
-            try:
-                self._action_file.look()
-            except Exception:
-                logger.exception("looking for an action failed; the next look is in %.0f s", every_s)
+            look()
 
     def _stop_training(self) -> None:
         """Have every worker end its share: at the barrier it hears the action, and ends once it is let go."""
@@ -231,9 +234,12 @@ class ControllerServer:
         if not self._coordinator.wait_until_ended(self._stopping.is_set):
             return
         succeeded, reason = self._coordinator.outcome or (False, "stopped")
-        self._formation.dismiss(reason)
-        self._coordinator.dismiss(reason, _DISMISS_S)
-        application.report_outcome(succeeded, reason)
+        for say in (
+            lambda: self._formation.dismiss(reason),
+            lambda: self._coordinator.dismiss(reason, _DISMISS_S),
+            lambda: application.report_outcome(succeeded, reason),
+        ):
+            guarded("the leave", say)()  # whatever goes wrong with it, this process ends
         if not self._config.stay_up:
             self._stopping.wait(_LINGER_S)
             self._exit_request.request(0 if succeeded else 1, reason)

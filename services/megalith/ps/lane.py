@@ -75,15 +75,22 @@ class LaneServer:
                 logger.exception("the bulk lane cannot accept")
                 time.sleep(0.1)  # out of file descriptors: others are given back as connections end
                 continue
-            thread = threading.Thread(target=self._serve, args=(sock,), name="lane", daemon=True)
-            with self._lock:
-                is_welcome = not self._is_stopping and len(self._connections) < _MAX_CONNECTIONS
-                if is_welcome:
-                    self._connections[sock] = thread
-            if is_welcome:
-                thread.start()
-            else:
+            if not self._welcomed(sock):
                 sock.close()
+
+    def _welcomed(self, sock: socket.socket) -> bool:
+        """Whether the connection has got its thread. Under the lock it is started too: who finds one there joins it."""
+        thread = threading.Thread(target=self._serve, args=(sock,), name="lane", daemon=True)
+        with self._lock:
+            if self._is_stopping or len(self._connections) >= _MAX_CONNECTIONS:
+                return False
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system gives no more threads
+                logger.warning("the bulk lane refuses a connection: %s", error)
+                return False
+            self._connections[sock] = thread
+            return True
 
     def _serve(self, sock: socket.socket) -> None:
         """The outer edge of a connection's thread."""

@@ -103,10 +103,13 @@ class PsMember:
         threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
 
     def _warm_up(self) -> None:
-        warm_up()
-        if not self._was_welcomed:
-            self._set_serving(True)
-        warm_up_image()  # there is time: a takeover must not wait for the kernels that restore
+        try:
+            warm_up()
+            if not self._was_welcomed:
+                self._set_serving(True)
+            warm_up_image()  # there is time: a takeover must not wait for the kernels that restore
+        except Exception:
+            logger.exception("warming up failed; a takeover will try again")
 
     def on_measure(self, order: coordination_pb2.Measure) -> None:
         logger.warning("a ps measures nobody; ignored order %d", order.order)

@@ -67,11 +67,16 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
         return 1
     exit_request.wait()
     logger.log(logging.ERROR if exit_request.status else logging.INFO, "%s stops: %s", name, exit_request.reason)
-    service.stop(DRAIN_S)
-    logger.info("%s stopped status=%d", name, exit_request.status)
+    status = exit_request.status
+    try:
+        service.stop(DRAIN_S)
+    except Exception:
+        logger.exception("%s did not stop cleanly", name)
+        status = status or 1
+    logger.info("%s stopped status=%d", name, status)
     logging.shutdown()
     # Not sys.exit: the interpreter would wait for pool threads, and a call that outlived the drain still holds one.
-    os._exit(exit_request.status)
+    os._exit(status)
 
 
 def _serve_signals(exit_request: ExitRequest) -> None:

@@ -60,7 +60,7 @@ def write(directory: Path, manifest: Manifest) -> None:
     listed = {file.name for file in manifest.files} | {MANIFEST}
     for path in directory.iterdir():
         if path.name not in listed:
-            path.unlink()
+            path.unlink(missing_ok=True)  # a ps that is late with an earlier save may have renamed it meanwhile
 
 
 def read(directory: Path) -> Manifest:

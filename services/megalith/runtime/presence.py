@@ -88,7 +88,7 @@ class Presence:
         try:
             tenacity.Retrying(
                 retry=tenacity.retry_if_exception(
-                    lambda error: isinstance(error, DiscoveryFailed) and not self._stopping.is_set()
+                    lambda error: not isinstance(error, InvalidRequest) and not self._stopping.is_set()
                 ),
                 wait=tenacity.wait_fixed(_RETRY_S),
                 sleep=tenacity.sleep_using_event(self._stopping),
@@ -96,13 +96,15 @@ class Presence:
                 reraise=True,
             )(self._discovery.register, self._name, self._index, self._address)
             logger.info("Started %s %d at %s.", self._name, self._index, self._address)
-        except (DiscoveryFailed, InvalidRequest) as error:
+        except Exception as error:
             if not self._stopping.is_set():
                 logger.error("not registered, and not tried again: %s", error)
 
     def _log_first(self, attempt: tenacity.RetryCallState) -> None:
         if attempt.attempt_number == 1:
-            logger.warning("not registered yet, trying again: %s", attempt.outcome and attempt.outcome.exception())
+            error = attempt.outcome.exception() if attempt.outcome is not None else None
+            unforeseen = None if isinstance(error, DiscoveryFailed) else error
+            logger.warning("not registered yet, trying again: %s", error, exc_info=unforeseen)
 
 
 def assigned(name: str, index: int, server: S, settings: DiscoverySettings) -> tuple[int, S]:

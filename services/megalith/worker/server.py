@@ -122,12 +122,14 @@ class WorkerServer:
         """The outer edge of a thread: a failure ends the process, with its reason."""
         try:
             work(welcome)
-        except MegalithError as error:
-            if not self._view.is_stopping:
-                self._fail(f"{type(error).__name__}: {error}")
         except Exception as error:
-            logger.exception("training failed")
-            self._fail(f"training failed: {error}")
+            if self._view.is_stopping:  # what it worked with is being closed
+                logger.info("given up while stopping: %s", error)
+            elif isinstance(error, MegalithError):
+                self._fail(f"{type(error).__name__}: {error}")
+            else:
+                logger.exception("training failed")
+                self._fail(f"training failed: {error}")
 
     def _fail(self, reason: str) -> None:
         """Without its chief a job cannot end well, so on a platform the chief takes the whole job down."""

@@ -68,6 +68,9 @@ class Training:
 
         What exists stays. A variable that went down with its ps starts again from the value this worker last read.
         """
+        self._failover.run(partial(self._initialize, state))
+
+    def _initialize(self, state: State) -> None:
         position = self._progress.snapshot().position
         variables = [
             replace(config, initial=self._last_variables.get(config.name, config.initial))
@@ -118,13 +121,16 @@ class Training:
         if self._index == 0:
             if not wait_for_others(self._gate, self._view, num_workers, self._chief_timeout_s):
                 return
-            # Nobody trains any more: what a ps forgot of workers that were done is made good now.
-            self._publish(self._view.state, self._progress.snapshot().position)
-            results = self._task.evaluate(self._read)
-            logger.info("evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items()))
-            self._progress.set(results=results)
+            self._failover.run(self._evaluate)
         self._progress.set(is_finished=True)
         self._announce()
+
+    def _evaluate(self) -> None:
+        # Nobody trains any more: what a ps forgot of workers that were done is made good now.
+        self._publish(self._view.state, self._progress.snapshot().position)
+        results = self._task.evaluate(self._read)
+        logger.info("evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items()))
+        self._progress.set(results=results)
 
     def _has_steps_left(self) -> bool:
         return not self._max_steps or self._step < self._max_steps

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+import textwrap
 import threading
 
 from megalith.runtime.lifecycle import ExitRequest
@@ -13,3 +16,53 @@ def test_the_first_request_decides():
     for thread in threads:
         thread.join()
     assert (request.status, request.reason) == (3, "first")
+
+
+def run_service(body):
+    """(exit status, log) of a process that runs a service with these methods."""
+    program = textwrap.dedent(
+        """
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+        from megalith.runtime import lifecycle
+
+        class Service:
+            def __init__(self, exit_request):
+                self.exit_request = exit_request
+        {}
+        lifecycle.run("it", Service, log_level="info", exit_with_stdin=False)
+        """
+    ).format(textwrap.indent(textwrap.dedent(body), "    "))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+def test_a_stop_that_fails_is_logged_and_still_ends_the_process():
+    status, log = run_service(
+        """
+        def start(self):
+            ThreadPoolExecutor(1).submit(threading.Event().wait)  # the interpreter would wait for this thread
+            self.exit_request.request(0, "enough")
+        def stop(self, grace_s):
+            raise RuntimeError("cannot join thread before it is started")
+        """
+    )
+    assert status == 1
+    assert "it did not stop cleanly" in log
+    assert "RuntimeError: cannot join thread before it is started" in log
+
+
+def test_a_signal_that_arrives_while_the_service_starts_ends_it_once_it_has_started():
+    status, log = run_service(
+        """
+        def start(self):
+            import os, signal, sys
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("started", file=sys.stderr)
+        def stop(self, grace_s):
+            import sys
+            print("stopped", file=sys.stderr)
+        """
+    )
+    assert status == 0, log
+    assert log.index("started") < log.index("it stops: SIGTERM") < log.index("stopped")

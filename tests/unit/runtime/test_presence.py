@@ -73,6 +73,25 @@ def test_a_back_end_that_is_away_is_logged_once_and_entered_when_it_is_back(capl
     assert sum("not registered yet" in record.message for record in caplog.records) == 1
 
 
+def test_an_error_that_no_back_end_should_raise_does_not_end_the_tries(caplog, monkeypatch):
+    monkeypatch.setattr(presence, "_RETRY_S", 0.01)
+    registry, answer = Registry(), Registry._answer
+    failures = [TypeError("'NoneType' object is not subscriptable")] * 2
+
+    def fail_twice():
+        if failures:
+            raise failures.pop()
+        answer(registry)
+
+    registry._answer = fail_twice
+    here = Presence("ps", 3, registry, "", "")
+    here.announce("me:1")
+    wait_until(lambda: registry.entries == {"ps": {3: "me:1"}})
+    here.stop()
+    (said,) = [record for record in caplog.records if "not registered yet" in record.message]
+    assert said.exc_info
+
+
 def test_a_stop_does_not_wait_for_a_back_end_that_is_away():
     registry = Registry()
     registry.is_away = True

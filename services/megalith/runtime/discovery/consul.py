@@ -144,7 +144,10 @@ class ConsulDiscovery(Discovery):
             self._ask(self._client.catalog.deregister, node, service_id=service_id)
 
     def _keep(self) -> None:
-        """Renew the TTL of own entries; an agent that has forgotten them is told again."""
+        """Renew the TTL of own entries; an agent that has forgotten them is told again.
+
+        Without this thread they would expire, so no error ends it.
+        """
         has_failed = False
         while not self._stopping.wait(min(2.0, self._ttl_s / 4) if has_failed else self._ttl_s / 2):
             with self._lock:
@@ -153,9 +156,10 @@ class ConsulDiscovery(Discovery):
                 for (name, index), address in own.items():
                     self._renew(name, index, address)
                 has_failed = False
-            except DiscoveryFailed as error:
-                if not has_failed:
-                    logger.warning("own entries are not renewed, trying again: %s", error)
+            except Exception as error:
+                if not has_failed and not self._stopping.is_set():
+                    is_expected = isinstance(error, DiscoveryFailed)
+                    logger.warning("own entries are not renewed, trying again: %s", error, exc_info=not is_expected)
                 has_failed = True
 
     def _renew(self, name: str, index: int, address: str) -> None:

@@ -177,27 +177,30 @@ class ZooKeeperDiscovery(Discovery):
 
     def _write(self, name: str, index: int, address: str) -> None:
         """Make the node ours and its content right; nothing is written when it is both."""
-        path, content = self._path(name, index), address.encode()
+        path = self._path(name, index)
+        try:
+            self._write_node(path, address.encode())
+        except (NoNodeError, NodeExistsError) as error:
+            raise DiscoveryFailed(
+                f"ZooKeeper: {path} changes under our hands; is {name} {index} started twice, or its job cleared?"
+            ) from error
+        self._is_stale.set()
+
+    def _write_node(self, path: str, content: bytes) -> None:
         try:
             self._ask(self._client.create_async, path, content, ephemeral=True, makepath=True)
         except NodeExistsError:
-            try:
-                found, stat = self._ask(self._client.get_async, path)
-                if stat.ephemeralOwner != self._session():
-                    self._ask(self._client.delete_async, path)
-                    self._ask(self._client.create_async, path, content, ephemeral=True, makepath=True)
-                elif found != content:
-                    self._ask(self._client.set_async, path, content)
-            except (NoNodeError, NodeExistsError) as error:
-                raise DiscoveryFailed(
-                    f"ZooKeeper: {path} changes under our hands; is {name} {index} started twice?"
-                ) from error
-        self._is_stale.set()
+            found, stat = self._ask(self._client.get_async, path)
+            if stat.ephemeralOwner != self._session():
+                self._ask(self._client.delete_async, path)
+                self._ask(self._client.create_async, path, content, ephemeral=True, makepath=True)
+            elif found != content:
+                self._ask(self._client.set_async, path, content)
 
     def _session(self) -> int:
         """The id of our session; kazoo has none to tell while it has no connection."""
         client_id = self._client.client_id
-        if client_id is None:
+        if client_id is None or client_id[0] is None:
             raise DiscoveryFailed(f"the connection to ZooKeeper at {self._servers} was lost")
         return int(client_id[0])
 
@@ -335,7 +338,7 @@ def _end(client: KazooClient) -> None:
     try:
         client.stop()
         client.close()
-    except KazooException as error:  # its thread did not end in kazoo's time; it is a daemon, and has nothing of ours
+    except Exception as error:  # its thread did not end in kazoo's time; it is a daemon, and has nothing of ours
         logger.warning("a ZooKeeper client did not end: %r", error)
 
 
