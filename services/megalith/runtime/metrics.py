@@ -1,5 +1,7 @@
 """Prometheus metrics of one server, on a port of their own."""
 
+import contextlib
+import socket
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -51,6 +53,8 @@ class MetricsServer:
 
     def stop(self) -> None:
         if self._server is not None:
+            with contextlib.suppress(OSError):  # wakes it up; by itself it looks twice a second whether it is to stop
+                self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
