@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import socket
-from pathlib import Path
 
 import pytest
 
 from megalith.client import Controller
-from support.processes import Processes, children_of, is_gone, run_cli
+from support.processes import Processes, arguments_of, children_of, is_gone, run_cli
 from support.waiting import wait_until
 
 
@@ -96,17 +95,13 @@ def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes)
     cli, _, job = up(processes)
     log = processes.model_dir / "logs" / "worker-1.log"
     assert log.exists()
-    (victim,) = [child for child in children_of(cli.pid) if {b"megalith.worker", b"--index=1"} <= arguments(child)]
+    (victim,) = [child for child in children_of(cli.pid) if {"megalith.worker", "--index=1"} <= arguments_of(child)]
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output(), 10)
     processes.start_member("worker", 1, batch_size=256)
     wait_until(lambda: all(member.is_connected for member in job.status().members), 30)
     step = job.training_status()
     wait_until(lambda: job.training_status() > step + 20, 30)
-
-
-def arguments(pid):
-    return set(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
 
 
 def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):

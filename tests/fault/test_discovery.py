@@ -4,12 +4,11 @@ import os
 import re
 import shlex
 import signal
-from pathlib import Path
 
 import pytest
 
 from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
-from support.processes import Processes, children_of
+from support.processes import Processes, arguments_of, children_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -104,7 +103,7 @@ def test_up_says_what_it_waits_for_when_no_zookeeper_answers(processes):
 
 def kill_worker_1(cli):
     for child in children_of(cli.pid):
-        if {b"megalith.worker", b"--index=1"} <= set(Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")):
+        if {"megalith.worker", "--index=1"} <= arguments_of(child):
             os.kill(child, signal.SIGKILL)
 
 

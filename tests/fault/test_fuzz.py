@@ -153,15 +153,21 @@ class Lane:
             self.close()
 
     def _answer(self):
-        start = self._sock.recv(16, socket.MSG_WAITALL)
-        if len(start) < 16:
-            raise ConnectionResetError
-        _, head, body = struct.unpack("<4sIQ", start)
-        reply = pb.LaneReply.FromString(self._sock.recv(head, socket.MSG_WAITALL))
+        _, head, body = struct.unpack("<4sIQ", self._received(16))
+        reply = pb.LaneReply.FromString(self._received(head))
         assert body == 0
         assert reply.WhichOneof("result") in ("error", None)
         assert reply.error.code != "internal", reply.error.message
         self.answered += 1
+
+    def _received(self, count):
+        data = b""
+        while len(data) < count:  # a socket with a time-out does not wait for all of it
+            part = self._sock.recv(count - len(data))
+            if not part:
+                raise ConnectionResetError
+            data += part
+        return data
 
     def close(self):
         if self._sock is not None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from megalith.cli.app import app as cli_app
 from megalith.wire import appmaster_address
-from support.processes import Processes, children_of, is_gone
+from support.processes import Processes, arguments_of, children_of, is_gone
 from support.waiting import wait_until
 
 
@@ -41,21 +41,17 @@ def app(processes):
 def child(cli, service, index=None):
     """Process id of one service that `up` runs; None if it does not."""
     wanted = {f"megalith.{service}", *([f"--index={index}"] if index is not None else [])}
-    return next((pid for pid in children_of(cli.pid) if wanted <= arguments(pid)), None)
-
-
-def arguments(pid):
-    return set(Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
+    return next((pid for pid in children_of(cli.pid) if wanted <= arguments_of(pid)), None)
 
 
 def kill_and_wait_for_the_next(cli, service, index=None):
     victim = wait_until(lambda: child(cli, service, index), 30, f"{service} runs")
-    before = arguments(victim)
+    before = arguments_of(victim)
     os.kill(victim, signal.SIGKILL)
     successor = wait_until(
         lambda: (pid := child(cli, service, index)) and pid != victim and pid, 60, f"{service} is started again"
     )
-    assert arguments(successor) == before
+    assert arguments_of(successor) == before
     return successor
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 
 from megalith.runtime.discovery.zookeeper import STALE_S, ZooKeeperDiscovery
 from megalith.wire.errors import Conflict, DiscoveryFailed
@@ -49,11 +49,20 @@ def stranger(server):
 
 
 def expire_session(discovery, server):
-    """Make the server end the session of `discovery`, as after a long silence."""
-    double = KazooClient(server, client_id=discovery._client.client_id)
-    double.start()
-    double.stop()
-    double.close()
+    """Make the server end the session of `discovery`, as after a long silence.
+
+    A double takes the session over and closes it. The client takes it back when it is quicker; then once more.
+    """
+    session = wait_until(lambda: discovery._client.client_id)
+
+    def is_over():
+        double = KazooClient(server, client_id=session)
+        double.start()
+        double.stop()
+        double.close()
+        return discovery._client.client_id not in (None, session)
+
+    wait_until(is_over, what="another session")
 
 
 def test_zookeeper_an_entry_is_an_ephemeral_node_with_the_address(opened, server, job, stranger):
@@ -103,9 +112,9 @@ def test_zookeeper_the_node_of_a_dying_session_is_replaced_and_not_taken_along(o
     old, new = opened(server, job), opened(server, job)
     old.register("ps", 0, "10.0.0.9:9")
     new.register("ps", 0, ADDRESS)
-    expire_session(old, server)
     with old._lock:
         old._own.clear()  # as a dead process: it does not come back
+    expire_session(old, server)
     wait_until(lambda: new.query("ps") == {0: ADDRESS}, 10)
     new._is_stale.set()
     assert new.query("ps") == {0: ADDRESS}
@@ -154,6 +163,20 @@ def test_zookeeper_that_does_not_answer_is_an_error_with_its_address(opened):
         discovery.query("ps")
     with pytest.raises(DiscoveryFailed, match=r"no ZooKeeper answers at 127.0.0.1:1"):
         discovery.register("ps", 0, ADDRESS)
+
+
+def test_zookeeper_a_job_that_is_cleared_while_an_entry_is_made_only_delays_it(opened, server, job, monkeypatch):
+    discovery = opened(server, job)
+    write, failures = discovery._write_node, [NoNodeError(), NodeExistsError()]
+
+    def fail_twice(*node):
+        if failures:
+            raise failures.pop()
+        write(*node)
+
+    monkeypatch.setattr(discovery, "_write_node", fail_twice)
+    discovery.register("ps", 0, ADDRESS)
+    wait_until(lambda: discovery.query("ps") == {0: ADDRESS})
 
 
 def test_zookeeper_entries_are_kept_after_a_renewal_that_failed(opened, server, job, stranger, monkeypatch, caplog):

@@ -17,9 +17,17 @@ def is_gone(pid):
     """No such process, or a zombie that nobody has waited for."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"
+
+
+def arguments_of(pid):
+    """The command line of a process, as a set of words; empty once it is gone."""
+    try:
+        return set(Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
 
 
 def children_of(pid):
@@ -64,7 +72,7 @@ class Process:
         return self._process.poll()
 
     def output(self):
-        return self.log.read_text()
+        return self.log.read_text(errors="replace")  # the last character may be written in part
 
     def reported(self, key):
         """A value that the process logged as key=value, once it has."""
