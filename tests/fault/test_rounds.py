@@ -18,7 +18,7 @@ from support.waiting import wait_until
 
 ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "2"))
 SEED = int(os.environ.get("MEGALITH_FAULT_SEED", "1"))
-STEPS, BATCH_SIZE = 1200, 256  # some seconds: the second victim dies before the job ends
+STEPS, BATCH_SIZE = 1600, 256  # some seconds: the second victim dies before the job ends
 PROCESSES = ("worker-1", "ps-1", "worker-0", "controller", "ps-0")
 SINGLES = (("controller",), ("worker-1",), ("ps-1",), ("worker-0",), ("zookeeper",))
 
@@ -50,7 +50,8 @@ class Job:
         if name == "controller":
             settings = {"num_ps": 2, "num_workers": 2, "suspect_s": 2, **self.found_by}
             return self.processes.start_controller(**settings)
-        task = {"batch_size": BATCH_SIZE, "num_examples": BATCH_SIZE * STEPS} if role == "worker" else {}
+        task = {"batch_size": BATCH_SIZE, "num_examples": BATCH_SIZE * STEPS, "heartbeat_s": 0.1}
+        task = task if role == "worker" else {}
         return self.processes.start(role, name, index=index, join_timeout_s=120, **self.found_by, **task)
 
     def is_training(self, control, moment):

@@ -7,7 +7,7 @@ import pytest
 from support.processes import Processes
 from support.waiting import wait_until
 
-STEPS, BATCH_SIZE = 800, 256
+STEPS, BATCH_SIZE = 1600, 256  # some seconds: the victim dies before the job ends
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_redundant_ps_takes_over_the_shard_of_a_killed_one_and_the_job_reaches
     for index in range(3):
         members[f"ps-{index}"] = processes.start_member("ps", index)
     for index in range(2):
-        task = {"batch_size": BATCH_SIZE, "num_examples": BATCH_SIZE * STEPS}
+        task = {"batch_size": BATCH_SIZE, "num_examples": BATCH_SIZE * STEPS, "heartbeat_s": 0.1}
         members[f"worker-{index}"] = processes.start_member("worker", index, **task)
     job = processes.job(60)
     before = wait_until(lambda: (now := job.status()).global_step > 20 and now, 120, "training")

@@ -220,19 +220,18 @@ def test_a_chief_that_is_stopped_in_a_step_does_not_take_the_job_down(platform, 
     with Servers(tmp_path, num_ps=1, num_workers=1, stay_up=False) as servers:
         servers.start_controller()
         servers.start_ps(0)
-        worker, in_step, ended = servers.start_worker(0, batch_size=64), threading.Event(), threading.Event()
+        worker, in_step = servers.start_worker(0, batch_size=64), []
 
         def step_until_closed(*step):
-            in_step.set()
+            in_step.append(threading.current_thread())
             wait_until(lambda: worker._view.is_stopping)
-            ended.set()
             raise RuntimeError("cannot schedule new futures after shutdown")
 
         monkeypatch.setattr(worker._training, "_taught", step_until_closed)
-        assert in_step.wait(100)
+        wait_until(lambda: in_step)
         worker.stop(0.1)
-        assert ended.wait(30)
-        wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "train"])
+        in_step[0].join(60)
+        assert not in_step[0].is_alive()
         assert (platform.heard, servers.exits["worker-0"].reason) == ([], "")
 
 
