@@ -35,6 +35,7 @@ def clip_by_global_norm(
     """
     if not isinstance(arrays, list):
         raise TypeError(f"the gradients should be a list, not {type(arrays).__name__}")
+    require(clip_norm >= 0, f"clip_norm {clip_norm!r} must be 0 or more")
     norm = global_norm(arrays) if use_norm is None else float(use_norm)
     values = [np.asarray(array, np.float32) for array in arrays]
     if not norm > clip_norm:

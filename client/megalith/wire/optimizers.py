@@ -20,6 +20,7 @@ from megalith.wire.validation import (
     check_finite,
     check_flag,
     check_fraction,
+    check_kind,
     require,
 )
 
@@ -371,6 +372,7 @@ class Dc:
     lambda_: float = 0.0
 
     def __post_init__(self) -> None:
+        check_kind("dc", "base", self.base, Optimizer)
         require(
             not isinstance(self.base, Dc | StochasticRoundingFloat16),
             f"dc: the base {self.base.name} is itself a wrapper; wrap a plain optimizer",
@@ -403,6 +405,7 @@ class StochasticRoundingFloat16:
     base: "Optimizer"
 
     def __post_init__(self) -> None:
+        check_kind("stochastic_rounding_float16", "base", self.base, Optimizer)
         require(
             not isinstance(self.base, StochasticRoundingFloat16),
             "stochastic_rounding_float16: the base is rounded already",

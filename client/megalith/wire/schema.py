@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from megalith.wire.optimizers import (
     StochasticRoundingFloat16,
 )
 from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule, default_schedule, learning_rates
-from megalith.wire.validation import require
+from megalith.wire.validation import check_kind, require
 from megalith.wire.variable_parts import Part, is_part_key, key_of, num_parts, parts_of
 
 __all__ = [
@@ -91,7 +92,12 @@ class Segment:
     schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
 
     def __post_init__(self) -> None:
-        require(1 <= self.dim <= 65536, f"segment: dim {self.dim} is outside 1..65536")
+        is_width = isinstance(self.dim, Integral) and 1 <= self.dim <= 65536
+        require(is_width, f"segment: dim {self.dim!r} is outside 1..65536")
+        check_kind("segment", "initializer", self.initializer, Initializer)
+        check_kind("segment", "optimizer", self.optimizer, Optimizer)
+        check_kind("segment", "compressor", self.compressor, Compressor)
+        check_kind("segment", "schedule", self.schedule, Schedule | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,10 @@ class TableConfig:
 
     def __post_init__(self) -> None:
         require(bool(self.name), "table: the name is empty")
+        if isinstance(self.segments, list):
+            object.__setattr__(self, "segments", tuple(self.segments))  # so that equal tables are equal
+        are_segments = isinstance(self.segments, tuple) and all(isinstance(each, Segment) for each in self.segments)
+        require(are_segments, f"table {self.name}: {self.segments!r} is not a tuple of segments")
         require(bool(self.segments), f"table {self.name}: it has no segments")
         for slot, days in {-1: self.expire_days, **self.expire_days_by_slot}.items():
             require(-1 <= slot < NUM_SLOTS, f"table {self.name}: slot {slot} is outside 0..{NUM_SLOTS - 1}")
@@ -164,6 +174,7 @@ class VariableConfig:
             f"variable {self.name}: the initial value is {_described(self.initial)}, not an array of float32 or int64",
         )
         require(bool(np.isfinite(self.initial).all()), f"variable {self.name}: the initial value is not finite")
+        check_kind(f"variable {self.name}", "schedule", self.schedule, Schedule | None)
         if self.part is not None:
             self._check_part(self.part)
         if self.optimizer is not None:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable
-from typing import ClassVar, NoReturn, Protocol, TypeVar
+from types import UnionType
+from typing import ClassVar, NoReturn, Protocol, TypeVar, get_args
 
 from megalith.wire.errors import InvalidSetting
 
@@ -75,6 +76,13 @@ def check_flag(config: Named, *fields: str) -> None:
     for field in fields:
         if not isinstance(getattr(config, field), bool):
             _refuse(config, field, "must be true or false")
+
+
+def check_kind(owner: str, field: str, value: object, kind: UnionType) -> None:
+    """`value` is an object of one of the classes of `kind`: not a name, and not a class that was never called."""
+    if not isinstance(value, kind):
+        known = ", ".join(each.__name__ for each in get_args(kind))
+        raise InvalidSetting(f"{owner}: {field} {value!r} is none of {known}")
 
 
 def build_named(kind: str, classes: Iterable[type[NamedT]], name: str, settings: dict[str, object]) -> NamedT:

@@ -130,3 +130,9 @@ def test_what_a_recipe_needs_and_does_not_get_is_named():
     for wrong in ({"clip_norm": -1.0}, {"sparse_norm_warmup_steps": -1}, {"dense_weight_decay": -1.0}):
         with pytest.raises(errors.InvalidSetting):
             GradientRecipe(**wrong)
+
+
+@pytest.mark.parametrize("clip_norm", [-1.0, float("nan")])
+def test_a_limit_that_would_turn_gradients_round_is_refused(clip_norm):
+    with pytest.raises(errors.InvalidSetting, match="clip_norm"):
+        clip_by_global_norm([np.ones(3, np.float32)], clip_norm)

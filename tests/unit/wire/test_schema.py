@@ -2,11 +2,34 @@ import numpy as np
 import pytest
 
 from megalith.wire.errors import InvalidSetting
-from megalith.wire.schema import Adagrad, Ftrl, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
+from megalith.wire.schema import (
+    Adagrad,
+    Dc,
+    Ftrl,
+    RandomUniform,
+    Segment,
+    Sgd,
+    Shampoo,
+    StochasticRoundingFloat16,
+    TableConfig,
+    VariableConfig,
+)
 
 BAD = {
     "zero dim": (lambda: Segment(0), "dim 0"),
     "huge dim": (lambda: Segment(65537), "dim 65537"),
+    "dim of another type": (lambda: Segment(1.5), "dim 1.5"),
+    "optimizer by name": (lambda: Segment(1, optimizer="adagrad"), "optimizer 'adagrad' is none of Sgd, Adagrad"),
+    "optimizer never called": (lambda: Segment(1, optimizer=Adagrad), "optimizer <class .*Adagrad'> is none of"),
+    "dense optimizer": (lambda: Segment(1, optimizer=Shampoo()), r"optimizer Shampoo\(.* is none of"),
+    "initializer by name": (lambda: Segment(1, "zeros"), "initializer 'zeros' is none of Zeros, Ones"),
+    "compressor by name": (lambda: Segment(1, compressor="fp16"), "compressor 'fp16' is none of Fp32"),
+    "schedule by number": (lambda: Segment(1, schedule=0.1), "schedule 0.1 is none of Constant"),
+    "wrapped by name": (lambda: Dc("adam"), "dc: base 'adam' is none of"),
+    "rounded by name": (lambda: StochasticRoundingFloat16("adam"), "base 'adam' is none of"),
+    "one segment": (lambda: TableConfig("t", Segment(1)), "is not a tuple of segments"),
+    "names for segments": (lambda: TableConfig("t", ("vec",)), "is not a tuple of segments"),
+    "variable's schedule": (lambda: VariableConfig("v", np.zeros(2, np.float32), Sgd(), 0.1), "schedule 0.1 is none"),
     "no segments": (lambda: TableConfig("t", ()), "no segments"),
     "no name": (lambda: TableConfig("", (Segment(1),)), "name is empty"),
     "infinite rate": (lambda: Sgd(float("inf")), "not finite"),
@@ -27,3 +50,7 @@ def test_bad_settings_name_the_value(name):
     make, message = BAD[name]
     with pytest.raises(InvalidSetting, match=message):
         make()
+
+
+def test_segments_in_a_list_are_the_same_table():
+    assert TableConfig("t", [Segment(1)]) == TableConfig("t", (Segment(1),))
