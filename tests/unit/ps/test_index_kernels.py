@@ -131,10 +131,10 @@ def test_a_large_partition_grows_to_the_end_of_a_huge_page_unless_slots_are_coun
     memory = IndexMemory(40_000_000, 1)
     parts, record = memory.arrays.parts, 5 * RECORD
     rounded = index.grown(parts, record, 3 * PAGE, True)
-    assert 1.3 * 3 * PAGE <= rounded < 1.3 * 3 * PAGE + PAGE
+    assert 1.7 * 3 * PAGE <= rounded < 1.7 * 3 * PAGE + PAGE
     assert (parts[record + LAST] + LINE - rounded) % PAGE == 0
-    assert index.grown(parts, record, 3 * PAGE, False) == int(1.3 * 3 * PAGE) // LINE * LINE
-    assert index.grown(parts, record, 1000, True) == 1300
+    assert index.grown(parts, record, 3 * PAGE, False) == int(1.7 * 3 * PAGE) // LINE * LINE
+    assert index.grown(parts, record, 1000, True) == 1700
 
 
 def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_as_far_as_the_spill_goes() -> None:
