@@ -168,7 +168,7 @@ def bench_latency(count=2000):
 
 def bench_training(rounds=2):
     """The demo with one worker: one call after the other, and with overlapping steps; in turns, the best of each."""
-    for batch_size, examples in ((8192, 4_000_000), (32768, 8_000_000)):
+    for batch_size, examples in ((2048, 2_000_000), (8192, 4_000_000), (32768, 8_000_000)):
         conditions = {"task": "clicks", "ps": 2, "workers": 1, "batch_size": batch_size}
         rates, aucs = {}, {}
         for _ in range(rounds):

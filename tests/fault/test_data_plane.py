@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect
 from support.processes import Processes
@@ -12,18 +13,19 @@ IDS = np.arange(200)
 
 
 class Pusher(threading.Thread):
-    """Pushes ones to every id, a pull in between, until told to stop; counts what was acknowledged."""
+    """Pushes ones to every id, a pull beside it, until told to stop; counts what was acknowledged."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, pull, push):
         super().__init__(daemon=True)
-        self.cluster, self.acknowledged, self.failure = cluster, 0, None
+        self.pull, self.push = getattr(cluster, pull), getattr(cluster, push)
+        self.acknowledged, self.failure = 0, None
         self.stopping = threading.Event()
 
     def run(self):
         try:
             while not self.stopping.is_set():
-                pulled = self.cluster.pull_async({"t": IDS})
-                self.cluster.push_async({"t": (IDS, np.ones((IDS.size, 1), np.float32))}).result()
+                pulled = self.pull({"t": IDS})
+                self.push({"t": (IDS, np.ones((IDS.size, 1), np.float32))}).result()
                 self.acknowledged += 1
                 pulled.result()
         except Exception as error:
@@ -35,7 +37,8 @@ class Pusher(threading.Thread):
         assert self.failure is None
 
 
-def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port(tmp_path):
+@pytest.mark.parametrize(("pull", "push"), [("pull_async", "push_async"), ("begin_pull", "begin_push")])
+def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port(tmp_path, pull, push):
     with Processes(tmp_path) as processes:
         processes.start_controller(num_ps=2, num_workers=0)
         members = [processes.start_member("ps", index) for index in range(2)]
@@ -43,7 +46,7 @@ def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port
         with connect(model_dir=str(processes.model_dir)) as cluster:
             cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
             owners = job.routing().owner_of(IDS)
-            pusher = Pusher(cluster)
+            pusher = Pusher(cluster, pull, push)
             pusher.start()
             pusher.waits_for(20)
             saved_from = pusher.acknowledged

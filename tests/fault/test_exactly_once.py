@@ -50,16 +50,24 @@ def proxies(processes):
 
 
 def train(cluster, name, seed, deadline, sums):
-    """Push until the deadline, and add up what was acknowledged."""
+    """Push until the deadline, and add up what was acknowledged; every other step is begun rather than waited for."""
     rng = np.random.default_rng(seed)
     while time.monotonic() < deadline or sums["pushes"] < 5:
         ids = rng.integers(0, IDS, 1_000)
         gradients = rng.integers(-8, 9, (ids.size, DIM)).astype(np.float32)
         big = rng.integers(-8, 9, BIG).astype(np.float32)
-        cluster.pull({name: ids}, [name])
-        cluster.push({name: (ids, gradients)}, variables={name: big}, add={f"{name}-count": 1})
+        content = {"gradients": {name: (ids, gradients)}, "variables": {name: big}, "add": {f"{name}-count": 1}}
         added = rng.integers(-8, 9, (ids.size, DIM)).astype(np.float32)
-        cluster.assign_add({name: (ids, added)})
+        if sums["pushes"] % 2:
+            pulled, pushed = cluster.begin_pull({name: ids}, [name]), cluster.begin_push(**content)
+            cluster.assign_add({name: (ids, added)})  # waits for the push
+            assert pushed.is_settled
+            pushed.result()
+            assert pulled.result().rows[name].shape == (ids.size, DIM)
+        else:
+            cluster.pull({name: ids}, [name])
+            cluster.push(**content)
+            cluster.assign_add({name: (ids, added)})
         np.add.at(sums["rows"], ids, gradients - added)
         sums["big"] += big
         sums["pushes"] += 1

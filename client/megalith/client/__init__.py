@@ -9,6 +9,7 @@ with mg.connect(model_dir="model") as cluster:
 """
 
 from megalith.client._appmaster import Application, AppMaster, Savepoint, SupervisedProcess, Verdict
+from megalith.client._begun import Begun
 from megalith.client._clipping import Clip, GradientRecipe, clip_by_global_norm
 from megalith.client._cluster import Cluster, Pulled, connect
 from megalith.client._combiners import FirstN, Mean, Sqrtn, Sum
@@ -83,6 +84,7 @@ __all__ = [
     "Barrier",
     "Batch",
     "BatchSoftmax",
+    "Begun",
     "Clip",
     "Cluster",
     "ClusterStatus",

@@ -77,8 +77,8 @@ class DataCall:
 class Started(Protocol):
     """A call that is on its way."""
 
-    def finish(self) -> Any:
-        """Wait for the reply, or raise what went wrong."""
+    def finish(self, deadline: float) -> Any:
+        """Wait for the reply until `deadline`, on the monotonic clock, or raise what went wrong."""
 
     def abandon(self) -> None:
         """Give the call up, if it has not been finished."""

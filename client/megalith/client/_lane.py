@@ -41,9 +41,9 @@ class Lane:
                 "send fewer ids per call, or raise --max-message-bytes on the servers"
             )
         sock = self._connection(deadline)
-        started = LaneCall(self, sock, call, deadline)
+        started = LaneCall(self, sock, call)
         try:
-            started.send()
+            started.send(deadline)
         except (PeerUnreachable, DeadlinePassed) as error:
             started.abandon()
             raise type(error)(f"ps at {self.address}: {error}") from error
@@ -101,14 +101,14 @@ class LaneClosed(Exception):
 class LaneCall:
     """One call on its connection, which goes back to the lane only after a whole reply."""
 
-    def __init__(self, lane: Lane, sock: socket.socket, call: DataCall, deadline: float) -> None:
-        self._lane, self._sock, self._call, self._deadline = lane, sock, call, deadline
+    def __init__(self, lane: Lane, sock: socket.socket, call: DataCall) -> None:
+        self._lane, self._sock, self._call = lane, sock, call
         self._is_open = True
         self._timeout_s = 0.0
 
-    def send(self) -> None:
+    def send(self, deadline: float) -> None:
         message, body = self._call.message, self._call.body()
-        left_s = self._left_s()
+        left_s = _left_s(deadline)
         head = pb.LaneRequest(array_bytes=[part.nbytes for part in body], timeout_ms=max(1, int(left_s * 1000)))
         if isinstance(message, pb.PullRequest):
             head.pull.CopyFrom(message)
@@ -118,9 +118,9 @@ class LaneCall:
         self._timeout_s = left_s
         frames.send(self._sock, head.SerializeToString(), body)
 
-    def finish(self) -> Reply:
+    def finish(self, deadline: float) -> Reply:
         try:
-            left_s = self._left_s()
+            left_s = _left_s(deadline)
             if left_s < 0.99 * self._timeout_s:  # else the option that is set is near enough
                 frames.set_timeout(self._sock, left_s)
             reply = _receive_reply(self._sock, self._call)
@@ -146,11 +146,12 @@ class LaneCall:
         self._is_open = False
         self._lane.give_back(self._sock)
 
-    def _left_s(self) -> float:
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
-            raise DeadlinePassed("the call was given up")
-        return left_s
+
+def _left_s(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise DeadlinePassed("the call was given up")
+    return left_s
 
 
 class _Refused(Exception):

@@ -5,55 +5,54 @@ from __future__ import annotations  # grpc's generic types are generic for type 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
 from megalith.client import _retry
+from megalith.client._begun import Begun, UnderWay
 from megalith.client._controller import Controller
 from megalith.client._data_call import DataCall, Reply, Started
+from megalith.client._exchange import Begin, Exchange, Q, Request
 from megalith.client._lane import Lane, LaneClosed
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import channel
 from megalith.wire.budget import ByteBudget
-from megalith.wire.errors import InvalidRequest, MegalithError, MessageTooLarge, PeerUnreachable
+from megalith.wire.errors import InvalidRequest, MessageTooLarge, PeerUnreachable
 from megalith.wire.routing import Routing
 from megalith.wire.status import translated
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPT_S = 30.0  # one try of one call; a hung server is asked again, or its replacement is, after it
+_ASK_S = 30.0  # one try of one question; a hung server is asked again, or its replacement is, after it
 
-
-class Request(Protocol):
-    """Any data request: routed at an epoch."""
-
-    epoch: int
-
-    def ByteSize(self) -> int: ...
-
-
-Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 B = TypeVar("B")
+R = TypeVar("R")
 Stub = parameter_server_pb2_grpc.ParameterServerStub
-Begin = Callable[[str, Q, float], Started]  # address, request, deadline on the monotonic clock
 
 
 class Servers:
     """Channels and lanes to the parameter servers, and the routing map.
 
-    `_lock` guards the map, the channels, the lanes and `_is_closed`. `_budget` bounds the bytes of calls under way.
+    `_lock` guards the map, the channels, the lanes and `_is_closed`. `_budget` bounds the bytes of calls under way, of
+    which `_under_way` are those that were begun and wait to be asked about.
     """
 
     def __init__(
-        self, controller: Controller, max_message_bytes: int, max_inflight_bytes: int, *, use_lane: bool = True
+        self,
+        controller: Controller,
+        max_message_bytes: int,
+        max_inflight_bytes: int,
+        max_begun: int,
+        *,
+        use_lane: bool = True,
     ) -> None:
         self._controller, self._max_message_bytes, self._use_lane = controller, max_message_bytes, use_lane
-        self._budget = ByteBudget(max_inflight_bytes)
+        self._budget, self._under_way, self._max_begun = ByteBudget(max_inflight_bytes), UnderWay(), max_begun
         self._lock = threading.Lock()
         self._routing: Routing | None = None
         self._channels: dict[str, grpc.Channel] = {}
@@ -83,9 +82,7 @@ class Servers:
     ) -> dict[int, A]:
         """Send each request to its ps index by a unary call, all at once, until all are answered; replies by ps index.
 
-        `timeout_s` bounds the whole call. A request that failed for a passing reason is sent again, with a fresh map;
-        those answered are not repeated. The same requests stay valid under a newer map because a cluster's bucket
-        owners do not change while it lives.
+        `timeout_s` bounds the whole call.
         """
 
         def begin(address: str, request: Q, deadline: float) -> Started:
@@ -98,66 +95,56 @@ class Servers:
         """Like `call` for pulls and pushes, over the bulk lane of each server that has one."""
         return self._until_answered(self._begin_data, calls, timeout_s)
 
+    def begin(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+        """Send as `exchange` does and wait when asked; `read` makes the result of the replies.
+
+        With `max_begun` calls begun and not settled, the oldest is settled first.
+        """
+        while len(self._under_way) >= self._max_begun and self._under_way.settle_oldest():
+            pass
+        deadline = time.monotonic() + timeout_s
+        size = self._take_room(calls, timeout_s)
+
+        def let_go(call: Begun[Any]) -> None:
+            self._under_way.remove(call)
+            self._budget.give_back(size)
+
+        exchange = Exchange(self, self._begin_data, calls, deadline - time.monotonic())
+        try:
+            exchange.send()
+        except BaseException:
+            self._budget.give_back(size)
+            raise
+        begun = Begun(exchange, read, let_go)
+        self._under_way.add(begun)
+        return begun
+
     def _until_answered(self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float) -> dict[int, Any]:
         deadline = time.monotonic() + timeout_s
-        total = sum(self._checked_size(request) for request in requests.values())
-        with self._budget.holding(total, timeout_s):
-            return self._answered(begin, requests, deadline)
-
-    def _answered(self, begin: Begin[Q], requests: dict[int, Q], deadline: float) -> dict[int, Any]:
-        pending, replies = dict(requests), dict[int, Any]()
-
-        def again() -> None:
-            self.refresh(max(0.0, deadline - time.monotonic()))
-            failures = self._attempt(begin, pending, replies, deadline)
-            if failures:
-                raise failures[0]
-
-        # The first try is by itself: setting up tenacity costs 0.05 ms, which most calls never need.
-        failures = self._attempt(begin, pending, replies, deadline)
-        if failures:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not isinstance(failures[0], _retry.PASSING):
-                raise failures[0]
-            _retry.until(left_s)(again)
-        return replies
-
-    def _attempt(
-        self, begin: Begin[Q], pending: dict[int, Q], replies: dict[int, Any], deadline: float
-    ) -> list[MegalithError]:
-        """One try of everything pending. Returns what went wrong, errors that no retry mends first."""
-        routing = self.routing()
-        deadline = min(deadline, time.monotonic() + _ATTEMPT_S)
-        started: dict[int, Started] = {}
-        failures: list[MegalithError] = []
+        size = self._take_room(requests, timeout_s)
         try:
-            for index, request in pending.items():
-                request.epoch = routing.epoch
-                try:
-                    with self._peer(routing, index):
-                        started[index] = begin(routing.addresses[index], request, deadline)
-                except MegalithError as error:
-                    failures.append(error)
-            for index in list(started):
-                try:
-                    with self._peer(routing, index):
-                        replies[index] = started.pop(index).finish()
-                        del pending[index]
-                except MegalithError as error:
-                    failures.append(error)
+            exchange = Exchange(self, begin, requests, deadline - time.monotonic())
+            exchange.send()
+            return exchange.finish()
         finally:
-            for left in started.values():  # an error that no server made, such as an interrupt
-                left.abandon()
-        return sorted(failures, key=lambda error: isinstance(error, _retry.PASSING))
+            self._budget.give_back(size)
+
+    def _take_room(self, requests: Mapping[int, Request], timeout_s: float) -> int:
+        """Hold the bytes of requests, which are returned; begun calls that are in the way are settled."""
+        size = sum(self._checked_size(request) for request in requests.values())
+        while not self._budget.has_room(size) and self._under_way.settle_oldest():
+            pass
+        self._budget.take(size, timeout_s)
+        return size
 
     @contextmanager
-    def _peer(self, routing: Routing, index: int) -> Iterator[None]:
+    def errors_of(self, index: int, address: str) -> Iterator[None]:
         """Inside, errors are MegalithErrors that name the server; one that was not reached loses its lane."""
         try:
-            with translated(f"ps {index} at {routing.addresses[index]}"):
+            with translated(f"ps {index} at {address}"):
                 yield
         except PeerUnreachable:
-            self._forget_lane(routing.addresses[index])
+            self._forget_lane(address)
             raise
 
     def _begin_data(self, address: str, call: DataCall, deadline: float) -> Started:
@@ -231,9 +218,10 @@ class Servers:
             routing = self.routing()
             left_s = max(0.0, deadline - time.monotonic())
             try:
-                with self._peer(routing, index):
-                    stub = self._stub(routing.addresses[index])
-                    return method(stub)(request, timeout=min(_ATTEMPT_S, left_s))
+                address = routing.addresses[index]
+                with self.errors_of(index, address):
+                    stub = self._stub(address)
+                    return method(stub)(request, timeout=min(_ASK_S, left_s))
             except _retry.PASSING:
                 self.refresh(max(0.0, deadline - time.monotonic()))
                 raise
@@ -246,6 +234,9 @@ class Servers:
             raise InvalidRequest("the connection to the cluster is closed")
 
     def close(self) -> None:
+        """Give up what is begun, and disconnect."""
+        for call in self._under_way.all():
+            call.abandon(InvalidRequest("the connection to the cluster was closed before the answer was asked for"))
         with self._lock:
             self._is_closed = True
             channels, lanes = list(self._channels.values()), list(self._lanes.values())
@@ -260,7 +251,8 @@ class _UnaryCall:
     def __init__(self, future: Any, address: str, call: DataCall | None = None) -> None:
         self._future, self._address, self._call = future, address, call
 
-    def finish(self) -> Reply | Any:
+    def finish(self, deadline: float) -> Reply | Any:
+        """The deadline is the one that the call was sent with."""
         reply = self._future.result()
         if self._call is not None:
             self._call.take(reply)

@@ -160,7 +160,8 @@ class _Connection:
             with self._budget.holding(total, _STALL_S):
                 head, body = self._receive(sizes)
                 reply, arrays = self._calls.answer(head, body, time.monotonic() - began)
-                frames.send(self._sock, reply.SerializeToString(), arrays)
+            # Without the budget: a client may send its next request before it takes this reply.
+            frames.send(self._sock, reply.SerializeToString(), arrays)
         except LimitExceeded as error:
             self._refuse("lane", error)
             self._discard(total)

@@ -3,16 +3,15 @@ pushed while this one is computed. How far that goes is bounded, and 0 is one ca
 """  # noqa: D205  # the first sentence is the contract
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from megalith.client import Cluster, Ids, Pulled
-from megalith.wire.errors import InvalidRequest
+from megalith.client import Begun, Cluster, Ids, Pulled
+from megalith.wire.errors import InvalidRequest, MegalithError
 from megalith.worker.failover import RETRIABLE
 from megalith.worker.task import Task
 
@@ -40,7 +39,7 @@ class Stepped:
 class _Push:
     """A step whose push is on its way."""
 
-    answered: "Future[dict[str, NDArray[Any]]]"
+    answered: Begun[dict[str, NDArray[Any]]]
     num_examples: int
     loss: float
 
@@ -49,7 +48,8 @@ class Pipeline:
     """The steps of one worker, from `position` on. Used by one thread; `numbers` gives the batch of a position.
 
     With a staleness of S, a pull may miss the pushes of this worker's last S steps and no more: 1 pulls a step ahead,
-    from 2 on pushes overlap the next step too.
+    with 2 a push overlaps the next step too, and from 3 on pulls are S - 1 steps ahead. Calls are sent and answered in
+    the thread of the steps; only batches are drawn by another one.
     """
 
     def __init__(
@@ -62,12 +62,13 @@ class Pipeline:
         on_step: Callable[[Stepped], None],
     ) -> None:
         self._task, self._cluster, self._staleness, self._on_step = task, cluster, staleness, on_step
+        self._ahead = min(staleness, max(1, staleness - 1))  # steps; from 2 on one of them is for the push behind
         self._names = [variable.name for variable in task.variables]
         self._input = _Input(task, numbers, prefetch_batches)
         self.position = 0  # the next step that counts: everything before it was answered
         self._next = 0  # the next step to compute
-        self._pulls: dict[int, tuple[Drawn, Future[Pulled]]] = {}
-        self._pushes: deque[_Push] = deque()
+        self._pulls: dict[int, tuple[Drawn, Begun[Pulled]]] = {}
+        self._push: _Push | None = None
 
     def begin(self, position: int) -> None:
         """Go on from `position`; nothing is under way."""
@@ -84,27 +85,29 @@ class Pipeline:
         An error of a step under way is raised here; then the steps that it left out are the next ones.
         """
         try:
-            self._settle(max(0, self._staleness - 1))
+            if self._staleness < 2:
+                self._settle()
             drawn, pulled = self._pulled(self._next)
-            if self._staleness:
-                self._pull_ahead(self._next + 1)
+            for ahead in range(1, self._ahead + 1):
+                self._pull_ahead(self._next + ahead)
             loss, content = push(pulled, drawn)
-            answered = self._cluster.push_async(**content) if self._staleness else _done(self._cluster.push(**content))
-            self._pushes.append(_Push(answered, self._task.num_examples(drawn.batch), loss))
+            self._settle()  # the next push waits for this one in any case, and must not be sent if it failed
+            answered = self._cluster.begin_push(**content)
+            self._push = _Push(answered, self._task.num_examples(drawn.batch), loss)
             self._next += 1
             if not self._staleness:
-                self._settle(0)
+                self._settle()
         except BaseException:
             self._abandon()
             raise
 
     def drain(self) -> None:
-        """Wait until every push is answered, and forget what was pulled ahead: it may be old when training goes on.
+        """Wait until the last push is answered, and forget what was pulled ahead: it may be old when training goes on.
 
         A push that fails for a passing reason leaves its step to be taken again.
         """
         try:
-            self._settle(0)
+            self._settle()
         except RETRIABLE as error:
             logger.warning("a push failed before the barrier, its step will be taken again: %s", error)
         finally:
@@ -113,38 +116,35 @@ class Pipeline:
     def close(self) -> None:
         self._input.close()
 
-    def _settle(self, most: int) -> None:
-        """Wait until at most `most` pushes are on their way; each one answered counts."""
-        while self._pushes and (len(self._pushes) > most or self._pushes[0].answered.done()):
-            self._pushes[0].answered.result()
-            self._count(self._pushes.popleft())
-
-    def _count(self, push: _Push) -> None:
-        self.position += 1
-        self._on_step(Stepped(push.num_examples, push.loss, push.answered.result()))
+    def _settle(self) -> None:
+        """Wait until no push is on its way; one that is answered counts."""
+        if self._push is not None:
+            push, added = self._push, self._push.answered.result()
+            self._push = None
+            self.position += 1
+            self._on_step(Stepped(push.num_examples, push.loss, added))
 
     def _pulled(self, position: int) -> tuple[Drawn, Pulled]:
         if position in self._pulls:
-            drawn, future = self._pulls.pop(position)
-            return drawn, future.result()
+            drawn, begun = self._pulls.pop(position)
+            return drawn, begun.result()
         drawn = self._input.batch(position)
         return drawn, self._cluster.pull(drawn.ids, self._names)
 
     def _pull_ahead(self, position: int) -> None:
         if position not in self._pulls and self._input.has(position):
             drawn = self._input.batch(position)
-            self._pulls[position] = drawn, self._cluster.pull_async(drawn.ids, self._names)
+            self._pulls[position] = drawn, self._cluster.begin_pull(drawn.ids, self._names)
 
     def _abandon(self) -> None:
-        """Let calls under way end, count what was answered in order, and go back to the first step that was not."""
-        for push in self._pushes:
-            push.answered.cancel()
-        wait([push.answered for push in self._pushes])
-        while self._pushes and _has_succeeded(self._pushes[0].answered):
-            self._count(self._pushes.popleft())
-        self._pushes.clear()
-        for _, future in self._pulls.values():
-            future.cancel()
+        """Let the push under way end, count it if it was answered, and go back to the first step that was not."""
+        try:
+            self._settle()
+        except MegalithError as error:
+            logger.debug("the push under way failed too: %s", error)
+        self._push = None
+        for _, begun in self._pulls.values():
+            begun.abandon(InvalidRequest("the step was given up"))
         self._pulls.clear()
         self._next = self.position
 
@@ -192,16 +192,6 @@ def _ids(table: str, values: ArrayLike) -> Ids:
         return Ids(values)
     except InvalidRequest as error:
         raise InvalidRequest(f"table {table}: {error}") from error
-
-
-def _has_succeeded(future: "Future[Any]") -> bool:
-    return not future.cancelled() and future.exception() is None
-
-
-def _done(value: Any) -> "Future[Any]":
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
 
 
 def share(total: int | None, index: int, num_workers: int) -> Callable[[int], int | None]:

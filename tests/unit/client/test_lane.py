@@ -85,9 +85,9 @@ def soon():
 
 def test_a_server_that_does_not_answer_is_given_up_at_the_deadline_and_hung_up_on(serve):
     server, lane = serve(None)
-    call = lane.start(pull(), time.monotonic() + 0.2)
+    call = lane.start(pull(), soon())
     with pytest.raises(DeadlinePassed, match=r"ps at 127\.0\.0\.1:1"):
-        call.finish()
+        call.finish(time.monotonic() + 0.2)
     server.connections[0].settimeout(10)
     assert server.connections[0].recv(1) == b""
 
@@ -96,7 +96,7 @@ def test_a_server_that_hangs_up_is_unreachable(serve):
     for answer in (b"MGL1\x05", frame(pb.LaneReply(pull=pb.PullResponse(), array_bytes=[8]), b"12345678")[:-3]):
         _, lane = serve(answer, hangs_up=True)
         with pytest.raises(PeerUnreachable):
-            lane.start(pull(), soon()).finish()
+            lane.start(pull(), soon()).finish(soon())
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_a_server_that_hangs_up_is_unreachable(serve):
 def test_a_reply_with_other_arrays_than_asked_for_is_refused(serve, lengths, body):
     _, lane = serve(frame(pb.LaneReply(pull=pb.PullResponse(), array_bytes=lengths), body))
     with pytest.raises(MalformedArray):
-        lane.start(pull(), soon()).finish()
+        lane.start(pull(), soon()).finish(soon())
 
 
 def test_a_connection_is_used_again_after_a_whole_reply_only(serve):
     answer = frame(pb.LaneReply(error=pb.LaneError(code="malformed_array", message="no")))
     server, lane = serve(answer)
     with pytest.raises(MalformedArray, match=r"^no$"):
-        lane.start(pull(), soon()).finish()
+        lane.start(pull(), soon()).finish(soon())
     lane.start(pull(), soon()).abandon()
     assert len(server.connections) == 1
     lane.start(pull(), soon()).abandon()

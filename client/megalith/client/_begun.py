@@ -1,0 +1,112 @@
+"""Calls that were sent and are answered when asked: work beside them costs no thread."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from megalith.client._exchange import Exchange
+
+R = TypeVar("R")
+
+
+class Begun(Generic[R]):
+    """A pull or push whose requests are on their way. Any thread may ask for its result, any number of times.
+
+    Nothing happens here between `begin_pull` or `begin_push` and the question: the servers work meanwhile, and their
+    replies wait in the connections. `_lock` guards the outcome, and is held while somebody waits for it.
+    """
+
+    def __init__(
+        self, exchange: Exchange[Any], read: Callable[[dict[int, Any]], R], let_go: Callable[["Begun[Any]"], None]
+    ) -> None:
+        """`read` makes the result of the replies; `let_go` is told when nothing is on its way any more."""
+        self._exchange: Exchange[Any] | None = exchange
+        self._read, self._let_go = read, let_go
+        self._lock = threading.Lock()
+        self._value: R | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether `result` returns, or raises, without waiting for any server."""
+        return self._exchange is None
+
+    def result(self) -> R:
+        """Wait for the servers' answers, as long as the ordinary call would; raises what that would."""
+        self.settle()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # set, unless there is an error
+
+    def settle(self) -> None:
+        """Wait for the outcome and keep it, an error too, for `result`."""
+        with self._lock:
+            if self._exchange is None:
+                return
+            try:
+                self._value = self._read(self._exchange.finish())
+            except BaseException as error:
+                self._error = error
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                self._end()
+
+    def abandon(self, reason: Exception) -> None:
+        """Give the call up, unless it is settled or somebody waits for it; `result` then raises `reason`.
+
+        A push that is given up may have been applied, or not, by each server.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._exchange is not None:
+                self._exchange.abandon()
+                self._error = reason
+                self._end()
+        finally:
+            self._lock.release()
+
+    def _end(self) -> None:
+        """Let go of connections, arrays and the bytes that were counted."""
+        self._exchange = None
+        del self._read
+        self._let_go(self)
+
+
+class UnderWay:
+    """Begun calls that are not settled, oldest first; `_lock` guards them.
+
+    Who needs room settles the oldest, so that calls that nobody asks about cannot fill it for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: deque[Begun[Any]] = deque()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._calls)
+
+    def add(self, call: Begun[Any]) -> None:
+        with self._lock:
+            self._calls.append(call)
+
+    def remove(self, call: Begun[Any]) -> None:
+        with self._lock:
+            if call in self._calls:
+                self._calls.remove(call)
+
+    def settle_oldest(self) -> bool:
+        """Wait for the outcome of the oldest call; False if there is none."""
+        with self._lock:
+            if not self._calls:
+                return False
+            oldest = self._calls[0]
+        oldest.settle()
+        return True
+
+    def all(self) -> list[Begun[Any]]:
+        with self._lock:
+            return list(self._calls)

@@ -1,0 +1,170 @@
+"""Calls that are sent now and answered when asked: the same outcome as the ordinary ones, and nothing left behind."""
+
+import threading
+import zlib
+
+import numpy as np
+import pytest
+
+from megalith.client import Segment, Sgd, TableConfig, VariableConfig, Zeros, errors
+from support.servers import Servers
+
+TABLE = TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),))
+ONES = np.ones((1, 2), np.float32)
+MANY = np.arange(40_000)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with Servers(tmp_path_factory.mktemp("model"), num_ps=2) as servers:
+        servers.start_controller()
+        for index in range(2):
+            servers.start_ps(index)
+        servers.connect().create_tables(TABLE)
+        servers.connect().create_variables(VariableConfig("n", np.zeros((), np.int64)))
+        yield servers
+
+
+@pytest.fixture(params=[True, False], ids=["lane", "unary"])
+def cluster(request, servers):
+    with servers.connect(bulk_lane=request.param) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def key(request):
+    """An id of this test's own."""
+    return np.array([zlib.crc32(request.node.nodeid.encode()) << 24])
+
+
+def test_a_begun_step_has_the_outcome_of_an_ordinary_one(cluster, key):
+    before = cluster.pull(variables=["n"]).variables["n"]
+    assert cluster.begin_push({"t": (key, ONES)}, add={"n": np.array(3)}).result() == {"n": before + 3}
+    begun = cluster.begin_pull({"t": np.repeat(key, 2)}, ["n"])
+    for _ in range(2):
+        np.testing.assert_array_equal(begun.result().rows["t"], -np.ones((2, 2)))
+        assert begun.result().variables["n"] == before + 3
+
+
+def test_begun_pushes_are_applied_in_their_order_and_each_once_though_nobody_asks(cluster, key):
+    cluster.create_variables(VariableConfig("last", np.zeros((), np.int64)))
+    begun = [cluster.begin_push({"t": (key, ONES)}, assign={"last": np.array(number)}) for number in range(50)]
+    assert all(each.is_settled for each in begun[:-1])
+    cluster.push({"t": (key, ONES)})
+    assert begun[-1].is_settled
+    pulled = cluster.pull({"t": key}, ["last"])
+    np.testing.assert_array_equal(pulled.rows["t"], [[-51, -51]])
+    assert pulled.variables["last"] == 49
+
+
+def test_an_error_of_a_begun_push_is_its_own_and_the_next_one_goes_on(cluster, key):
+    wrong = cluster.begin_push({"t": (key, np.ones((1, 5), np.float32))})
+    right = cluster.begin_push({"t": (key, ONES)})
+    assert right.result() == {}
+    for _ in range(2):
+        with pytest.raises(errors.ShapeMismatch):
+            wrong.result()
+    with pytest.raises(errors.UnknownTable):
+        cluster.begin_pull({"x": [1]}).result()
+    np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-1, -1]])
+
+
+def test_calls_that_nobody_asks_about_make_room_for_others(servers, key):
+    """By number, and by bytes: both would be full for ever if only their owner could settle them."""
+    with servers.connect(max_inflight=3, max_inflight_bytes=400_000) as cluster:
+        begun = [cluster.begin_pull({"t": MANY}) for _ in range(6)]
+        assert sum(not each.is_settled for each in begun) <= 3
+        cluster.pull({"t": MANY})
+        cluster.begin_push({"t": (key, ONES)})
+        cluster.push({"t": (MANY, np.zeros((MANY.size, 2), np.float32))})
+        assert all(each.result().rows["t"].shape == (MANY.size, 2) for each in begun)
+        np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-1, -1]])
+        assert cluster._servers._budget.held_bytes == 0
+
+
+def test_replies_larger_than_any_socket_buffer_wait_while_the_next_request_is_sent(servers, cluster):
+    gradients = np.zeros((1 << 20, 2), np.float32)
+    ids = np.arange(1 << 20)
+    begun = [cluster.begin_pull({"t": ids}) for _ in range(2)]
+    pushed = cluster.begin_push({"t": (ids, gradients)})
+    assert begun[1].result().rows["t"].shape == gradients.shape
+    assert pushed.result() == {}
+    assert begun[0].result().rows["t"].shape == gradients.shape
+
+
+def test_closing_waits_for_a_begun_push_and_gives_up_pulls(servers, key):
+    with servers.connect() as leaving:
+        pushed, pulled = leaving.begin_push({"t": (key, ONES)}), leaving.begin_pull({"t": MANY})
+    assert pushed.is_settled
+    assert pushed.result() == {}
+    with pytest.raises(errors.InvalidRequest, match="closed"):
+        pulled.result()
+    with servers.connect() as cluster:
+        np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-1, -1]])
+
+
+def test_closing_without_waiting_gives_up_everything(servers):
+    cluster = servers.connect()
+    pushed, pulled = cluster.begin_push(add={"n": np.array(0)}), cluster.begin_pull({"t": MANY})
+    cluster.close(wait=False)
+    for begun in (pushed, pulled):
+        with pytest.raises(errors.InvalidRequest, match="closed"):
+            begun.result()
+    with pytest.raises(errors.InvalidRequest, match="closed"):
+        cluster.begin_pull({"t": MANY}).result()
+
+
+def test_a_pull_that_was_given_up_leaves_no_bytes_and_the_next_one_is_right(cluster, key):
+    cluster.push({"t": (key, ONES)})
+    cluster.begin_pull({"t": key}).abandon(errors.Unavailable("not needed"))
+    assert cluster._servers._budget.held_bytes == 0
+    np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-1, -1]])
+
+
+def test_threads_that_share_a_client_lose_no_push_and_get_their_own_rows(servers, key):
+    steps, threads = 40, 4
+    mine = [key + 1 + number for number in range(threads)]
+    failures = []
+
+    def train(own):
+        try:
+            for step in range(steps):
+                pulled = cluster.begin_pull({"t": own})
+                pushed = cluster.begin_push({"t": (np.concatenate([key, own]), np.ones((2, 2), np.float32))})
+                if step % 3 == 0:
+                    cluster.push({"t": (own, np.zeros((1, 2), np.float32))})
+                if step % 2:
+                    assert pushed.result() == {}
+                seen = -pulled.result().rows["t"][0, 0]
+                assert step - 1 <= seen <= step + 1  # the pushes of the last step and of this one were beside it
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with servers.connect(max_inflight=3) as cluster:
+        running = [threading.Thread(target=train, args=(own,)) for own in mine]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(120)
+        assert not failures
+        assert not any(thread.is_alive() for thread in running)
+    with servers.connect() as reader:
+        rows = reader.pull({"t": np.concatenate([key, *mine])}).rows["t"][:, 0]
+    np.testing.assert_array_equal(rows, [-steps * threads, *[-steps] * threads])
+
+
+def test_a_begun_call_survives_a_change_of_the_map(tmp_path, key):
+    """The server refuses the old epoch; the answer is asked for afterwards, and the push is applied once."""
+    with Servers(tmp_path, num_ps=1) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        with servers.connect() as cluster:
+            cluster.create_tables(TABLE)
+            routing = cluster._servers.routing()
+            cluster._servers._routing = type(routing)(routing.epoch + 7, routing.addresses, routing.owners)
+            pushed, pulled = cluster.begin_push({"t": (key, ONES)}), cluster.begin_pull({"t": key})
+            assert pushed.result() == {}
+            assert pulled.result().rows["t"].shape == (1, 2)
+            assert cluster._servers.routing().epoch == routing.epoch
+            np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-1, -1]])
