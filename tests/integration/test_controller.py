@@ -15,6 +15,7 @@ from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
 from megalith.ps import checkpoint
 from megalith.runtime import liveness
+from megalith.runtime.free_ports import free_ports
 from megalith.runtime.server import ServerSettings
 from megalith.wire import controller_address
 from megalith.wire.channel import open_channel
@@ -223,7 +224,8 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
     """A replacement at the same address, slow to restore: pushes wait for it and are not lost."""
     with Servers(tmp_path, num_ps=1) as servers:
         servers.start_controller()
-        first = servers.start_ps(0)
+        same_port = ServerSettings(port=free_ports(1)[0])  # which nobody else gets in between
+        first = servers.start_ps(0, server=same_port)
         cluster = servers.connect()
         cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
         cluster.push({"t": ([1], np.ones((1, 1), np.float32))})
@@ -237,7 +239,7 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
             return restore(*arguments)
 
         monkeypatch.setattr(checkpoint, "restore_shard", slowly)
-        servers.start_ps(0, server=ServerSettings(port=int(first.address.rpartition(":")[2])))
+        servers.start_ps(0, server=same_port)
         assert started.wait(60)
         pushed = threading.Thread(target=cluster.push, args=({"t": ([1], np.full((1, 1), 5, np.float32))},))
         pushed.start()
