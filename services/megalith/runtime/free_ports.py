@@ -16,7 +16,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports free at this moment, all different, that the system gives to nobody who asks for any port.
 
     A port of its own range it may give away, to anyone who binds port 0, in the seconds before the process that the
-    port is meant for has started: with 9 of them on a busy machine that happened about once in a hundred starts.
+    port is meant for has started. These it gives to nobody; only another call of this function may choose the same.
     """
     low, high = _given_range()
     candidates = [*range(_LOWEST, low), *range(high + 1, _HIGHEST + 1)] or list(range(_LOWEST, _HIGHEST + 1))
