@@ -39,11 +39,6 @@ def servers(tmp_path):
 
 
 @pytest.fixture
-def cluster(servers):
-    return servers.connect()
-
-
-@pytest.fixture
 def stub(cluster):
     with open_channel(cluster.controller.routing().addresses[0]) as channel:
         yield parameter_server_pb2_grpc.ParameterServerStub(channel)
