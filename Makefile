@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-integration test-fault check format lint typecheck imports protos protos-check docs bench bench-table bench-cluster images up down clean
+.PHONY: help install run test test-long test-integration test-fault check format lint typecheck imports protos protos-check docs bench bench-table bench-cluster images up down clean
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -23,7 +23,11 @@ run: $(VENV)/.installed-services ## Train the demo task on a local cluster: cont
 
 test: $(VENV)/.installed-test ## Set up and run all tests, two files at a time
 	@$(BIN)/python -c 'from megalith.ps.warm_up import warm_up; warm_up()'  # compile once, before many servers start at once
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20
+
+test-long: $(VENV)/.installed-test ## The tests marked `long`, and the rounds and the stress at length
+	@$(BIN)/python -c 'from megalith.ps.warm_up import warm_up; warm_up()'
+	@scripts/test-long.sh $(BIN)/python
 
 test-integration: $(VENV)/.installed-test ## Only the tests with real servers in one process
 	@$(BIN)/python -m pytest tests/integration
