@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
-from megalith.protos import controller_pb2, coordination_pb2_grpc
+from megalith.protos import controller_pb2, coordination_pb2, coordination_pb2_grpc
 from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
 from megalith.ps import checkpoint
@@ -271,6 +271,11 @@ def test_a_new_cluster_of_another_size_starts_from_the_checkpoint(tmp_path, num_
         )
         assert cluster.controller.status().last_checkpoint == saved.path
         wait_until(lambda: sum(member.rows for member in cluster.controller.status().members) == 2_000)
+        with open_channel(servers.controller.address) as channel:
+            coordination = coordination_pb2_grpc.CoordinationStub(channel)
+            members = coordination.GetStatus(coordination_pb2.GetStatusRequest(), timeout=30).members
+        assert {member.ps.restored.path for member in members} == {saved.path}
+        assert sum(member.ps.restored.rows for member in members) == 2_000
 
 
 def test_training_goes_on_from_a_checkpoint_with_its_step(tmp_path):

@@ -298,6 +298,7 @@ class PsReport(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     COMPLAINT_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
     is_ready: _builtins.bool
     """State restored and kernels compiled."""
     rows: _builtins.int
@@ -318,6 +319,10 @@ class PsReport(_message.Message):
     """What it may take; 0 = no limit."""
     complaint: _builtins.str
     """Why it is not healthy, for people; empty = healthy."""
+    @_builtins.property
+    def restored(self) -> Global___Restored:
+        """What it started with; unset until it is ready."""
+
     def __init__(
         self,
         *,
@@ -331,14 +336,59 @@ class PsReport(_message.Message):
         resident_bytes: _builtins.int = ...,
         memory_limit_bytes: _builtins.int = ...,
         complaint: _builtins.str = ...,
+        restored: Global___Restored | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "restored", b"restored", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PsReport: _TypeAlias = PsReport  # noqa: Y015
+
+@_typing.final
+class Restored(_message.Message):
+    """What a parameter server took out of a checkpoint when it started. Of all servers that start from one checkpoint,
+    rows + expired + left_out add up to the rows in its manifest; otherwise the job does not go on.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Directory of the checkpoint; empty = there was none, it started empty."""
+    step: _builtins.int
+    """The step of the checkpoint."""
+    rows: _builtins.int
+    """Embedding rows loaded into this server."""
+    expired: _builtins.int
+    """Rows of its buckets that were not loaded because they are expired."""
+    left_out: _builtins.int
+    """Rows of its buckets whose tables were left out on purpose."""
+    seconds: _builtins.float
+    """How long it took."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        step: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        expired: _builtins.int = ...,
+        left_out: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "left_out", b"left_out", "path", b"path", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Restored: _TypeAlias = Restored  # noqa: Y015
 
 @_typing.final
 class ShardSaved(_message.Message):

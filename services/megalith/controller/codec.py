@@ -9,7 +9,7 @@ from megalith.controller.formation import CandidateStatus
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.saves import SaveRecord
 from megalith.protos import common_pb2, coordination_pb2
-from megalith.runtime.manifest import ShardFile
+from megalith.runtime.manifest import Restored, ShardFile
 from megalith.wire import codec
 from megalith.wire.errors import InvalidRequest
 
@@ -71,7 +71,13 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
 
 
 def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
-    return PsLoad(**{field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)})
+    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)}
+    values["restored"] = decode_restored(message.restored) if message.HasField("restored") else None
+    return PsLoad(**values)
+
+
+def decode_restored(message: coordination_pb2.Restored) -> Restored:
+    return Restored(**{field.name: getattr(message, field.name) for field in dataclasses.fields(Restored)})
 
 
 def decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from megalith.controller.barrier import BarrierState
+from megalith.runtime.manifest import Restored
 from megalith.wire.errors import IndexTaken, NotInCluster
 
 
@@ -56,6 +57,7 @@ class PsLoad:
     resident_bytes: int = 0
     memory_limit_bytes: int = 0
     complaint: str = ""
+    restored: Restored | None = None  # None until it is ready
 
 
 @dataclass(frozen=True, slots=True)

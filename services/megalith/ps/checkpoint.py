@@ -9,6 +9,7 @@ whatever the number of servers that wrote them.
 import json
 import logging
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable_files import SavedVariable
 from megalith.runtime import manifest
 from megalith.runtime.files import sync
-from megalith.runtime.manifest import ShardFile
+from megalith.runtime.manifest import Restored, ShardFile
 from megalith.wire import routing
 from megalith.wire.errors import CheckpointDamaged
 from megalith.wire.schema import TableConfig
@@ -51,16 +52,18 @@ def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps:
     return files
 
 
-def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], index: int) -> int:
-    """Load the rows and variables whose buckets `index` owns; returns the number of rows.
+def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], index: int) -> Restored:
+    """Load the rows and variables whose buckets `index` owns.
 
     Every file is verified against the manifest before a row of it is used.
     """
+    started = time.monotonic()
+    content = manifest.read(directory)
     tables: dict[str, EmbeddingTable] = {}
     filters: dict[str, list[State | None]] = {}
     touched: list[tuple[str, I64, int]] = []
     saved: list[SavedVariable] = []
-    for file in manifest.read(directory).files:
+    for file in content.files:
         manifest.verify(directory, file)
         with pa.memory_map(str(directory / file.name)) as source:
             reader = _open(source, file)
@@ -88,7 +91,14 @@ def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], ind
         store.adopt(table=table)
     for variable in variables:
         store.adopt(variable=variable)
-    return sum(len(table) for table in tables.values())
+    restored = Restored(
+        path=str(directory),
+        step=content.step,
+        rows=sum(len(table) for table in tables.values()),
+        seconds=time.monotonic() - started,
+    )
+    logger.info("restored path=%s rows=%d seconds=%.1f", restored.path, restored.rows, restored.seconds)
+    return restored
 
 
 def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> dict[str, ServingTable]:

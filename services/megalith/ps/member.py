@@ -1,5 +1,6 @@
 """A parameter server's side of its session with the controller."""
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from megalith.ps.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
 from megalith.runtime import manifest
 from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.manifest import Restored
 from megalith.runtime.membership import Member, MembershipSettings
 from megalith.runtime.presence import Presence
 from megalith.wire import codec, routing
@@ -46,7 +48,7 @@ class PsMember:
         self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
         self._recent_calls, self._memory_limit_bytes = recent_calls, memory_limit_bytes
         self._expire_on_save = expire_on_save
-        self._is_ready = False
+        self._restored: Restored | None = None  # known once it is ready
         self._was_welcomed = False
         self._cluster_num_ps = 0
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
@@ -74,7 +76,7 @@ class PsMember:
         store, now = self._store, health.check(self._memory_limit_bytes)
         requests_per_s, p99_s = self._recent_calls()
         load = coordination_pb2.PsReport(
-            is_ready=self._is_ready,
+            is_ready=self._restored is not None,
             rows=store.rows,
             bytes=store.nbytes,
             pulls=store.pulls,
@@ -85,6 +87,8 @@ class PsMember:
             memory_limit_bytes=now.memory_limit_bytes,
             complaint=now.complaint,
         )
+        if self._restored is not None:
+            load.restored.CopyFrom(coordination_pb2.Restored(**dataclasses.asdict(self._restored)))
         return coordination_pb2.SessionRequest(ps=load)
 
     def on_welcome(self, welcome: coordination_pb2.Welcome) -> None:
@@ -120,8 +124,9 @@ class PsMember:
             warm_up()
             if welcome.restore_from:
                 owners = routing.decode_owners(welcome.owners)
-                rows = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._shard)
-                logger.info("restored path=%s rows=%d", welcome.restore_from, rows)
+                restored = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._shard)
+            else:
+                restored = Restored()
         except Exception as error:
             if not isinstance(error, MegalithError):
                 logger.exception("preparing failed")
@@ -131,7 +136,7 @@ class PsMember:
                 f"name it in {welcome.model_dir}/{manifest.STATE_FILE}",
             )
             return
-        self._is_ready = True
+        self._restored = restored
         self._set_serving(True)
         self._member.report_now()
 
@@ -139,7 +144,7 @@ class PsMember:
         self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
         # Until it has restored, this server must not answer for a map of its predecessor at the same address. Once it
         # is ready the controller makes a new map.
-        is_routed = self._is_ready and state.HasField("routing")
+        is_routed = self._restored is not None and state.HasField("routing")
         current = codec.routing_from_proto(state.routing) if is_routed else None
         self._store.route(current, is_initialized=state.phase == coordination_pb2.PHASE_RUNNING)
 

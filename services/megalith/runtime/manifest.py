@@ -48,6 +48,18 @@ class Manifest:
         return sum(file.rows for file in self.files if file.kind == "table")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Restored:
+    """What one ps took out of a checkpoint when it started; see Restored in coordination.proto."""
+
+    path: str = ""
+    step: int = 0
+    rows: int = 0
+    expired: int = 0
+    left_out: int = 0
+    seconds: float = 0.0
+
+
 def directory_for(model_dir: Path, step: int) -> Path:
     return model_dir / f"model.ckpt-{step}"
 
