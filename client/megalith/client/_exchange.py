@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from megalith.client import _retry
 from megalith.client._data_call import Started
-from megalith.wire.errors import MegalithError
+from megalith.wire.errors import MegalithError, Overloaded
 from megalith.wire.routing import Routing
 
 _ATTEMPT_S = 30.0  # one try of one call; a hung server is asked again, or its replacement is, after it
@@ -62,7 +62,9 @@ class Exchange(Generic[Q]):
         deadline = time.monotonic() + self._left_s
 
         def again() -> None:
-            self._peers.refresh(max(0.0, deadline - time.monotonic()))
+            if not all(isinstance(error, Overloaded) for error in self._failures):
+                # Servers that are only overloaded stand where the map says; the controller need not be asked too.
+                self._peers.refresh(max(0.0, deadline - time.monotonic()))
             self._send(deadline)
             self._receive(deadline)
 

@@ -2,11 +2,11 @@
 
 import tenacity
 
-from megalith.wire.errors import DeadlinePassed, StaleEpoch, Unavailable
+from megalith.wire.errors import DeadlinePassed, Overloaded, StaleEpoch, Unavailable
 
-# All of these leave it open whether the call took effect; the calls that are tried again are idempotent, a push by its
-# sequence.
-PASSING = (Unavailable, StaleEpoch, DeadlinePassed)
+# An overloaded server has applied nothing. The others leave it open whether the call took effect; the calls that are
+# tried again are idempotent, a push by its sequence.
+PASSING = (Unavailable, StaleEpoch, DeadlinePassed, Overloaded)
 
 
 def until(deadline_s: float) -> tenacity.Retrying:

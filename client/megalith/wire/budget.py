@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from megalith.wire.errors import LimitExceeded
+from megalith.wire.errors import Overloaded
 
 
 class ByteBudget:
@@ -25,7 +25,7 @@ class ByteBudget:
 
     @contextmanager
     def holding(self, nbytes: int, timeout_s: float) -> Iterator[None]:
-        """Hold `nbytes` inside; LimitExceeded if they are not free within `timeout_s`."""
+        """Hold `nbytes` inside; Overloaded if they are not free within `timeout_s`."""
         self.take(nbytes, timeout_s)
         try:
             yield
@@ -33,10 +33,10 @@ class ByteBudget:
             self.give_back(nbytes)
 
     def take(self, nbytes: int, timeout_s: float) -> None:
-        """Hold `nbytes` until they are given back; LimitExceeded if they are not free within `timeout_s`."""
+        """Hold `nbytes` until they are given back; Overloaded if they are not free within `timeout_s`."""
         with self._freed:
             if not self._freed.wait_for(lambda: self._fits(nbytes), max(0.0, timeout_s)):
-                raise LimitExceeded(
+                raise Overloaded(
                     f"{self._held} of {self._limit} bytes are in flight and {nbytes} more found no room in "
                     f"{timeout_s:.1f} s; slow down, or raise the limit of bytes in flight"
                 )

@@ -37,7 +37,8 @@
     |  |- PeerUnreachable        nobody answers at the address
     |  '- DiscoveryFailed        the discovery back end does not answer, or not as it should
     |- DeadlinePassed        no answer within the time given
-    |- LimitExceeded         too much at once
+    |- LimitExceeded         more than a limit allows
+    |  |- Overloaded             too much at once, and only for now; retry with backoff
     |  '- MessageTooLarge
     |- SaveFailed            a checkpoint could not be written; it does not exist
     |  '- ShardLost              a ps went away meanwhile; save again
@@ -46,6 +47,8 @@
 
 Domain code raises these, `runtime` turns them into gRPC statuses, the client turns them back into the same class.
 """
+
+from collections.abc import Iterable
 
 
 class MegalithError(Exception):
@@ -276,6 +279,12 @@ class LimitExceeded(MegalithError):
     code = "limit_exceeded"
 
 
+class Overloaded(LimitExceeded):
+    """A server has too much under way to take this call as well. Nothing of the call was applied; try again later."""
+
+    code = "overloaded"
+
+
 class MessageTooLarge(LimitExceeded):
     """A request or reply above the message limit; send fewer ids per call or raise the limit on both sides."""
 
@@ -304,6 +313,13 @@ class InternalError(MegalithError):
     """Anything unforeseen."""
 
     code = "internal"
+
+
+def some_of(names: Iterable[str], limit: int = 8) -> str:
+    """Names for a message: the first ones in order, and how many more there are."""
+    known = sorted(names)
+    more = f" and {len(known) - limit} more" if len(known) > limit else ""
+    return f"{known[:limit]}{more}"
 
 
 def all_errors(base: type[MegalithError] = MegalithError) -> list[type[MegalithError]]:

@@ -10,6 +10,9 @@ from megalith.wire.errors import MegalithError
 
 CODE_KEY = "megalith-error"  # trailing metadata: the error class's `code`
 
+# What grpc itself answers when a server has as many calls under way as `maximum_concurrent_rpcs` allows.
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
+
 # Most specific class wins; every class has itself or an ancestor here (a test walks them all).
 STATUS_BY_ERROR: dict[type[MegalithError], grpc.StatusCode] = {
     MegalithError: grpc.StatusCode.UNKNOWN,
@@ -55,6 +58,8 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
     metadata = dict(error.trailing_metadata() or ())
     if CODE_KEY in metadata:
         return errors.error_for(str(metadata[CODE_KEY]))(error.details())
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in (error.details() or ""):
+        return errors.Overloaded(f"{peer}: {error.details()}")
     return _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
+from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive, some_of
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Supervision:
                 raise NotSupervised(f"{name}: nobody supervises this job; start it with the command that started it")
             process = next((process for process in self._processes if process.name == name), None)
             if process is None:
-                raise NotFound(f"no process {name!r}; known are {', '.join(p.name for p in self._processes)}")
+                raise NotFound(f"no process {name!r}; known are {some_of(p.name for p in self._processes)}")
             if process.is_running:
                 raise ProcessAlive(f"{name} runs as process {process.pid}; kill that one first")
             self._wanted[name] = process.starts

@@ -38,7 +38,7 @@ from megalith.protos import (
 )
 from megalith.runtime import manifest
 from megalith.wire import codec, routing
-from megalith.wire.errors import InvalidRequest, LimitExceeded
+from megalith.wire.errors import InvalidRequest, Overloaded
 
 logger = logging.getLogger(__name__)
 
@@ -94,9 +94,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
     ) -> Iterator[coordination_pb2.SessionResponse]:
         if not self._free_sessions.acquire(blocking=False):
-            raise LimitExceeded(
-                f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?"
-            )
+            raise Overloaded(f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?")
         try:
             yield from self._hold_session(request_iterator, context)
         finally:

@@ -17,7 +17,7 @@ from megalith.ps import batch
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.table_stats import WriteResult
-from megalith.wire.errors import InvalidSetting, MalformedArray, ShapeMismatch, UnknownTable
+from megalith.wire.errors import InvalidSetting, MalformedArray, ShapeMismatch, UnknownTable, some_of
 
 UNKNOWN = -1  # status of an id whose table does not exist
 
@@ -58,7 +58,7 @@ class TableGroup:
 
     def __getitem__(self, name: str) -> EmbeddingTable:
         if name not in self.names:
-            raise UnknownTable(f"no table {name}; there are {', '.join(self.names)}")
+            raise UnknownTable(f"no table {name}; there are {some_of(self.names)}")
         return self._tables[self.names.index(name)]
 
     def lookup(self, ids: I64, sizes: NDArray[Any]) -> FusedRows:

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.ps.data_plane import DataPlane
-from megalith.runtime.interceptor import as_megalith_error
+from megalith.runtime.interceptor import as_megalith_error, bounded_text
 from megalith.runtime.metrics import Metrics
 from megalith.wire import frames
 from megalith.wire.errors import AccessDenied, DeadlinePassed, InvalidRequest, MalformedArray, MessageTooLarge
@@ -51,7 +51,7 @@ class LaneCalls:
         """The reply that stands for an error."""
         known = as_megalith_error(method, error)
         self._metrics.rpc_total.labels(method, known.code).inc()
-        return pb.LaneReply(error=pb.LaneError(code=known.code, message=str(known)))
+        return pb.LaneReply(error=pb.LaneError(code=known.code, message=bounded_text(str(known))))
 
     def _call(self, request: pb.LaneRequest, arrays: list[memoryview]) -> Reply:
         match request.WhichOneof("call"):

@@ -19,6 +19,7 @@ from megalith.wire.errors import (
     InvalidRequest,
     UnknownTable,
     UnknownVariable,
+    some_of,
 )
 from megalith.wire.routing import Routing
 from megalith.wire.schema import TableConfig, VariableConfig
@@ -298,14 +299,14 @@ class Store:
     def _table(self, name: str) -> EmbeddingTable:
         if name not in self._tables:
             self._placement.check_initialized(f"table {name}")
-            raise UnknownTable(f"ps {self._placement.index} has no table {name!r}; it has {sorted(self._tables)}")
+            raise UnknownTable(f"ps {self._placement.index} has no table {name!r}; it has {some_of(self._tables)}")
         return self._tables[name]
 
     def _known_variable(self, variables: Mapping[str, Variable], name: str) -> Variable:
         if name not in variables:
             self._placement.check_initialized(f"variable {name}")
             raise UnknownVariable(
-                f"ps {self._placement.index} has no variable {name!r}; it has {sorted(self._variables)}"
+                f"ps {self._placement.index} has no variable {name!r}; it has {some_of(self._variables)}"
             )
         return variables[name]
 

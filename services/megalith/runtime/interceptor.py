@@ -16,6 +16,8 @@ from megalith.wire.status import CODE_KEY, status_of
 
 logger = logging.getLogger(__name__)
 
+_MAX_MESSAGE_BYTES = 2000
+
 
 class ErrorInterceptor(grpc.ServerInterceptor):
     """Turns raised MegalithErrors into their status and `code`; anything else into INTERNAL with a logged traceback."""
@@ -74,7 +76,16 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         known = as_megalith_error(method, error)
         self._metrics.rpc_total.labels(method, known.code).inc()
         context.set_trailing_metadata(((CODE_KEY, known.code),))
-        context.abort(status_of(type(known)), str(known))
+        context.abort(status_of(type(known)), bounded_text(str(known)))
+
+
+def bounded_text(message: str) -> str:
+    """A message that fits where errors travel: gRPC takes 8 KB of metadata, and writes some bytes as three."""
+    data = message.encode(errors="replace")
+    if len(data) <= _MAX_MESSAGE_BYTES:
+        return message
+    kept = data[:_MAX_MESSAGE_BYTES].decode(errors="ignore")
+    return f"{kept}... ({len(data) - _MAX_MESSAGE_BYTES} bytes more)"
 
 
 def _parsed(method: str, parse: Any, data: bytes) -> Any:

@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable
 
-from megalith.wire.errors import DeadlinePassed, StaleEpoch, Unavailable
+from megalith.wire.errors import DeadlinePassed, Overloaded, StaleEpoch, Unavailable
 
 logger = logging.getLogger(__name__)
 
-# ABORTED, DEADLINE_EXCEEDED and UNAVAILABLE; nobody at an address (PeerUnreachable) is the last of them. Everything
-# else is a fault that another try would meet again: it ends the worker.
-RETRIABLE = (StaleEpoch, DeadlinePassed, Unavailable)
+# ABORTED, DEADLINE_EXCEEDED, UNAVAILABLE (nobody at an address, PeerUnreachable, is one of them) and a server that has
+# too much to do for now. Everything else is a fault that another try would meet again: it ends the worker.
+RETRIABLE = (StaleEpoch, DeadlinePassed, Unavailable, Overloaded)
 
 
 class Failover:

@@ -1,6 +1,6 @@
 import pytest
 
-from megalith.wire.errors import InternalError, MegalithError, all_errors, error_for
+from megalith.wire.errors import InternalError, MegalithError, all_errors, error_for, some_of
 from megalith.wire.status import STATUS_BY_ERROR, status_of
 
 
@@ -29,3 +29,8 @@ def test_an_unknown_code_is_the_base_class():
 def test_the_most_specific_class_decides_the_status():
     assert status_of(InternalError).name == "INTERNAL"
     assert status_of(MegalithError).name == "UNKNOWN"
+
+
+def test_a_list_of_names_in_a_message_ends_after_a_few_with_the_count_of_the_rest():
+    assert some_of(["b", "a"]) == "['a', 'b']"
+    assert some_of(f"t{number:03}" for number in range(1000)).endswith("'t007'] and 992 more")

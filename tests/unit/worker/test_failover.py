@@ -1,6 +1,14 @@
 import pytest
 
-from megalith.wire.errors import DeadlinePassed, NonFiniteValue, PeerUnreachable, StaleEpoch, UnknownTable
+from megalith.wire.errors import (
+    DeadlinePassed,
+    MessageTooLarge,
+    NonFiniteValue,
+    Overloaded,
+    PeerUnreachable,
+    StaleEpoch,
+    UnknownTable,
+)
 from megalith.worker.failover import Failover
 
 
@@ -59,7 +67,15 @@ def test_a_step_that_succeeds_gives_the_budget_back():
     assert cluster.failovers == 5
 
 
-@pytest.mark.parametrize("error", [UnknownTable("t"), NonFiniteValue("NaN"), AssertionError("no")])
+def test_an_overloaded_server_is_waited_for_and_never_ends_the_worker():
+    cluster = Cluster(*[Overloaded("1073741824 bytes are in flight")] * 50, max_retries=0)
+    cluster.failover.run(cluster.step)
+    assert (cluster.tries, cluster.failovers) == (51, 50)
+
+
+@pytest.mark.parametrize(
+    "error", [MessageTooLarge("300 MB"), UnknownTable("t"), NonFiniteValue("NaN"), AssertionError("no")]
+)
 def test_anything_else_ends_the_worker_at_once(error):
     cluster = Cluster(error)
     with pytest.raises(type(error)):
