@@ -55,9 +55,12 @@ def test_ctl_drives_a_running_job(processes):
     wait_until(lambda: json.loads(run_cli(*ctl, "--json", "block-status")[1])["blocked_indices"] == [0, 1], 5)
     status, out, err = run_cli(*ctl, "stop")
     assert (status, out) == (1, "")
-    assert err == "megalith ctl stop: Barrier is placed already. [ALREADY_EXISTS]\n"
+    assert err == (
+        "megalith ctl stop: Barrier is placed already. An operator has stopped training; "
+        "`megalith ctl resume` lets it go on. [ALREADY_EXISTS]\n"
+    )
     _, table, _ = run_cli(*ctl, "status")
-    assert "held at the barrier" in table
+    assert "running, stopped by an operator, step" in table
     assert table.count("blocked") == 2
     step = json.loads(run_cli(*ctl, "training-status", "--json")[1])["global_step"]
     saved = json.loads(run_cli(*ctl, "save", "--json")[1])

@@ -59,6 +59,24 @@ def test_a_stop_says_who_and_why_and_a_resume_forgets_it(job):
     assert (job.status().barrier.is_placed, job.status().barrier.reason) == (False, "")
 
 
+def test_the_platform_s_hold_stays_when_an_operator_resumes_and_the_status_lists_both(job):
+    job.stop(reason="suspended", holder="platform")
+    job.stop(reason="look at data")
+    barrier = job.status().barrier
+    assert [(holder.kind, holder.reason) for holder in barrier.holders] == [
+        ("platform", "suspended"),
+        ("operator", "look at data"),
+    ]
+    wait_until(lambda: all_blocked(job), 30)
+    job.resume()
+    assert job.status().is_stopped
+    step = job.training_status()
+    job.resume("platform")
+    wait_until(lambda: job.training_status() > step, 30)
+    with pytest.raises(errors.InvalidRequest, match="holder 'save'"):
+        job.resume("save")
+
+
 def test_an_unknown_action_holds_training_and_the_cluster_goes_on(job, caplog):
     for _ in range(2):
         job.stop("Dance")

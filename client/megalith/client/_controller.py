@@ -60,13 +60,27 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """One of those who hold training. `kind` is "operator", "save", "health" or "platform"."""
+
+    kind: str
+    reason: str
+    action: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
-    """The newest barrier. `id` counts barriers over the whole job; `reason` says who placed it."""
+    """Whether training is held. `action` and `reason` are those of whoever holds longest; `holders` lists everybody.
+
+    `id` is the number of the newest hold, counted over the whole job.
+    """
 
     id: int
     is_placed: bool
     action: str
     reason: str
+    holders: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +165,30 @@ class Controller:
 
     # --- the five public calls, and the end of the job ---
 
-    def stop(self, action: str = "", reason: str = "") -> None:
-        """Hold training: every worker blocks at its next step boundary. BarrierAlreadyPlaced if it is held.
+    def stop(self, action: str = "", reason: str = "", holder: str = "operator") -> None:
+        """Hold training: every worker blocks at its next step boundary. BarrierAlreadyPlaced if this holder holds it.
 
-        Workers act on some actions: after "Stop" they end their shares once training is resumed.
+        Workers act on some actions: after "Stop" they end their shares once training is resumed. `holder` is "operator"
+        or "platform". Each ends its own hold only, and training goes on once nobody holds it.
         """
-        if not action and not reason:
+        if not action and not reason and holder == "operator":
             request = controller_pb2.StopTrainingRequest()
             self._once(lambda at: controller_pb2_grpc.ControllerStub(at).StopTraining(request, timeout=self._timeout_s))
             return
-        place = coordination_pb2.PlaceBarrierRequest(action=action, reason=reason)
+        place = coordination_pb2.PlaceBarrierRequest(action=action, reason=reason, holder=holder)
         self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).PlaceBarrier(place, timeout=self._timeout_s))
 
-    def resume(self) -> None:
-        """Let training go on; does nothing when it is not held."""
-        request = controller_pb2.ResumeTrainingRequest()
-        self._ask(lambda at, left: controller_pb2_grpc.ControllerStub(at).ResumeTraining(request, timeout=left))
+    def resume(self, holder: str = "operator") -> None:
+        """End this holder's hold; an operator also ends that of the health check. Does nothing if it holds nothing.
+
+        Training stays held while a save or another holder holds it: `status().barrier.holders` says who.
+        """
+        if holder == "operator":
+            resume = controller_pb2.ResumeTrainingRequest()
+            self._ask(lambda at, left: controller_pb2_grpc.ControllerStub(at).ResumeTraining(resume, timeout=left))
+            return
+        remove = coordination_pb2.RemoveBarrierRequest(holder=holder)
+        self._ask(lambda at, left: coordination_pb2_grpc.CoordinationStub(at).RemoveBarrier(remove, timeout=left))
 
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices."""
@@ -214,7 +236,7 @@ class Controller:
             candidates=tuple(_candidate(message) for message in reply.candidates),
             job=reply.job,
             up_s=round(reply.up_s, 3),
-            barrier=Barrier(reply.barrier.id, reply.barrier.is_placed, reply.barrier.action, reply.barrier.reason),
+            barrier=_barrier(reply.barrier),
             last_save=_last_save(reply.last_save) if reply.HasField("last_save") else None,
             next_save_s=round(reply.next_save_s, 3) if reply.next_save_s >= 0 else None,
             next_save_step=reply.next_save_step or None,
@@ -282,6 +304,11 @@ class Controller:
                 "start the job, or name its model directory or its controller's address"
             )
         return address
+
+
+def _barrier(message: coordination_pb2.Barrier) -> Barrier:
+    holders = tuple(Holder(holder.kind, holder.reason, holder.action, holder.id) for holder in message.holders)
+    return Barrier(message.id, message.is_placed, message.action, message.reason, holders)
 
 
 def _candidate(message: coordination_pb2.PsCandidate) -> PsCandidate:

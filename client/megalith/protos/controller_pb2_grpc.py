@@ -65,15 +65,15 @@ class ControllerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def StopTraining(self, request, context):
-        """Places the barrier: every worker blocks at its next step boundary. Not idempotent: while a barrier is
-        placed, a second call fails with ALREADY_EXISTS, "Barrier is placed already."
+        """Holds training for an operator: every worker blocks at its next step boundary. Not idempotent: while an operator
+        holds it, a second call fails with ALREADY_EXISTS, "Barrier is placed already." Others who hold it do not matter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeTraining(self, request, context):
-        """Removes the barrier. Idempotent: succeeds when none is placed.
+        """Ends the hold of operators and of the health check; those of saves and of the platform stay. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

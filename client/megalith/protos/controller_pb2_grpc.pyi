@@ -34,11 +34,11 @@ class ControllerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ControllerAsyncStub: ...
     StopTraining: _grpc.UnaryUnaryMultiCallable[_controller_pb2.StopTrainingRequest, _controller_pb2.StopTrainingResponse]
-    """Places the barrier: every worker blocks at its next step boundary. Not idempotent: while a barrier is
-    placed, a second call fails with ALREADY_EXISTS, "Barrier is placed already."
+    """Holds training for an operator: every worker blocks at its next step boundary. Not idempotent: while an operator
+    holds it, a second call fails with ALREADY_EXISTS, "Barrier is placed already." Others who hold it do not matter.
     """
     ResumeTraining: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ResumeTrainingRequest, _controller_pb2.ResumeTrainingResponse]
-    """Removes the barrier. Idempotent: succeeds when none is placed."""
+    """Ends the hold of operators and of the health check; those of saves and of the platform stay. Idempotent."""
     GetBlockStatus: _grpc.UnaryUnaryMultiCallable[_controller_pb2.GetBlockStatusRequest, _controller_pb2.GetBlockStatusResponse]
     """A snapshot of which workers are blocked. Idempotent."""
     SaveCheckpoint: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SaveCheckpointRequest, _controller_pb2.SaveCheckpointResponse]
@@ -50,11 +50,11 @@ class ControllerStub:
 class ControllerAsyncStub(ControllerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     StopTraining: _aio.UnaryUnaryMultiCallable[_controller_pb2.StopTrainingRequest, _controller_pb2.StopTrainingResponse]  # type: ignore[assignment]
-    """Places the barrier: every worker blocks at its next step boundary. Not idempotent: while a barrier is
-    placed, a second call fails with ALREADY_EXISTS, "Barrier is placed already."
+    """Holds training for an operator: every worker blocks at its next step boundary. Not idempotent: while an operator
+    holds it, a second call fails with ALREADY_EXISTS, "Barrier is placed already." Others who hold it do not matter.
     """
     ResumeTraining: _aio.UnaryUnaryMultiCallable[_controller_pb2.ResumeTrainingRequest, _controller_pb2.ResumeTrainingResponse]  # type: ignore[assignment]
-    """Removes the barrier. Idempotent: succeeds when none is placed."""
+    """Ends the hold of operators and of the health check; those of saves and of the platform stay. Idempotent."""
     GetBlockStatus: _aio.UnaryUnaryMultiCallable[_controller_pb2.GetBlockStatusRequest, _controller_pb2.GetBlockStatusResponse]  # type: ignore[assignment]
     """A snapshot of which workers are blocked. Idempotent."""
     SaveCheckpoint: _aio.UnaryUnaryMultiCallable[_controller_pb2.SaveCheckpointRequest, _controller_pb2.SaveCheckpointResponse]  # type: ignore[assignment]
@@ -69,8 +69,8 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.StopTrainingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.StopTrainingResponse, _abc.Awaitable[_controller_pb2.StopTrainingResponse]]:
-        """Places the barrier: every worker blocks at its next step boundary. Not idempotent: while a barrier is
-        placed, a second call fails with ALREADY_EXISTS, "Barrier is placed already."
+        """Holds training for an operator: every worker blocks at its next step boundary. Not idempotent: while an operator
+        holds it, a second call fails with ALREADY_EXISTS, "Barrier is placed already." Others who hold it do not matter.
         """
 
     @_abc_1.abstractmethod
@@ -79,7 +79,7 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.ResumeTrainingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ResumeTrainingResponse, _abc.Awaitable[_controller_pb2.ResumeTrainingResponse]]:
-        """Removes the barrier. Idempotent: succeeds when none is placed."""
+        """Ends the hold of operators and of the health check; those of saves and of the platform stay. Idempotent."""
 
     @_abc_1.abstractmethod
     def GetBlockStatus(

@@ -706,18 +706,55 @@ Global___ClusterState: _TypeAlias = ClusterState  # noqa: Y015
 class Barrier(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class Holder(_message.Message):
+        """One of those who hold training."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KIND_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        ACTION_FIELD_NUMBER: _builtins.int
+        ID_FIELD_NUMBER: _builtins.int
+        kind: _builtins.str
+        """"operator", "save", "health" or "platform"."""
+        reason: _builtins.str
+        """For people."""
+        action: _builtins.str
+        """What workers do about it: "", "Save" or "Stop". Each worker acts once on each holder's."""
+        id: _builtins.int
+        """Number of this hold, counted from 1 over the whole job."""
+        def __init__(
+            self,
+            *,
+            kind: _builtins.str = ...,
+            reason: _builtins.str = ...,
+            action: _builtins.str = ...,
+            id: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "id", b"id", "kind", b"kind", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     IS_PLACED_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
     is_placed: _builtins.bool
-    """Workers block at their next step boundary while it is."""
+    """Somebody holds training: workers block at their next step boundary."""
     action: _builtins.str
-    """What workers do about it, as the placer said: "", "Save" or "Stop"."""
+    """Of whoever holds longest; empty while nobody does."""
     id: _builtins.int
-    """Number of the newest barrier, counted from 1 over the whole job; 0 = there was none."""
+    """Number of the newest hold, also when it is over; 0 = there was none."""
     reason: _builtins.str
-    """Who placed it, for people; empty while none is placed."""
+    """Of whoever holds longest, for people; empty while nobody does."""
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Barrier.Holder]:
+        """Everybody who holds training, the longest first."""
+
     def __init__(
         self,
         *,
@@ -725,10 +762,11 @@ class Barrier(_message.Message):
         action: _builtins.str = ...,
         id: _builtins.int = ...,
         reason: _builtins.str = ...,
+        holders: _abc.Iterable[Global___Barrier.Holder] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "id", b"id", "is_placed", b"is_placed", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "holders", b"holders", "id", b"id", "is_placed", b"is_placed", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1146,21 +1184,25 @@ class PlaceBarrierRequest(_message.Message):
 
     ACTION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
     action: _builtins.str
     """"" = hold, "Save" = save your input, "Stop" = end your share when the barrier is removed. Others"""
     reason: _builtins.str
     """hold too and reach the task's on_barrier. At most 64 characters.
-    For people; empty = "operator".
+    For people; empty = the holder. At most 1024 characters.
     """
+    holder: _builtins.str
+    """"operator" or "platform"; empty = "operator"."""
     def __init__(
         self,
         *,
         action: _builtins.str = ...,
         reason: _builtins.str = ...,
+        holder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "holder", b"holder", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1172,7 +1214,7 @@ class PlaceBarrierResponse(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Number of the barrier."""
+    """Number of the hold."""
     def __init__(
         self,
         *,
@@ -1185,6 +1227,41 @@ class PlaceBarrierResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlaceBarrierResponse: _TypeAlias = PlaceBarrierResponse  # noqa: Y015
+
+@_typing.final
+class RemoveBarrierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLDER_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    """"operator" or "platform"; empty = "operator"."""
+    def __init__(
+        self,
+        *,
+        holder: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveBarrierRequest: _TypeAlias = RemoveBarrierRequest  # noqa: Y015
+
+@_typing.final
+class RemoveBarrierResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveBarrierResponse: _TypeAlias = RemoveBarrierResponse  # noqa: Y015
 
 @_typing.final
 class EndJobRequest(_message.Message):

@@ -54,6 +54,11 @@ class CoordinationStub:
                 request_serializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierResponse.FromString,
                 _registered_method=True)
+        self.RemoveBarrier = channel.unary_unary(
+                '/megalith.v1.Coordination/RemoveBarrier',
+                request_serializer=megalith_dot_protos_dot_coordination__pb2.RemoveBarrierRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_coordination__pb2.RemoveBarrierResponse.FromString,
+                _registered_method=True)
         self.Save = channel.unary_unary(
                 '/megalith.v1.Coordination/Save',
                 request_serializer=megalith_dot_protos_dot_coordination__pb2.SaveRequest.SerializeToString,
@@ -94,8 +99,17 @@ class CoordinationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PlaceBarrier(self, request, context):
-        """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
-        ALREADY_EXISTS while a barrier is placed.
+        """Holds training with an action and a reason; /Controller/StopTraining holds it with neither. Training is held while
+        anybody holds it: an operator, the platform, a save or the health check. Not idempotent: ALREADY_EXISTS while the
+        same holder holds it already, whatever the others do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveBarrier(self, request, context):
+        """Ends the hold of one holder; training goes on once nobody holds it. For an operator it is the same as
+        /Controller/ResumeTraining, which also lifts the hold of the health check. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +151,11 @@ def add_CoordinationServicer_to_server(servicer, server):
                     servicer.PlaceBarrier,
                     request_deserializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_coordination__pb2.PlaceBarrierResponse.SerializeToString,
+            ),
+            'RemoveBarrier': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveBarrier,
+                    request_deserializer=megalith_dot_protos_dot_coordination__pb2.RemoveBarrierRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_coordination__pb2.RemoveBarrierResponse.SerializeToString,
             ),
             'Save': grpc.unary_unary_rpc_method_handler(
                     servicer.Save,
@@ -257,6 +276,33 @@ class Coordination:
             '/megalith.v1.Coordination/PlaceBarrier',
             megalith_dot_protos_dot_coordination__pb2.PlaceBarrierRequest.SerializeToString,
             megalith_dot_protos_dot_coordination__pb2.PlaceBarrierResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveBarrier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.Coordination/RemoveBarrier',
+            megalith_dot_protos_dot_coordination__pb2.RemoveBarrierRequest.SerializeToString,
+            megalith_dot_protos_dot_coordination__pb2.RemoveBarrierResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,8 +42,13 @@ class CoordinationStub:
     GetStatus: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.GetStatusRequest, _coordination_pb2.GetStatusResponse]
     """Everything that `megalith ctl status` shows. Idempotent."""
     PlaceBarrier: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.PlaceBarrierRequest, _coordination_pb2.PlaceBarrierResponse]
-    """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
-    ALREADY_EXISTS while a barrier is placed.
+    """Holds training with an action and a reason; /Controller/StopTraining holds it with neither. Training is held while
+    anybody holds it: an operator, the platform, a save or the health check. Not idempotent: ALREADY_EXISTS while the
+    same holder holds it already, whatever the others do.
+    """
+    RemoveBarrier: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.RemoveBarrierRequest, _coordination_pb2.RemoveBarrierResponse]
+    """Ends the hold of one holder; training goes on once nobody holds it. For an operator it is the same as
+    /Controller/ResumeTraining, which also lifts the hold of the health check. Idempotent.
     """
     Save: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.SaveRequest, _coordination_pb2.SaveResponse]
     """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls."""
@@ -64,8 +69,13 @@ class CoordinationAsyncStub(CoordinationStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_coordination_pb2.GetStatusRequest, _coordination_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Everything that `megalith ctl status` shows. Idempotent."""
     PlaceBarrier: _aio.UnaryUnaryMultiCallable[_coordination_pb2.PlaceBarrierRequest, _coordination_pb2.PlaceBarrierResponse]  # type: ignore[assignment]
-    """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
-    ALREADY_EXISTS while a barrier is placed.
+    """Holds training with an action and a reason; /Controller/StopTraining holds it with neither. Training is held while
+    anybody holds it: an operator, the platform, a save or the health check. Not idempotent: ALREADY_EXISTS while the
+    same holder holds it already, whatever the others do.
+    """
+    RemoveBarrier: _aio.UnaryUnaryMultiCallable[_coordination_pb2.RemoveBarrierRequest, _coordination_pb2.RemoveBarrierResponse]  # type: ignore[assignment]
+    """Ends the hold of one holder; training goes on once nobody holds it. For an operator it is the same as
+    /Controller/ResumeTraining, which also lifts the hold of the health check. Idempotent.
     """
     Save: _aio.UnaryUnaryMultiCallable[_coordination_pb2.SaveRequest, _coordination_pb2.SaveResponse]  # type: ignore[assignment]
     """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls."""
@@ -107,8 +117,19 @@ class CoordinationServicer(metaclass=_abc_1.ABCMeta):
         request: _coordination_pb2.PlaceBarrierRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordination_pb2.PlaceBarrierResponse, _abc.Awaitable[_coordination_pb2.PlaceBarrierResponse]]:
-        """Places the barrier with an action and a reason; /Controller/StopTraining places it with neither. Not idempotent:
-        ALREADY_EXISTS while a barrier is placed.
+        """Holds training with an action and a reason; /Controller/StopTraining holds it with neither. Training is held while
+        anybody holds it: an operator, the platform, a save or the health check. Not idempotent: ALREADY_EXISTS while the
+        same holder holds it already, whatever the others do.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveBarrier(
+        self,
+        request: _coordination_pb2.RemoveBarrierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordination_pb2.RemoveBarrierResponse, _abc.Awaitable[_coordination_pb2.RemoveBarrierResponse]]:
+        """Ends the hold of one holder; training goes on once nobody holds it. For an operator it is the same as
+        /Controller/ResumeTraining, which also lifts the hold of the health check. Idempotent.
         """
 
     @_abc_1.abstractmethod

@@ -11,6 +11,8 @@ from megalith.wire.errors import ApplicationEnded, BarrierAlreadyPlaced, Deadlin
 
 logger = logging.getLogger(__name__)
 
+_HOLDER = "platform"  # whose hold a suspend is: an operator's resume does not end it
+
 
 class FinalStatus(Enum):
     """As the platform names it."""
@@ -48,8 +50,8 @@ def kept_ending(kept: Mapping[str, Any]) -> Ending | None:
 class JobController(Protocol):
     """What the job asks of the cluster's controller; the SDK's Controller is one."""
 
-    def stop(self) -> None: ...
-    def resume(self) -> None: ...
+    def stop(self, *, reason: str, holder: str) -> None: ...
+    def resume(self, holder: str) -> None: ...
     def end_job(self, succeeded: bool, reason: str) -> None: ...
 
 
@@ -110,11 +112,12 @@ class Job:
                 self._keep(asdict(ending))
 
     def suspend(self) -> None:
-        """Hold training; holding what is held changes nothing."""
+        """Hold training for the platform, whoever else holds it; holding twice changes nothing."""
         try:
-            self._controller.stop()
+            self._controller.stop(reason="the AppMaster was told to suspend", holder=_HOLDER)
         except BarrierAlreadyPlaced:
-            logger.info("suspend: training is held already")
+            logger.info("suspend: the platform holds training already")
 
     def resume(self) -> None:
-        self._controller.resume()
+        """End the platform's hold; training goes on unless an operator, a save or the health check holds it too."""
+        self._controller.resume(_HOLDER)

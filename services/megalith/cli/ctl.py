@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from typer.models import OptionInfo
 
-from megalith.cli.output import print_status
+from megalith.cli.output import held_by, print_status
 from megalith.cli.watching import watch
 from megalith.client import Controller
 from megalith.runtime.discovery.settings import DiscoverySettings
-from megalith.wire.errors import MegalithError
+from megalith.wire.errors import BarrierAlreadyPlaced, MegalithError
 from megalith.wire.status import status_of
 
 R = TypeVar("R")
@@ -110,7 +110,15 @@ def stop(
     as_json: JsonOption = False,
 ) -> None:
     """Hold training: every worker blocks at its next step boundary."""
-    _run(context, controller, model_dir, as_json, lambda job: job.stop(action, reason), say("training is held"))
+
+    def ask(job: Controller) -> None:
+        try:
+            job.stop(action, reason)
+        except BarrierAlreadyPlaced as error:
+            hint = "An operator has stopped training; `megalith ctl resume` lets it go on."
+            raise BarrierAlreadyPlaced(f"{error} {hint}") from None
+
+    _run(context, controller, model_dir, as_json, ask, say("training is held"))
 
 
 @app.command()
@@ -120,8 +128,17 @@ def resume(
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Let held training go on."""
-    _run(context, controller, model_dir, as_json, lambda job: job.resume(), say("training goes on"))
+    """Let training that an operator or a ps out of memory stopped go on."""
+
+    def ask(job: Controller) -> dict[str, Any]:
+        job.resume()
+        return {"ok": True, "held_by": held_by(job.status().barrier)}
+
+    def show(answer: dict[str, Any]) -> None:
+        others = answer["held_by"]
+        print(f"training is still {' and '.join(others)}" if others else "training goes on")
+
+    _run(context, controller, model_dir, as_json, ask, show)
 
 
 @app.command("block-status")

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from megalith.client import ClusterStatus, Member, PsCandidate
+from megalith.client import Barrier, ClusterStatus, Member, PsCandidate
 
 _MAX_WIDTH = 400
 _LATE_S = 3.0  # a heart-beat older than this is shown in yellow
@@ -49,11 +49,27 @@ def status_view(status: ClusterStatus) -> RenderableType:
     return Group(*parts)
 
 
+_HELD_BY = {
+    "operator": "stopped by an operator: {}",
+    "save": "held by a save: {}",
+    "health": "held because of {}",
+    "platform": "suspended by the platform: {}",
+}
+
+
+def held_by(barrier: Barrier) -> list[str]:
+    """Who holds training and why, a phrase for each holder."""
+    phrases = []
+    for holder in barrier.holders:
+        phrase = _HELD_BY.get(holder.kind, f"held by {holder.kind}: {{}}").format(holder.reason)
+        if holder.reason == holder.kind:  # no reason was given
+            phrase = phrase.partition(":")[0]
+        phrases.append(f"{phrase} (action {holder.action})" if holder.action else phrase)
+    return phrases
+
+
 def _held(status: ClusterStatus) -> str:
-    if not status.barrier.is_placed:
-        return ""
-    action = f" {status.barrier.action}" if status.barrier.action else ""
-    return f", held at the barrier{escape(action)} by {escape(status.barrier.reason)}"
+    return "".join(f", {escape(phrase)}" for phrase in held_by(status.barrier))
 
 
 def _last_save(status: ClusterStatus) -> str:

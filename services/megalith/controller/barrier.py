@@ -1,8 +1,9 @@
-"""The barrier between steps: placed by an operator, a save or a health check, obeyed at the next step boundary."""
+"""The barrier between steps: training is held while anybody holds it, and each holder lets go of its own hold only."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from megalith.wire.errors import BarrierAlreadyPlaced, InvalidRequest
 
@@ -10,22 +11,58 @@ logger = logging.getLogger(__name__)
 
 KNOWN_ACTIONS = ("", "Save", "Stop")
 _MAX_ACTION = 64
+_MAX_REASON = 1024  # it goes to every member with each state, and into the journal
+
+
+class HolderKind(StrEnum):
+    """Who holds training. The values are those of `Barrier.Holder.kind` on the wire."""
+
+    OPERATOR = "operator"  # a person, until a person resumes
+    SAVE = "save"  # a checkpoint that is to be one moment; it lets go when it is written or has failed
+    HEALTH = "health"  # a ps complained, until a person resumes
+    PLATFORM = "platform"  # the AppMaster was told to suspend, until it is told to resume
 
 
 @dataclass(frozen=True, slots=True)
-class BarrierState:
-    """The newest barrier. `id` counts barriers over the whole job, so that a quick remove and place is told apart."""
+class Holder:
+    """One hold. `id` numbers holds over the whole job."""
 
-    id: int = 0
-    is_placed: bool = False
+    id: int
+    kind: HolderKind
     action: str = ""
     reason: str = ""
 
 
-class Barrier:
-    """Whether training is held, and why. Not thread-safe: the coordinator's lock guards it.
+@dataclass(frozen=True, slots=True)
+class BarrierState:
+    """Who holds training, the longest first; it runs when nobody does.
 
-    Callbacks get the action of each barrier once, when it is placed; they must not block.
+    `id` is the number of the newest hold, over the whole job: a worker that says it is blocked at that number has heard
+    of every holder, and a quick remove and place is told apart.
+    """
+
+    id: int = 0
+    holders: tuple[Holder, ...] = ()
+
+    @property
+    def is_placed(self) -> bool:
+        return bool(self.holders)
+
+    @property
+    def action(self) -> str:
+        """Of whoever holds longest; empty when nobody holds."""
+        return self.holders[0].action if self.holders else ""
+
+    @property
+    def reason(self) -> str:
+        """Of whoever holds longest; empty when nobody holds."""
+        return self.holders[0].reason if self.holders else ""
+
+
+class Barrier:
+    """Whether training is held, and by whom. Not thread-safe: the coordinator's lock guards it.
+
+    Callbacks get the action of each hold once, when it is placed; they must not block.
     """
 
     def __init__(self) -> None:
@@ -36,23 +73,38 @@ class Barrier:
     def add_callback(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
 
-    def place(self, action: str = "", reason: str = "operator") -> BarrierState:
-        if self.state.is_placed:
+    def place(self, action: str = "", reason: str = "operator", kind: HolderKind = HolderKind.OPERATOR) -> BarrierState:
+        """Add a hold. BarrierAlreadyPlaced if one of that kind is there; saves are counted instead."""
+        if kind is not HolderKind.SAVE and self.is_held_by(kind):
             raise BarrierAlreadyPlaced("Barrier is placed already.")
         if len(action) > _MAX_ACTION:
             raise InvalidRequest(f"a barrier's action has at most {_MAX_ACTION} characters, got {len(action)}")
+        if len(reason) > _MAX_REASON:
+            raise InvalidRequest(f"a barrier's reason has at most {_MAX_REASON} characters, got {len(reason)}")
         if action not in (*KNOWN_ACTIONS, *self._unknown_actions):
             self._unknown_actions.add(action)
             logger.warning("unknown barrier action %r: workers hold, and only a task's on_barrier acts on it", action)
-        self.state = BarrierState(self.state.id + 1, True, action, reason)
+        holder = Holder(self.state.id + 1, kind, action, reason)
+        self.state = BarrierState(holder.id, (*self.state.holders, holder))
         for callback in self._callbacks:
             callback(action)
         return self.state
 
-    def remove(self) -> None:
-        """Never fails; removing what is not there changes nothing."""
-        self.state = replace(self.state, is_placed=False, action="", reason="")
+    def is_held_by(self, kind: HolderKind) -> bool:
+        return any(holder.kind is kind for holder in self.state.holders)
+
+    def let_go(self, holder_id: int) -> None:
+        """End that one hold; one that has ended already changes nothing."""
+        self._keep(lambda holder: holder.id != holder_id)
+
+    def remove(self, *kinds: HolderKind) -> None:
+        """End all holds of these kinds, or of every kind. Never fails; removing what is not there changes nothing."""
+        self._keep(lambda holder: bool(kinds) and holder.kind not in kinds)
 
     def restore(self, state: BarrierState) -> None:
-        """Go on with the barrier of an earlier controller, whose callbacks were called then."""
+        """Go on with the holds of an earlier controller, whose callbacks were called then; its saves died with it."""
         self.state = state
+        self.remove(HolderKind.SAVE)
+
+    def _keep(self, is_kept: Callable[[Holder], bool]) -> None:
+        self.state = replace(self.state, holders=tuple(filter(is_kept, self.state.holders)))

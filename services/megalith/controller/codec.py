@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from megalith.controller.barrier import BarrierState
+from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.formation import CandidateStatus
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
@@ -103,7 +103,27 @@ def encode_state(state: ClusterState) -> coordination_pb2.ClusterState:
 
 
 def encode_barrier(barrier: BarrierState) -> coordination_pb2.Barrier:
-    return coordination_pb2.Barrier(**dataclasses.asdict(barrier))
+    return coordination_pb2.Barrier(
+        id=barrier.id,
+        is_placed=barrier.is_placed,
+        action=barrier.action,
+        reason=barrier.reason,
+        holders=[
+            coordination_pb2.Barrier.Holder(
+                id=holder.id, kind=holder.kind.value, action=holder.action, reason=holder.reason
+            )
+            for holder in barrier.holders
+        ],
+    )
+
+
+def decode_holder(kind: str) -> HolderKind:
+    """The holder that an operator's call names; one that only the controller may be is refused."""
+    if kind in ("", HolderKind.OPERATOR.value):
+        return HolderKind.OPERATOR
+    if kind == HolderKind.PLATFORM.value:
+        return HolderKind.PLATFORM
+    raise InvalidRequest(f"holder {kind!r}: training is held for an operator or the platform; leave it empty")
 
 
 def encode_save(record: SaveRecord | None) -> coordination_pb2.LastSave | None:

@@ -36,6 +36,11 @@ class ControllerConfig:
         5.0,
     )
     lost_worker_s: float = setting("A lost worker that nobody replaces counts as finished after this long.", 300.0)
+    health_resume_s: float = setting(
+        "After `ctl resume`, training goes on for this long although a ps is over its memory limit; then it is held "
+        "again.",
+        60.0,
+    )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
         "Longest wait for workers to block when a save is to hold training; it then goes on without them.", 30.0
@@ -76,6 +81,7 @@ class ControllerConfig:
             "silence_s",
             "suspect_s",
             "lost_worker_s",
+            "health_resume_s",
             "save_timeout_s",
             "save_hold_s",
             "benchmark_s",

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from megalith.controller.barrier import BarrierState
+from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
 from megalith.controller.journal import Journal
 from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.controller.run import Run
 from megalith.controller.sessions import Sessions
-from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
+from megalith.wire.errors import NotInCluster, NotReady
 from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class Coordinator:
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
         self._outcome: tuple[bool, str] | None = None
         self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
+        self._tolerated_until = 0.0  # until then those complaints hold nobody: an operator has resumed
         self._watched_at: float | None = None
         if journal is not None:
             self._run.recover(journal)
@@ -134,7 +135,7 @@ class Coordinator:
             if place is None:
                 return
             place.load = load
-            self._look_at_health()
+            self._look_at_health(place)
             self._settle()
 
     def is_alive(self, session: int) -> bool:
@@ -161,57 +162,84 @@ class Coordinator:
             self._roster.hear(place)
         return place
 
-    def _look_at_health(self) -> None:
-        """Hold training when a ps complains; each complaint is made once."""
-        ill = [place for place in self._roster.ps if place.is_connected and place.load.complaint]
-        news = [place for place in ill if (place.index, place.incarnation) not in self._unhealthy]
-        self._unhealthy = {(place.index, place.incarnation) for place in ill}
-        if not news:
+    def _look_at_health(self, place: Place) -> None:
+        """Hold training while a ps complains; each complaint is logged once.
+
+        A resume lifts the hold, and training goes on for `health_resume_s` although the same ps still complain. Then,
+        or as soon as another one complains, it is held again.
+        """
+        key = (place.index, place.incarnation)
+        if not place.load.complaint:
+            self._unhealthy.discard(key)
             return
+        if key not in self._unhealthy:
+            self._unhealthy = {(ps.index, ps.incarnation) for ps in self._roster.ps} & (self._unhealthy | {key})
+            self._tolerated_until = self._clock()
+            self._log_complaints()
+        elif self._clock() < self._tolerated_until:
+            return
+        if not self._run.barrier.is_held_by(HolderKind.HEALTH):
+            reason = f"ps {place.index}: {place.load.complaint}"
+            placed = self._run.barrier.place(reason=reason, kind=HolderKind.HEALTH)
+            logger.error("training is held id=%d: %s; `megalith ctl resume` lets it go on", placed.id, reason)
+
+    def _log_complaints(self) -> None:
+        ill = [place for place in self._roster.ps if place.is_connected and place.load.complaint]
         logger.error("PS are not healthy:\n%s", "\n".join(f"ps {place.index}: {place.load.complaint}" for place in ill))
-        # In the reference a barrier that is placed already ends the check for good; here it is left as it is.
-        if not self._run.barrier.state.is_placed:
-            self._run.barrier.place(reason=f"ps {news[0].index}: {news[0].load.complaint}")
 
     # --- operators ---
 
-    def place_barrier(self, action: str = "", reason: str = "") -> BarrierState:
+    def place_barrier(self, action: str = "", reason: str = "", kind: HolderKind = HolderKind.OPERATOR) -> BarrierState:
+        """Hold training until this holder lets go, whoever else holds it. BarrierAlreadyPlaced if it holds already."""
         with self._changed:
-            placed = self._run.barrier.place(action, reason or "operator")
-            logger.info("barrier placed id=%d action=%r reason=%s", placed.id, action, placed.reason)
+            placed = self._run.barrier.place(action, reason or kind.value, kind)
+            logger.info("barrier placed id=%d by=%s action=%r reason=%s", placed.id, kind, action, reason or kind)
             self._settle()
         self._flush_journal()
         return placed
 
-    def remove_barrier(self) -> None:
+    def remove_barrier(self, kind: HolderKind = HolderKind.OPERATOR) -> None:
+        """End that holder's hold; an operator also ends that of the health check, for a while. Others hold on."""
+        lifted = (kind, HolderKind.HEALTH) if kind is HolderKind.OPERATOR else (kind,)
         with self._changed:
-            if self._run.barrier.state.is_placed:
-                logger.info("barrier removed id=%d step=%d", self._run.barrier.state.id, self._run.global_step)
-            self._run.barrier.remove()
+            before = self._run.barrier.state
+            self._run.barrier.remove(*lifted)
+            if HolderKind.HEALTH in lifted:
+                self._tolerated_until = self._clock() + self._patience.health_resume_s
+            self._log_let_go(before)
             self._settle()
         self._flush_journal()
 
-    def hold(self, action: str, reason: str, timeout_s: float) -> Callable[[], None]:
-        """Place the barrier and wait, at most `timeout_s`, until no worker can take a step; returns how to let go.
+    def hold(
+        self, action: str, reason: str, timeout_s: float, kind: HolderKind = HolderKind.SAVE
+    ) -> Callable[[], None]:
+        """Hold training and wait, at most `timeout_s`, until no worker can take a step; returns how to let go.
 
-        A barrier that somebody else holds is waited for too, and is left to them.
+        Nobody but the caller lets go of this hold, and letting go leaves the holds of others.
         """
-        try:
-            placed = self.place_barrier(action, reason)
-        except BarrierAlreadyPlaced:
-            logger.info("the barrier is held by another; it stays after: %s", reason)
-            placed = None
+        hold_id = self.place_barrier(action, reason, kind).id
         with self._changed:
             if not self._changed.wait_for(lambda: not self._moving_workers(), timeout_s):
                 logger.warning("workers not blocked after %.0f s: %s; going on", timeout_s, self._moving_workers())
-        return lambda: self._let_go(placed)
+        return lambda: self._let_go(hold_id)
 
     def _moving_workers(self) -> list[int]:
         return self._roster.moving_workers(self._run.barrier.state)
 
-    def _let_go(self, placed: BarrierState | None) -> None:
-        if placed is not None and self.state().barrier.id == placed.id:
-            self.remove_barrier()
+    def _let_go(self, hold_id: int) -> None:
+        with self._changed:
+            before = self._run.barrier.state
+            self._run.barrier.let_go(hold_id)
+            self._log_let_go(before)
+            self._settle()
+        self._flush_journal()
+
+    def _log_let_go(self, before: BarrierState) -> None:
+        now = self._run.barrier.state
+        if now == before:
+            return
+        left = ", ".join(holder.kind for holder in now.holders) or "nobody"
+        logger.info("barrier let go id=%d step=%d still held by=%s", before.id, self._run.global_step, left)
 
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices; see GetBlockStatusResponse."""

@@ -9,14 +9,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from megalith.controller.barrier import BarrierState
+from megalith.controller.barrier import BarrierState, Holder, HolderKind
 from megalith.runtime.guard import guarded
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "controller_state.json"
-_FORMAT = 2
+_FORMAT = 3
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
 _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
 
@@ -60,7 +61,7 @@ def read(model_dir: Path) -> Journal | None:
         return Journal(
             **content
             | {
-                "barrier": BarrierState(**content["barrier"]),
+                "barrier": _barrier(content["barrier"]),
                 "routed": tuple(content["routed"]),
                 "ps": tuple(JournaledMember(**member) for member in content["ps"]),
                 "workers": tuple(JournaledMember(**member) for member in content["workers"]),
@@ -71,6 +72,11 @@ def read(model_dir: Path) -> Journal | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("%s cannot be read (%s); members that come back say what they know", path, error)
         return None
+
+
+def _barrier(content: dict[str, Any]) -> BarrierState:
+    holders = (Holder(**holder | {"kind": HolderKind(holder["kind"])}) for holder in content["holders"])
+    return BarrierState(content["id"], tuple(holders))
 
 
 class JournalKeeper:

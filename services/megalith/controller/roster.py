@@ -113,6 +113,7 @@ class Patience:
     silence_s: float  # an open session that says nothing
     suspect_s: float  # a lost session, before its member counts as dead
     lost_worker_s: float  # a dead worker, before its share counts as done
+    health_resume_s: float = 60.0  # a ps that complains, after an operator has resumed training all the same
 
 
 class Roster:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from megalith.controller import journal
 from megalith.controller.action_file import ActionFile
+from megalith.controller.barrier import HolderKind
 from megalith.controller.config import ControllerConfig
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import Phase
@@ -28,7 +29,7 @@ from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import Presence, assigned
 from megalith.runtime.server import RpcServer
 from megalith.wire import controller_address
-from megalith.wire.errors import BarrierAlreadyPlaced, LimitExceeded, MegalithError, NotReady, ShardLost
+from megalith.wire.errors import LimitExceeded, MegalithError, NotReady, ShardLost
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,10 @@ class ControllerServer:
             config.num_ps,
             config.num_workers,
             patience=Patience(
-                silence_s=config.silence_s, suspect_s=config.suspect_s, lost_worker_s=config.lost_worker_s
+                silence_s=config.silence_s,
+                suspect_s=config.suspect_s,
+                lost_worker_s=config.lost_worker_s,
+                health_resume_s=config.health_resume_s,
             ),
             job=job,
             checkpoint_step=step,
@@ -214,9 +218,7 @@ class ControllerServer:
 
     def _stop_training(self) -> None:
         """Have every worker end its share: at the barrier it hears the action, and ends once it is let go."""
-        if self._coordinator.state().barrier.is_placed:
-            raise BarrierAlreadyPlaced("Barrier is placed already.")
-        self._coordinator.hold("Stop", "monolith_action", _STOP_HOLD_S)()
+        self._coordinator.hold("Stop", "monolith_action", _STOP_HOLD_S, HolderKind.OPERATOR)()
 
     def _on_saved(self, record: SaveRecord) -> None:
         self._schedule.restart(time.monotonic(), record.step)

@@ -13,6 +13,7 @@ import grpc
 
 from megalith.controller.codec import (
     decode_files,
+    decode_holder,
     decode_ps_report,
     decode_registration,
     decode_worker_report,
@@ -243,9 +244,14 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def PlaceBarrier(
         self, request: coordination_pb2.PlaceBarrierRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.PlaceBarrierResponse:
-        return coordination_pb2.PlaceBarrierResponse(
-            id=self._coordinator.place_barrier(request.action, request.reason).id
-        )
+        placed = self._coordinator.place_barrier(request.action, request.reason, decode_holder(request.holder))
+        return coordination_pb2.PlaceBarrierResponse(id=placed.id)
+
+    def RemoveBarrier(
+        self, request: coordination_pb2.RemoveBarrierRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.RemoveBarrierResponse:
+        self._coordinator.remove_barrier(decode_holder(request.holder))
+        return coordination_pb2.RemoveBarrierResponse()
 
     def Save(
         self, request: coordination_pb2.SaveRequest, context: grpc.ServicerContext

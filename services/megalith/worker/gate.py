@@ -16,8 +16,9 @@ class Gate:
     """Passed by the training thread before each step; while it waits at a barrier it is not in a step.
 
     `drain` is called before this worker says that it is blocked: it returns once everything that earlier steps have
-    under way has been applied, so that a blocked worker changes nothing on any server. Then `callbacks` get the
-    barrier's action, each once per barrier, before the worker says that it is blocked; one that raises is logged.
+    under way has been applied, so that a blocked worker changes nothing on any server. Then `callbacks` get the action
+    of everybody who holds training, each once per hold, before the worker says that it is blocked; one that raises is
+    logged.
     """
 
     def __init__(
@@ -30,7 +31,8 @@ class Gate:
     ) -> None:
         self._view, self._progress, self._announce, self._drain = view, progress, announce, drain
         self._callbacks = (self._note_stop, *callbacks)
-        self._called_for = 0  # id of the barrier whose action the callbacks have had
+        self._called_for = 0  # number of the newest hold whose action the callbacks have had
+        self._is_blocked = False
         self._must_stop = False
 
     def may_step(self) -> bool:
@@ -42,28 +44,40 @@ class Gate:
 
         Whenever a barrier is placed meanwhile, this worker is blocked at it; that time does not count.
         """
-        while not self._view.is_stopping:
-            state = self._view.state
-            if state.barrier.is_placed:
-                self._block(state.barrier)
-            elif condition(state):
-                return True
-            elif not self._view.wait_for(lambda now: now.barrier.is_placed or condition(now), timeout_s):
-                return False
-        return False
+        try:
+            while not self._view.is_stopping:
+                state = self._view.state
+                if state.barrier.is_placed:
+                    self._block(state.barrier)
+                    continue
+                self._unblock()
+                if condition(state):
+                    return True
+                if not self._view.wait_for(lambda now: now.barrier.is_placed or condition(now), timeout_s):
+                    return False
+            return False
+        finally:
+            self._unblock()
 
     def _block(self, barrier: Barrier) -> None:
-        """Wait at the barrier, and say so."""
-        self._drain()
-        if barrier.id != self._called_for:
-            self._called_for = barrier.id
-            for callback in self._callbacks:
-                self._call(callback, barrier.action)
+        """Wait at the barrier until somebody comes or goes, and say so; this worker is blocked until `_unblock`."""
+        if not self._is_blocked:
+            self._drain()
+        for number, action in barrier.actions:
+            if number > self._called_for:
+                self._called_for = number
+                for callback in self._callbacks:
+                    self._call(callback, action)
+        self._is_blocked = True
         self._progress.set(is_blocked=True, barrier_id=barrier.id)
         self._announce()
         self._view.wait_for(lambda now: now.barrier != barrier)
-        self._progress.set(is_blocked=False, barrier_id=0)
-        self._announce()
+
+    def _unblock(self) -> None:
+        if self._is_blocked:
+            self._is_blocked = False
+            self._progress.set(is_blocked=False, barrier_id=0)
+            self._announce()
 
     def _call(self, callback: BarrierCallback, action: str) -> None:
         try:

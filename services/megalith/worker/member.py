@@ -84,7 +84,11 @@ class WorkerMember:
             State(
                 phase=_PHASES.get(state.phase, Phase.WAITING),
                 epoch=state.routing.epoch,
-                barrier=Barrier(state.barrier.id, state.barrier.is_placed, state.barrier.action),
+                barrier=Barrier(
+                    state.barrier.id,
+                    state.barrier.is_placed,
+                    tuple((holder.id, holder.action) for holder in state.barrier.holders),
+                ),
                 finished_workers=frozenset(state.finished_workers),
                 positions=tuple(state.positions),
                 global_step=state.global_step,

@@ -17,11 +17,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The newest barrier; `id` counts them over the whole job."""
+    """Whether training is held; `id` is the number of the newest hold, over the whole job.
+
+    `actions` are those of everybody who holds it, each with the number of its hold, by that number.
+    """
 
     id: int = 0
     is_placed: bool = False
-    action: str = ""
+    actions: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

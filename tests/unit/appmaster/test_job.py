@@ -11,13 +11,13 @@ class FakeController:
         self.calls = []
         self.error = None
 
-    def stop(self):
-        self.calls.append("stop")
-        if self.calls.count("stop") > 1:
+    def stop(self, *, reason, holder):
+        self.calls.append(("stop", holder))
+        if self.calls.count(("stop", holder)) > 1:
             raise BarrierAlreadyPlaced("Barrier is placed already.")
 
-    def resume(self):
-        self.calls.append("resume")
+    def resume(self, holder):
+        self.calls.append(("resume", holder))
 
     def end_job(self, succeeded, reason):
         if self.error:
@@ -103,4 +103,4 @@ def test_suspend_twice_is_one_pause(make_job, controller):
     job.suspend()
     job.suspend()
     job.resume()
-    assert controller.calls == ["stop", "stop", "resume"]
+    assert controller.calls == [("stop", "platform"), ("stop", "platform"), ("resume", "platform")]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from megalith.cli.output import print_status
 from megalith.cli.watching import watch
-from megalith.client import Barrier, ClusterStatus, LastSave, Member
+from megalith.client import Barrier, ClusterStatus, Holder, LastSave, Member
 from megalith.wire.errors import PeerUnreachable
 
 STATUS = ClusterStatus(
@@ -46,7 +46,17 @@ STATUS = ClusterStatus(
     ),
     job="/models/[a]",
     up_s=61.0,
-    barrier=Barrier(7, True, "Save", "operator [night shift]"),
+    barrier=Barrier(
+        7,
+        True,
+        "",
+        "look at [data]",
+        (
+            Holder("operator", "look at [data]", "", 5),
+            Holder("save", "save", "Save", 6),
+            Holder("health", "ps 1: Memory limit exceeded. Current: 9, Limit: 8", "", 7),
+        ),
+    ),
     last_save=LastSave(0.0, 1.25, 1200, "/models/[a]/model.ckpt-1200", ""),
     next_save_s=42.0,
     next_save_step=None,
@@ -63,7 +73,10 @@ def shown(status):
 def test_every_figure_of_the_issue_is_there():
     text = shown(STATUS)
     lines = [line.strip() for line in text.splitlines()]
-    assert "running, held at the barrier Save by operator [night shift], step 1234, epoch 3" in text
+    assert (
+        "running, stopped by an operator: look at [data], held by a save (action Save), "
+        "held because of ps 1: Memory limit exceeded. Current: 9, Limit: 8, step 1234, epoch 3"
+    ) in text
     assert "step 1200" in text
     assert "took 1.2 s" in text
     assert "next save  in 42.0 s" in text

@@ -54,7 +54,7 @@ def view():
 
 
 def placed(number, action=""):
-    return State(phase=Phase.RUNNING, barrier=Barrier(number, True, action))
+    return State(phase=Phase.RUNNING, barrier=Barrier(number, True, ((number, action),)))
 
 
 def removed(number):
@@ -82,7 +82,7 @@ def test_callbacks_run_once_per_barrier_however_often_its_state_arrives(view):
     worker = Worker(view, seen.append)
     view.update(placed(1))
     wait_until(lambda: worker.blocked_at == 1)
-    view.update(State(phase=Phase.WAITING, barrier=Barrier(1, True, "")))
+    view.update(State(phase=Phase.WAITING, barrier=Barrier(1, True, ((1, ""),))))
     view.update(placed(1))
     assert worker.blocked_at == 1
     assert seen == [""]
@@ -97,6 +97,28 @@ def test_a_quick_remove_and_place_is_another_barrier(view):
     wait_until(lambda: worker.blocked_at == 2)
     assert seen == ["Save", "Dance"]
     assert worker.steps == 0
+
+
+def test_a_worker_hears_the_action_of_every_holder_once_and_stays_blocked_while_one_is_left(view):
+    seen = []
+    worker = Worker(view, seen.append)
+
+    def held_by(number, *actions):
+        return State(phase=Phase.RUNNING, barrier=Barrier(number, True, actions))
+
+    view.update(held_by(1, (1, "")))
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(held_by(2, (1, ""), (2, "Save")))
+    wait_until(lambda: worker.blocked_at == 2)
+    view.update(held_by(2, (1, "")))
+    view.update(held_by(3, (1, ""), (3, "Dance")))
+    wait_until(lambda: worker.blocked_at == 3)
+    view.update(held_by(3, (3, "Dance")))
+    assert (seen, worker.steps, worker.drained) == (["", "Save", "Dance"], 0, 1)
+    view.update(removed(3))
+    worker.allow(1)
+    wait_until(lambda: worker.steps == 1)
+    assert worker.blocked_at == 0
 
 
 def test_a_callback_that_fails_is_logged_and_the_others_are_called(view, caplog):
