@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from megalith.ps.kernels import scan
-from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.dtypes import I64, Bools
 from megalith.ps.kernels.layout import Index, Rows
 from megalith.wire.admission import NUM_SLOTS
 from megalith.wire.schema import TableConfig
@@ -33,9 +33,20 @@ class Expiry:
             self.seconds_by_slot[slot] = days * DAY_S
         self._max_share = config.max_expire_share
 
+    def expired(self, keys: I64, times: I64, now_s: int) -> Bools:
+        """Which of these rows are expired at `now_s`, by the rule of the kernels (`scan.overdue`)."""
+        slots = (keys >> 48) & (NUM_SLOTS - 1)
+        is_expired: Bools = now_s - times >= self.seconds_by_slot[slots]
+        return is_expired
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether one expiry may drop only a share of the rows."""
+        return self._max_share < 1
+
     def quota(self, index: Index, size: int, now_s: int) -> Quota:
         """What one expiry of a table of `size` rows may drop at `now_s`: the longest overdue rows, up to the share."""
-        if self._max_share == 1:
+        if not self.is_bounded:
             return Quota(-1, 0, np.iinfo(np.int64).max)
         most = int(size * self._max_share)
         late = np.empty(size, np.int64)

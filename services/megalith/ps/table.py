@@ -14,7 +14,7 @@ from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.memory import addressable_rows, limits
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
-from megalith.ps.table_stats import TableStats, WriteResult
+from megalith.ps.table_stats import LoadResult, TableStats, WriteResult
 from megalith.ps.touched import TouchedKeySet
 from megalith.ps.touched_rows import TouchedRows
 from megalith.ps.writer import EVERYTHING, Writer
@@ -338,13 +338,24 @@ class EmbeddingTable:
         return Slice(following, keys[:count], rows[:count], times[:count])
 
     def load(
-        self, keys: I64, rows: F32, times: I64, signature: str | None = None, max_update_s: int | None = None
-    ) -> WriteResult:
+        self,
+        keys: I64,
+        rows: F32,
+        times: I64,
+        signature: str | None = None,
+        max_update_s: int | None = None,
+        *,
+        drop_expired: bool = False,
+    ) -> LoadResult:
         """Set whole rows, as `dump` gave them; neither filter nor touched keys take part.
 
         `signature` is that of the table they come from (`layout.signature`): other optimizers are refused.
         `max_update_s` is the data time of that table. Without it the newest of `times` is taken, which after a
         `reinitialize` is the wall clock's.
+
+        With `drop_expired`, rows that are expired at the table's data time are left out and counted. Rows that come in
+        several calls are judged alike only if each call names the newest data time of all. If an expiry may drop only
+        a share of this table's rows (`max_expire_share`), none is left out: the next expiry drops what it may.
         """
         name = self.config.name
         if signature is not None and signature != self.layout.signature:
@@ -354,5 +365,14 @@ class EmbeddingTable:
         batch.check_times(times, keys.size, name)
         batch.check_distinct(keys, name)
         self._writer.note_time(int(times.max(initial=0)) if max_update_s is None else max_update_s)
-        result, _ = self._writer.write(actions.Assign(self.layout.width), keys, rows, times, EVERYTHING)
-        return result
+        expired = 0
+        if drop_expired and not self._writer.expiry.is_bounded:
+            is_kept = ~self._writer.expiry.expired(keys, times, self.max_update_s)
+            expired = keys.size - int(np.count_nonzero(is_kept))
+            if expired:
+                keys, rows, times = keys[is_kept], rows[is_kept], times[is_kept]
+                self._writer.count_expired(expired)
+        action = actions.Assign(self.layout.width)
+        result, _ = self._writer.write(action, keys, rows, times, EVERYTHING)
+        replaced = keys.size - result.created - result.refused
+        return LoadResult(result.created, replaced, result.refused, expired)

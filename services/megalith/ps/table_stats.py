@@ -29,3 +29,18 @@ class WriteResult:
     barred: int = 0
     nonfinite: int = 0
     touched_overflow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What became of the rows that were to be loaded: the four add up to their number."""
+
+    created: int = 0
+    replaced: int = 0  # rows that the table had already
+    refused: int = 0  # no room
+    expired: int = 0  # too old; only if the caller asked for such rows to be dropped
+
+    @property
+    def loaded(self) -> int:
+        """Rows that are in the table now."""
+        return self.created + self.replaced

@@ -9,8 +9,9 @@ from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter
 from megalith.ps.expiry import Expiry
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import codes, gather, write
+from megalith.ps.kernels import codes, gather, scan, write
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
+from megalith.ps.kernels.layout import POOL_NEWEST_S
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.table_stats import TableStats, WriteResult
@@ -24,6 +25,7 @@ class Writer:
     """The write side of one table. Any number of threads may call any method.
 
     `lock` guards `counts`, the newest data time and that of the last forced expiry; it is never held in a kernel.
+    `_dating` is held by the one write that gives the table its first data time, for a pass over the index.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Writer:
         self.expiry = Expiry(config)
         self.lock = threading.Lock()
         self.counts = TableStats()
+        self._dating = threading.Lock()
         self._max_update_s = 0
         self._forced_expiry_s = -_EXPIRE_AGAIN_S
 
@@ -52,11 +55,33 @@ class Writer:
             return self._max_update_s
 
     def note_time(self, time_s: int) -> I64:
-        """Move data time forward, and give the time as kernels take it: one for all positions."""
+        """Move data time forward, and give the time as kernels take it: one for all positions.
+
+        A write without a time (0) leaves the rows theirs; a row that it makes gets the newest data time.
+        """
         time_s = batch.check_time(time_s, self._config.name)
+        if time_s > self.max_update_s == 0:
+            self._begin_data_time(time_s)
         with self.lock:
-            self._max_update_s = max(self._max_update_s, time_s)
+            if time_s > self._max_update_s:
+                self._max_update_s = time_s
+                self._rows.arrays.pool[POOL_NEWEST_S] = time_s
         return np.array([time_s], np.int64)
+
+    def _begin_data_time(self, time_s: int) -> None:
+        """Give the rows that were written before the table had a data time its first one.
+
+        Nobody knows their age. Without a time they would count as 56 years old and go with the next expiry, which
+        therefore hears of data time only when they have theirs.
+        """
+        with self._dating:
+            if self.max_update_s > 0:
+                return  # another thread was first
+            self._rows.arrays.pool[POOL_NEWEST_S] = time_s
+            if self._index.used:
+                scan.date_rows(self._index.arrays, time_s)
+            with self.lock:
+                self._max_update_s = time_s
 
     def admit(self, keys: I64, counts: I64 | None = None) -> Bools:
         """Which positions may get a row. The filter sees absent keys only, by default each as one sighting."""
@@ -105,9 +130,12 @@ class Writer:
         expiry = self.expiry  # once: `reconfigure` may put another in its place
         quota = expiry.quota(self._index.arrays, self._index.used, now_s)
         dropped = expiry.drop(self._index.arrays, self._rows.arrays, now_s, quota)
-        with self.lock:
-            self.counts.expired += dropped
+        self.count_expired(dropped)
         return dropped
+
+    def count_expired(self, rows: int) -> None:
+        with self.lock:
+            self.counts.expired += rows
 
     def _make_room(self) -> bool:
         """Expire on behalf of a full table, unless that was tried within the last hour of data time."""

@@ -57,26 +57,39 @@ class NaiveTable:
             return self.rows[key][:2]
         return np.zeros(self.dim, np.float32), np.full(self.dim, 0.1, np.float32)
 
+    def _note_time(self, time_s: int) -> None:
+        """The first time of all is given to the rows that have none."""
+        if not self.now_s:
+            self.rows = {key: (*row[:2], row[2] or time_s) for key, row in self.rows.items()}
+        self.now_s = max(self.now_s, time_s)
+
+    def _time(self, key: int, time_s: int) -> int:
+        """Times never go back; a write without one leaves the row its own, and starts a new row at the newest."""
+        if key in self.rows:
+            return max(self.rows[key][2], time_s)
+        return time_s or self.now_s
+
     def lookup(self, keys: I64) -> F32:
         return np.array([self._row(int(key))[0] for key in keys], np.float32).reshape(len(keys), self.dim)
 
     def assign(self, keys: I64, values: F32, time_s: int) -> None:
-        self.now_s = max(self.now_s, time_s)
+        self._note_time(time_s)
         for key, value in zip(keys.tolist(), values, strict=True):
-            self.rows[key] = (value.copy(), self._row(key)[1], time_s)
+            self.rows[key] = (value.copy(), self._row(key)[1], self._time(key, time_s))
 
     def assign_add(self, keys: I64, values: F32, time_s: int) -> None:
-        self.now_s = max(self.now_s, time_s)
+        self._note_time(time_s)
         for key, value in zip(keys.tolist(), values, strict=True):
             weights, norm = self._row(key)
-            self.rows[key] = (weights + value, norm, time_s)
+            self.rows[key] = (weights + value, norm, self._time(key, time_s))
 
     def apply_gradients(self, keys: I64, grads: F32, rate: float, time_s: int) -> None:
-        self.now_s = max(self.now_s, time_s)
+        self._note_time(time_s)
         for key, grad in zip(keys.tolist(), grads, strict=True):
             weights, norm = self._row(key)
             norm = norm + grad * grad
-            self.rows[key] = (weights - np.float32(rate) / np.sqrt(norm) * grad, norm, time_s)
+            weights = weights - np.float32(rate) / np.sqrt(norm) * grad
+            self.rows[key] = (weights, norm, self._time(key, time_s))
 
     def apply_summed(self, keys: I64, grads: F32, rate: float, time_s: int) -> None:
         first, number = distinct(keys)
@@ -87,8 +100,9 @@ class NaiveTable:
     def reinitialize(self, keys: I64, time_s: int) -> list[int]:
         status = [int(key in self.rows or key in keys[:i]) for i, key in enumerate(keys.tolist())]
         for key in keys.tolist():
+            latest_s = self._time(key, time_s)
             self.rows.pop(key, None)
-            self.rows[key] = (*self._row(key), time_s)
+            self.rows[key] = (*self._row(key), latest_s)
         return status
 
     def erase(self, keys: I64) -> int:

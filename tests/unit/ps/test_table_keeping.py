@@ -318,3 +318,108 @@ def test_expiry_and_writers_at_once_leave_the_counts_exact() -> None:
         adding.join()
     stats = table.stats()
     assert (stats.expired, stats.created) == (dropped, dropped + table.size)
+
+
+WRITES = {
+    "assign": lambda table, keys, time_s: table.assign(keys, ones(keys), time_s),
+    "assign_add": lambda table, keys, time_s: table.assign_add(keys, ones(keys), time_s),
+    "apply_gradients": lambda table, keys, time_s: table.apply_gradients(keys, ones(keys), req_time_s=time_s),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_write_without_a_time_keeps_the_time_of_the_rows_it_wrote(kind: str) -> None:
+    """One writer gives times, the other none: what either wrote today survives the expiry of today."""
+    table, write = make(expire_days=30), WRITES[kind]
+    today_s = 20_000 * DAY_S
+    timed, mixed, untimed, old = (np.arange(1000) + 1000 * i for i in range(4))
+    write(table, old, today_s - 30 * DAY_S)
+    write(table, timed, today_s)
+    write(table, mixed, today_s - DAY_S)
+    write(table, mixed, 0)
+    write(table, untimed, 0)
+    write(table, old[:500], 0)
+    assert set(table.lookup_entry(mixed).times.tolist()) == {today_s - DAY_S}
+    assert set(table.lookup_entry(untimed).times.tolist()) == {today_s}
+    assert table.dump(limit=10_000).keys.size == 3000
+    assert table.expire() == 1000
+    assert table.contains(np.concatenate([timed, mixed, untimed])).all()
+    assert not table.contains(old).any(), "a write without a time says nothing about their age"
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_late_data_does_not_make_a_row_older(kind: str) -> None:
+    """Updated today, then by data that is 40 days old: at 30 days it stays."""
+    table, keys = make(expire_days=30), np.arange(300)
+    today_s = 20_000 * DAY_S
+    WRITES[kind](table, keys, today_s)
+    WRITES[kind](table, keys, today_s - 40 * DAY_S)
+    assert set(table.lookup_entry(keys).times.tolist()) == {today_s}
+    assert table.expire() == 0
+    assert table.dump(limit=1000).keys.size == 300
+
+
+def test_rows_from_before_the_first_time_get_it_and_are_not_as_old_as_1970() -> None:
+    """Rows are assigned before training, without a time; then training gives times."""
+    table, keys = make(expire_days=30), np.arange(300_000)
+    table.assign(keys, ones(keys))
+    assert set(table.lookup_entry(keys).times.tolist()) == {0}
+    trained = np.array([1_000_000])
+    table.assign(trained, ones(trained), 20_000 * DAY_S)
+    assert set(table.lookup_entry(keys).times.tolist()) == {20_000 * DAY_S}
+    assert table.expire() == 0
+    table.assign(trained, ones(trained), 20_030 * DAY_S)
+    assert table.expire() == 300_000
+
+
+def test_no_row_expires_however_writers_without_a_time_meet_the_first_that_has_one() -> None:
+    for turn in range(20):
+        table = make(expire_days=30)
+        start = threading.Barrier(5)
+
+        def write(number: int, table: EmbeddingTable = table, start: threading.Barrier = start) -> None:
+            start.wait()
+            for part in range(20):
+                keys = np.arange(200) + 200 * part + 10_000 * number
+                table.assign(keys, ones(keys), 20_000 * DAY_S if number == 0 and part > 5 else 0)
+                table.expire()
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (turn, len(table), table.stats().expired) == (turn, 20_000, 0)
+
+
+def test_a_load_may_drop_expired_rows_and_counts_every_row() -> None:
+    """A walk with the expired rows, loaded without them: each row is loaded or counted as expired."""
+    table, keys = make(expire_days=1, expire_days_by_slot={1: 5}), np.arange(300_000)
+    slot_1 = keys[:1000] + (1 << 48)
+    table.assign(keys[:100_000], ones(keys[:100_000]), 10 * DAY_S)
+    table.assign(slot_1, ones(slot_1), 10 * DAY_S)
+    table.assign(keys[100_000:], ones(keys[100_000:]), 12 * DAY_S)
+    everything = table.dump(limit=400_000, with_expired=True)
+    assert everything.keys.size == 301_000
+    restored = make(expire_days=1, expire_days_by_slot={1: 5})
+    loaded = expired = 0
+    for part in np.array_split(np.random.default_rng(5).permutation(301_000), 7):
+        rows = everything.keys[part], everything.rows[part], everything.times[part]
+        result = restored.load(*rows, table.layout.signature, 12 * DAY_S, drop_expired=True)
+        loaded += result.loaded
+        expired += result.expired
+    assert (loaded, expired) == (201_000, 100_000)
+    assert restored.stats().expired == 100_000
+    assert len(restored) == 201_000
+    assert restored.contains(np.concatenate([keys[100_000:], slot_1])).all()
+    assert restored.expire() == 0
+    again = restored.load(everything.keys[:10], everything.rows[:10], everything.times[:10])
+    assert (again.loaded, again.expired) == (10, 0), "only if it is told to"
+
+
+def test_a_load_leaves_expired_rows_to_an_expiry_that_may_drop_a_share_only() -> None:
+    table, keys = make(expire_days=1, max_expire_share=0.25), np.arange(1000)
+    rows, times = np.ones((1000, table.layout.width), np.float32), np.full(1000, DAY_S)
+    result = table.load(keys, rows, times, None, 10 * DAY_S, drop_expired=True)
+    assert (result.loaded, result.expired) == (1000, 0)
+    assert table.expire() == 250

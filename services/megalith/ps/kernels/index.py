@@ -64,8 +64,9 @@ def entry_of(row: Int, time_s: Int) -> np.uint64:
 
 @inlined
 def renewed(entry: np.uint64, time_s: Int) -> np.uint64:
-    """The entry with another time."""
-    return (np.uint64(time_s) << _TIME_SHIFT) | (entry & _LOW)
+    """The entry with a later time; one that is not later changes nothing."""
+    latest = max(time_of(entry), np.int64(time_s))
+    return (np.uint64(latest) << _TIME_SHIFT) | (entry & _LOW)
 
 
 @inlined

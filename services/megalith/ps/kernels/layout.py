@@ -50,6 +50,7 @@ POOL_NEXT = 1  # rows ever taken: the first one never used
 POOL_FREE = 2  # rows in the stack of freed ones
 POOL_LIMIT = 3  # rows that the budget and the reserved addresses allow
 POOL_SLOTS = 4  # slots of all partitions together that the budget allows
+POOL_NEWEST_S = 5  # the table's newest data time: that of rows which are made without a time
 UNLIMITED = 1 << 62
 POOL = 16  # int64 in the record
 

@@ -11,7 +11,17 @@ from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.codes import home_of, key_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.index import begin_of, end_of, entries_in, insert, is_full, row_of, take_line, time_of
+from megalith.ps.kernels.index import (
+    begin_of,
+    end_of,
+    entries_in,
+    insert,
+    is_full,
+    renewed,
+    row_of,
+    take_line,
+    time_of,
+)
 from megalith.ps.kernels.latch import enter, leave
 from megalith.ps.kernels.layout import LINE, PARTITION_BITS, PARTITIONS, RECORD, U64, USED, Index, Int, Rows
 from megalith.ps.kernels.pool import give_rows
@@ -139,6 +149,20 @@ def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: I
         give_rows(rows, freed[:num_freed])
         leave(parts, record)
     return dropped
+
+
+@kernel
+def date_rows(index: Index, time_s: Int) -> None:
+    """Give the rows that have no time this one."""
+    slots, parts = index.slots, index.parts
+    for partition in range(PARTITIONS):
+        record = partition * RECORD
+        enter(parts, record)
+        for slot in range(begin_of(parts, record), end_of(parts, record)):
+            entry = slots[2 * slot + 1]
+            if entry != _ZERO and time_of(entry) == 0:
+                slots[2 * slot + 1] = renewed(entry, time_s)
+        leave(parts, record)
 
 
 @kernel

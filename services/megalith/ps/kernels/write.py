@@ -28,6 +28,7 @@ from megalith.ps.kernels.layout import (
     CAPACITY,
     LINE,
     PARTITIONS,
+    POOL_NEWEST_S,
     POOL_SLOTS,
     RECORD,
     U64,
@@ -114,8 +115,10 @@ def write(
     """Act on the row of every key, in the order of the batch for equal keys; how many were absent.
 
     Absent keys get a row first, if they may.
-    `times` and `admitted` have one element for each position or a single one for all. A partition is latched for one
-    block of ids (10 us) at a time. Writers begin at the partition of their first key, so that they seldom meet.
+    `times` and `admitted` have one element for each position or a single one for all. A time moves that of a row
+    forward or leaves it; with time 0 a row keeps its own, and a new one gets the newest data time. A partition is
+    latched for one block of ids (10 us) at a time. Writers begin at the partition of their first key, so that they
+    seldom meet.
     """
     if keys.size == 0:
         return 0
@@ -192,6 +195,16 @@ def at(array: Any, i: Int) -> Any:
     return array[i if array.size > 1 else 0]
 
 
+@inlined
+def begun(rows: Rows, row: Int, time_s: Int) -> np.uint64:
+    """The entry of a new row.
+
+    The newest data time is read under the partition's latch, so that a row without a time either gets it or is there
+    when `date_rows` comes.
+    """
+    return entry_of(row, time_s if time_s > 0 else rows.pool[POOL_NEWEST_S])
+
+
 @kernel
 def locate(
     index: Index,
@@ -227,7 +240,7 @@ def locate(
                 note_touch(notes, codes[i])
             notes.outcome[places[i]] = EXISTING
         elif created < granted and at(admitted, places[i]):
-            insert(slots, line_of(slot), codes[i], entry_of(scratch.claimed[created], at(times, places[i])) | mark)
+            insert(slots, line_of(slot), codes[i], begun(rows, scratch.claimed[created], at(times, places[i])) | mark)
             if mark:
                 note_touch(notes, codes[i])
             starts[i] = scratch.fresh[i] = scratch.claimed[created] * width
@@ -279,7 +292,7 @@ def create(
             starts[i] = row_of(slots[2 * slot + 1]) * width
             outcome[places[i]] = EXISTING
         elif is_room and used < granted:
-            insert(slots, line_of(slot), codes[i], entry_of(claimed[used], at(times, places[i])) | mark)
+            insert(slots, line_of(slot), codes[i], begun(rows, claimed[used], at(times, places[i])) | mark)
             if mark:
                 note_touch(notes, codes[i])
             starts[i] = scratch.fresh[i] = claimed[used] * width
