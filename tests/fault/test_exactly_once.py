@@ -37,11 +37,13 @@ def proxies(processes):
     for index in range(2):
         processes.start_member("ps", index, advertise_host=PROXY_HOST)
     opened = []
-    for index, address in enumerate(processes.job(60.0).routing(60.0).addresses):
+    routing = processes.job(60.0).routing(60.0)
+    request = pb.NegotiateRequest(run_id=routing.run_id)
+    for index, address in enumerate(routing.addresses):
         port = int(address.rpartition(":")[2])
         assert address == f"{PROXY_HOST}:{port}"
         with open_channel(f"127.0.0.1:{port}") as channel:
-            terms = parameter_server_pb2_grpc.ParameterServerStub(channel).Negotiate(pb.NegotiateRequest(), timeout=30)
+            terms = parameter_server_pb2_grpc.ParameterServerStub(channel).Negotiate(request, timeout=30)
         for number, each in enumerate((port, terms.lane_port)):
             opened.append(FaultyProxy((PROXY_HOST, each), ("127.0.0.1", each), seed=10 * index + number))
     yield opened

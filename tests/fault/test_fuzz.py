@@ -32,8 +32,14 @@ GROWTH_BYTES = 24 << 20  # 1.2 kB a message; grpc itself kept 10 kB of each whil
 SERVICE = "/megalith.v1.ParameterServer/"
 
 
-def wrong_requests(epoch):
+def wrong_requests(routing):
     """(method, request) pairs, none of which may change anything."""
+    for method, request in _wrong_requests(routing.epoch):
+        request.run_id = routing.run_id
+        yield method, request
+
+
+def _wrong_requests(epoch):
     nan = np.full((3, 2), np.nan, np.float32)
     twice = np.array([5, 5, 5])
     gradients = pb.TableGradients(table="nobody", keys=arrays.encode(twice), gradients=arrays.encode(nan))
@@ -91,10 +97,10 @@ def spoiled(rng, message):
 class Unary:
     """Malformed messages as unary calls, several at once."""
 
-    def __init__(self, channel, epoch, rng):
+    def __init__(self, channel, routing, rng):
         self._rng, self._requests = (
             rng,
-            [(name, request.SerializeToString()) for name, request in wrong_requests(epoch)],
+            [(name, request.SerializeToString()) for name, request in wrong_requests(routing)],
         )
         names = {name for name, _ in self._requests}
         self._calls = {name: channel.unary_unary(SERVICE + name) for name in names}
@@ -119,11 +125,11 @@ class Unary:
 class Lane:
     """Malformed frames on the bulk lane; a connection that the server ends is replaced."""
 
-    def __init__(self, port, token, epoch, rng):
+    def __init__(self, port, token, routing, rng):
         self._port, self._rng = port, rng
         self._hello = pb.LaneHello(token=token).SerializeToString()
         self._heads = []
-        for name, request in wrong_requests(epoch):
+        for name, request in wrong_requests(routing):
             if name in ("Pull", "Push"):
                 call = {name.lower(): request}
                 self._heads.append(pb.LaneRequest(**call, array_bytes=[24, -1, 2**62]).SerializeToString())
@@ -199,10 +205,10 @@ def test_malformed_messages_neither_kill_nor_grow_nor_change_a_server(tmp_path):
         routing = cluster.controller.routing()
         with open_channel(routing.addresses[0]) as channel:
             stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
-            terms = stub.Negotiate(pb.NegotiateRequest(), timeout=30)
+            terms = stub.Negotiate(pb.NegotiateRequest(run_id=routing.run_id), timeout=30)
             status = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=30)
-            unary = Unary(channel, routing.epoch, random.Random(1))
-            lane = Lane(terms.lane_port, terms.lane_token, routing.epoch, random.Random(2))
+            unary = Unary(channel, routing, random.Random(1))
+            lane = Lane(terms.lane_port, terms.lane_token, routing, random.Random(2))
             stack.callback(lane.close)
             for each in (unary, lane):
                 each.send(WARM_UP // 2)

@@ -151,7 +151,7 @@ def mine(stub, count):
 def push_request(stub, **changes):
     ids = mine(stub, 2)
     part = {"table": "sgd", "keys": arrays.encode(ids), "gradients": arrays.encode(np.ones((2, 2), np.float32))}
-    request = {"epoch": stub.epoch, "client_id": "raw", "sequence": 1}
+    request = {"epoch": stub.epoch, "run_id": stub.routing.run_id, "client_id": "raw", "sequence": 1}
     request |= {name: changes.pop(name) for name in list(changes) if name in request}
     return pb.PushRequest(**request, tables=[pb.TableGradients(**(part | changes))])
 
@@ -167,6 +167,8 @@ BAD_PUSHES = {
     "two rates": ({"learning_rates": [1, 2]}, "INVALID_ARGUMENT", errors.ShapeMismatch, "learning rates of shape (2,)"),
     "stale epoch": ({"epoch": 0}, "ABORTED", errors.StaleEpoch, "epoch 0"),
     "future epoch": ({"epoch": 99}, "UNAVAILABLE", errors.NotReady, "the request at 99"),
+    "another run": ({"run_id": "0123"}, "FAILED_PRECONDITION", errors.WrongRun, "this client is of run 0123"),
+    "no run": ({"run_id": ""}, "FAILED_PRECONDITION", errors.WrongRun, "of no run"),
     "no client": ({"client_id": ""}, "INVALID_ARGUMENT", errors.InvalidRequest, "client id"),
     "no sequence": ({"sequence": 0}, "INVALID_ARGUMENT", errors.InvalidRequest, "sequence from 1"),
 }
@@ -202,15 +204,15 @@ def test_ids_of_another_server_are_refused(stub):
 
 @pytest.mark.parametrize("keys", [b"1234567", b"x"])
 def test_a_pull_with_malformed_ids_is_refused(stub, keys):
-    request = pb.PullRequest(epoch=stub.epoch, tables=[pb.TableKeys(table="sgd", keys=keys)])
+    tables = [pb.TableKeys(table="sgd", keys=keys)]
+    request = pb.PullRequest(epoch=stub.epoch, run_id=stub.routing.run_id, tables=tables)
     code, raised = call_error(stub.Pull, request)
     assert (code.name, type(raised)) == ("INVALID_ARGUMENT", errors.MalformedArray)
 
 
 def test_an_unknown_kind_of_update_is_refused(stub):
-    request = pb.PushRequest(
-        epoch=stub.epoch, client_id="raw", sequence=1, variables=[pb.VariableUpdate(name="w", kind=9)]
-    )
+    request = push_request(stub)
+    request.variables.add(name="w", kind=9)
     assert "unknown kind of update 9" in str(call_error(stub.Push, request)[1])
 
 

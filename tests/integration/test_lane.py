@@ -50,7 +50,7 @@ class Raw:
         self.routing, self.key = routing, key
         self._channel = open_channel(routing.addresses[0])
         self.stub = parameter_server_pb2_grpc.ParameterServerStub(self._channel)
-        self.terms = self.stub.Negotiate(pb.NegotiateRequest(), timeout=30)
+        self.terms = self.stub.Negotiate(pb.NegotiateRequest(run_id=routing.run_id), timeout=30)
         self.connect()
 
     def connect(self, token=None):
@@ -85,7 +85,8 @@ class Raw:
         return self.reply()
 
     def push_message(self, client_id, sequence=1, table="raw", **changes):
-        request = {"epoch": self.routing.epoch, "client_id": client_id, "sequence": sequence}
+        run_id = self.routing.run_id
+        request = {"epoch": self.routing.epoch, "run_id": run_id, "client_id": client_id, "sequence": sequence}
         request |= {name: changes.pop(name) for name in list(changes) if name in (*request, "incarnation")}
         return pb.PushRequest(**request, tables=[pb.TableGradients(table=table, **changes)])
 
@@ -101,7 +102,8 @@ class Raw:
         return self.stub.Push(request, timeout=30)
 
     def value(self):
-        request = pb.PullRequest(epoch=self.routing.epoch, tables=[pb.TableKeys(table="raw")])
+        epoch, run_id = self.routing.epoch, self.routing.run_id
+        request = pb.PullRequest(epoch=epoch, run_id=run_id, tables=[pb.TableKeys(table="raw")])
         assert not self.ask(pb.LaneRequest(pull=request), arrays.encode(np.array([self.key]))).HasField("error")
         return np.frombuffer(bytes(self.body), np.float32).tolist()
 

@@ -170,6 +170,7 @@ def raw(cluster, name):
     owners = routing.owner_of(candidates)
     with open_channel(routing.addresses[0]) as channel:
         stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
+        stub.run_id = routing.run_id
         stub.epoch, stub.mine, stub.other = routing.epoch, candidates[owners == 0][:2], candidates[owners == 1][:1]
         yield stub
 
@@ -177,7 +178,7 @@ def raw(cluster, name):
 def assign_request(stub, name, **changes):
     values = pb.TableValues(table=name, keys=arrays.encode(stub.mine), values=arrays.encode(rows(1, 2, dim=1)))
     fields = {"epoch": stub.epoch, "client_id": name, "sequence": 1, "tables": [values], "is_added": True, **changes}
-    return pb.AssignRowsRequest(**fields)
+    return pb.AssignRowsRequest(run_id=stub.run_id, **fields)
 
 
 def assign(stub, request):
@@ -238,7 +239,7 @@ def test_a_repeated_raw_assign_add_is_applied_once_and_others_may_not_use_its_nu
     with pytest.raises(errors.ClientIdTaken):
         assign(raw, assign_request(raw, name, incarnation=9))
     again = pb.ReinitializeRowsRequest(
-        epoch=raw.epoch, client_id=name, sequence=1, table=name, keys=arrays.encode(raw.mine)
+        epoch=raw.epoch, run_id=raw.run_id, client_id=name, sequence=1, table=name, keys=arrays.encode(raw.mine)
     )
     with pytest.raises(errors.InvalidRequest, match="was `assign_add` and is now `reinitialize`"), translated("ps 0"):
         raw.ReinitializeRows(again, timeout=30)

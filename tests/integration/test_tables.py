@@ -44,6 +44,10 @@ def stub(cluster):
         yield parameter_server_pb2_grpc.ParameterServerStub(channel)
 
 
+def run_id(cluster):
+    return cluster.controller.routing().run_id
+
+
 def status(stub, name):
     tables = stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=30).tables
     return next(table for table in tables if table.config.name == name)
@@ -86,7 +90,7 @@ def test_rows_expire_by_data_time(cluster, stub):
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=2))
     cluster.push({"t": ([1], ones(1))}, req_time_s=10 * DAY_S)
     cluster.push({"t": ([2], ones(1))}, req_time_s=12 * DAY_S)
-    assert dict(stub.Expire(pb.ExpireRequest(), timeout=30).dropped) == {"t": 1}
+    assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {"t": 1}
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").expired == 1
 
@@ -109,7 +113,8 @@ def test_gradients_that_are_not_finite_may_be_skipped_and_counted(cluster, stub)
     routing = cluster.controller.routing()
     gradients = np.array([[np.nan], [1.0]], np.float32)
     part = pb.TableGradients(table="t", keys=arrays.encode(np.array([1, 2])), gradients=arrays.encode(gradients))
-    stub.Push(pb.PushRequest(epoch=routing.epoch, client_id="raw", sequence=1, tables=[part]), timeout=30)
+    request = pb.PushRequest(epoch=routing.epoch, run_id=routing.run_id, client_id="raw", sequence=1, tables=[part])
+    stub.Push(request, timeout=30)
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").nonfinite == 1
 
@@ -161,7 +166,7 @@ def test_the_retention_floor_holds_back_expiry(cluster, stub):
     for day in range(4):
         cluster.push({"t": (np.arange(25) + 100 * day, ones(25))}, req_time_s=(10 + day) * DAY_S)
     cluster.push({"t": ([1000], ones(1))}, req_time_s=100 * DAY_S)
-    assert dict(stub.Expire(pb.ExpireRequest(), timeout=30).dropped) == {"t": 25}
+    assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {"t": 25}
     left = cluster.pull({"t": [0, 100, 300, 1000]}).rows["t"]
     np.testing.assert_array_equal(left, [[0], [-1], [-1], [-1]])
 

@@ -242,9 +242,12 @@ class Controller:
             next_save_step=reply.next_save_step or None,
         )
 
-    def routing(self, timeout_s: float | None = None) -> Routing:
-        """The newest routing map; waits, up to the deadline, until there is one."""
-        request = coordination_pb2.GetRoutingRequest()
+    def routing(self, timeout_s: float | None = None, run_id: str = "") -> Routing:
+        """The newest routing map; waits, up to the deadline, until there is one.
+
+        WrongRun if the controller is in another run than `run_id`; empty = any will do.
+        """
+        request = coordination_pb2.GetRoutingRequest(run_id=run_id)
         reply = self._ask(
             lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=left), timeout_s
         )

@@ -40,6 +40,14 @@ class DataCall:
     def epoch(self, value: int) -> None:
         self.message.epoch = value
 
+    @property
+    def run_id(self) -> str:
+        return self.message.run_id
+
+    @run_id.setter
+    def run_id(self, value: str) -> None:
+        self.message.run_id = value
+
     def ByteSize(self) -> int:  # the name that protobuf gives it
         return self.message.ByteSize() + sum(array.nbytes for array in self.arrays)
 

@@ -14,9 +14,10 @@ _ATTEMPT_S = 30.0  # one try of one call; a hung server is asked again, or its r
 
 
 class Request(Protocol):
-    """Any data request: routed at an epoch."""
+    """Any data request: routed at an epoch, in a run."""
 
     epoch: int
+    run_id: str
 
     def ByteSize(self) -> int: ...
 
@@ -91,7 +92,8 @@ class Exchange(Generic[Q]):
         self._failures = []
         try:
             for index, request in self._pending.items():
-                request.epoch, address = routing.epoch, routing.addresses[index]
+                request.epoch, request.run_id = routing.epoch, routing.run_id
+                address = routing.addresses[index]
                 try:
                     with self._peers.errors_of(index, address):
                         self._started[index] = address, self._begin(address, request, deadline)

@@ -22,7 +22,7 @@ from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import channel
 from megalith.wire.budget import ByteBudget
 from megalith.wire.errors import InvalidRequest, MessageTooLarge, PeerUnreachable
-from megalith.wire.routing import Routing
+from megalith.wire.routing import Routing, check_run
 from megalith.wire.status import translated
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _ASK_S = 30.0  # one try of one question; a hung server is asked again, or its replacement is, after it
 
 A = TypeVar("A")
-B = TypeVar("B")
+B = TypeVar("B", pb.GetPsStatusRequest, pb.ExpireRequest)
 R = TypeVar("R")
 Stub = parameter_server_pb2_grpc.ParameterServerStub
 
@@ -67,9 +67,16 @@ class Servers:
         return self.refresh()
 
     def refresh(self, timeout_s: float | None = None) -> Routing:
-        """The controller's map now, whatever this client had before; servers outside it are let go."""
-        newest = self._controller.routing(timeout_s)
+        """The controller's map now, whatever this client had before; servers outside it are let go.
+
+        WrongRun if the controller is in another run than the one of the first map.
+        """
         with self._lock:
+            run_id = self._routing.run_id if self._routing is not None else ""
+        newest = self._controller.routing(timeout_s, run_id)
+        with self._lock:
+            if self._routing is not None:  # another thread may have seen an older run meanwhile
+                check_run(self._routing.run_id, newest.run_id, "the controller")
             self._routing = newest
             gone = [address for address in self._channels if address not in newest.addresses]
             channels = [self._channels.pop(address) for address in gone]
@@ -171,7 +178,8 @@ class Servers:
         with self._lock:
             if address in self._lanes:
                 return self._lanes[address]
-        terms = self._stub(address).Negotiate(pb.NegotiateRequest(), timeout=max(0.0, deadline - time.monotonic()))
+        request = pb.NegotiateRequest(run_id=self.routing().run_id)
+        terms = self._stub(address).Negotiate(request, timeout=max(0.0, deadline - time.monotonic()))
         lane = Lane(address, terms) if terms.lane_port else None
         return self._set_lane(address, lane)
 
@@ -216,6 +224,7 @@ class Servers:
 
         def attempt() -> A:
             routing = self.routing()
+            request.run_id = routing.run_id
             left_s = max(0.0, deadline - time.monotonic())
             try:
                 address = routing.addresses[index]

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmegalith/protos/common.proto\x12\x0bmegalith.v1\"G\n\x05\x41rray\x12!\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.megalith.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\">\n\nRoutingMap\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\taddresses\x18\x02 \x03(\t\x12\x0e\n\x06owners\x18\x03 \x01(\x0c*U\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT64\x10\x02\x12\x11\n\rDTYPE_FLOAT16\x10\x03*:\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0b\n\x07ROLE_PS\x10\x01\x12\x0f\n\x0bROLE_WORKER\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmegalith/protos/common.proto\x12\x0bmegalith.v1\"G\n\x05\x41rray\x12!\n\x05\x64type\x18\x01 \x01(\x0e\x32\x12.megalith.v1.DType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"a\n\nRoutingMap\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\taddresses\x18\x02 \x03(\t\x12\x0e\n\x06owners\x18\x03 \x01(\x0c\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\x11\n\tinstances\x18\x05 \x03(\t*U\n\x05\x44Type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT64\x10\x02\x12\x11\n\rDTYPE_FLOAT16\x10\x03*:\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0b\n\x07ROLE_PS\x10\x01\x12\x0f\n\x0bROLE_WORKER\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'megalith.protos.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=182
-  _globals['_DTYPE']._serialized_end=267
-  _globals['_ROLE']._serialized_start=269
-  _globals['_ROLE']._serialized_end=327
+  _globals['_DTYPE']._serialized_start=217
+  _globals['_DTYPE']._serialized_end=302
+  _globals['_ROLE']._serialized_start=304
+  _globals['_ROLE']._serialized_end=362
   _globals['_ARRAY']._serialized_start=45
   _globals['_ARRAY']._serialized_end=116
   _globals['_ROUTINGMAP']._serialized_start=118
-  _globals['_ROUTINGMAP']._serialized_end=180
+  _globals['_ROUTINGMAP']._serialized_end=215
 # @@protoc_insertion_point(module_scope)

@@ -103,13 +103,21 @@ class RoutingMap(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     ADDRESSES_FIELD_NUMBER: _builtins.int
     OWNERS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Grows by one with each change; 0 = no map yet."""
     owners: _builtins.bytes
     """1024 uint16, little-endian: the ps index that owns each bucket."""
+    run_id: _builtins.str
+    """The run that the map belongs to: drawn at random when it begins, kept when a restarted controller goes on with it."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port by ps index."""
+
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """By ps index, what tells one process from its replacement. A replacement does not know which pushes were applied."""
 
     def __init__(
         self,
@@ -117,10 +125,12 @@ class RoutingMap(_message.Message):
         epoch: _builtins.int = ...,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
         owners: _builtins.bytes = ...,
+        run_id: _builtins.str = ...,
+        instances: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "epoch", b"epoch", "owners", b"owners"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "epoch", b"epoch", "instances", b"instances", "owners", b"owners", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -142,6 +142,7 @@ class Register(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     HELD_SHARD_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
@@ -167,6 +168,8 @@ class Register(_message.Message):
     """Workers: newest global step seen in a push reply; 0 = none."""
     first_step: _builtins.int
     """Workers: one more than the first_step that an earlier state told; 0 = none yet."""
+    run_id: _builtins.str
+    """The run of the maps that it has obeyed; empty = none yet."""
     held_shard: _builtins.int
     """Parameter servers: one more than the shard that an earlier welcome gave; 0 = none yet."""
     def __init__(
@@ -184,11 +187,12 @@ class Register(_message.Message):
         job: _builtins.str = ...,
         global_step: _builtins.int = ...,
         first_step: _builtins.int = ...,
+        run_id: _builtins.str = ...,
         held_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -824,12 +828,17 @@ Global___Shutdown: _TypeAlias = Shutdown  # noqa: Y015
 class GetRoutingRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run that the client belongs to; FAILED_PRECONDITION (wrong_run) if another one runs here. Empty = it has seen none."""
     def __init__(
         self,
+        *,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,9 @@
 isort:skip_file
 The data plane: tables of embedding rows and dense variables. Served by every ps for the buckets that it owns.
 
+Every request but GetPsStatus names the run that its client belongs to, as its routing map says. A ps of another run
+answers FAILED_PRECONDITION (wrong_run), also to a request that names none: the client is to connect anew.
+
 Every data request carries the epoch of the routing map that it was routed by. A ps at a newer epoch answers ABORTED
 (stale_epoch): refresh the map, split again, retry. One at an older epoch answers UNAVAILABLE: retry.
 
@@ -117,7 +120,11 @@ class CreateTablesRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """Of the map that routed this request."""
+    run_id: _builtins.str
+    """The run that the client belongs to."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[_table_pb2.TableConfig]: ...
     def __init__(
@@ -125,10 +132,11 @@ class CreateTablesRequest(_message.Message):
         *,
         epoch: _builtins.int = ...,
         tables: _abc.Iterable[_table_pb2.TableConfig] | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "run_id", b"run_id", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -155,7 +163,11 @@ class CreateVariablesRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """Of the map that routed this request."""
+    run_id: _builtins.str
+    """The run that the client belongs to."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableConfig]: ...
     def __init__(
@@ -163,10 +175,11 @@ class CreateVariablesRequest(_message.Message):
         *,
         epoch: _builtins.int = ...,
         variables: _abc.Iterable[Global___VariableConfig] | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "run_id", b"run_id", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,8 +206,11 @@ class DescribeVariablesRequest(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
+    run_id: _builtins.str
+    """The run that the client belongs to."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Without a part."""
@@ -204,10 +220,11 @@ class DescribeVariablesRequest(_message.Message):
         *,
         epoch: _builtins.int = ...,
         names: _abc.Iterable[_builtins.str] | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "names", b"names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "names", b"names", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -277,10 +294,13 @@ class PullRequest(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     ROW_DTYPE_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     row_dtype: _common_pb2.DType.ValueType
     """Of the rows in the reply: float32 or float16. Unspecified = float32."""
+    run_id: _builtins.str
+    """The run that the client belongs to."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableKeys]:
         """Ids by table; a table may occur once."""
@@ -296,10 +316,11 @@ class PullRequest(_message.Message):
         tables: _abc.Iterable[Global___TableKeys] | None = ...,
         variables: _abc.Iterable[_builtins.str] | None = ...,
         row_dtype: _common_pb2.DType.ValueType = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "row_dtype", b"row_dtype", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "row_dtype", b"row_dtype", "run_id", b"run_id", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -371,6 +392,8 @@ class PushRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     REQ_TIME_S_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_REPEATED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -384,6 +407,12 @@ class PushRequest(_message.Message):
     incarnation: _builtins.int
     """Drawn at random when a client starts. While a ps remembers a client_id, another incarnation of it is refused
     (client_id_taken): its pushes would be taken for repeated ones. 0 is a value like any other.
+    """
+    run_id: _builtins.str
+    """The run that the client belongs to."""
+    is_repeated: _builtins.bool
+    """An earlier try of this very push may have reached the ps. If the ps has forgotten the client, it cannot know whether
+    it applied that try: it answers outcome_lost and applies nothing.
     """
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableGradients]:
@@ -404,10 +433,12 @@ class PushRequest(_message.Message):
         step: _builtins.int = ...,
         req_time_s: _builtins.int = ...,
         incarnation: _builtins.int = ...,
+        run_id: _builtins.str = ...,
+        is_repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "req_time_s", b"req_time_s", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -543,6 +574,8 @@ class AssignRowsRequest(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     IS_ADDED_FIELD_NUMBER: _builtins.int
     REQ_TIME_S_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_REPEATED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -553,6 +586,10 @@ class AssignRowsRequest(_message.Message):
     """Add the values, in absent rows to their initial value. False = overwrite."""
     req_time_s: _builtins.int
     """Unix seconds of the data: becomes the rows' update time. 0 = none."""
+    run_id: _builtins.str
+    """The run that the client belongs to."""
+    is_repeated: _builtins.bool
+    """As in PushRequest."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableValues]:
         """A table may occur once."""
@@ -567,10 +604,12 @@ class AssignRowsRequest(_message.Message):
         tables: _abc.Iterable[Global___TableValues] | None = ...,
         is_added: _builtins.bool = ...,
         req_time_s: _builtins.int = ...,
+        run_id: _builtins.str = ...,
+        is_repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_added", b"is_added", "req_time_s", b"req_time_s", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_added", b"is_added", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -629,6 +668,8 @@ class ReinitializeRowsRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_REPEATED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -639,6 +680,10 @@ class ReinitializeRowsRequest(_message.Message):
     """Table name; one that does not exist is no error, see status."""
     keys: _builtins.bytes
     """int64 little-endian ids, taken in order."""
+    run_id: _builtins.str
+    """The run that the client belongs to."""
+    is_repeated: _builtins.bool
+    """As in PushRequest."""
     def __init__(
         self,
         *,
@@ -648,10 +693,12 @@ class ReinitializeRowsRequest(_message.Message):
         incarnation: _builtins.int = ...,
         table: _builtins.str = ...,
         keys: _builtins.bytes = ...,
+        run_id: _builtins.str = ...,
+        is_repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "keys", b"keys", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "keys", b"keys", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -681,12 +728,17 @@ Global___ReinitializeRowsResponse: _TypeAlias = ReinitializeRowsResponse  # noqa
 class NegotiateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run that the client belongs to."""
     def __init__(
         self,
+        *,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -850,12 +902,17 @@ Global___LaneError: _TypeAlias = LaneError  # noqa: Y015
 class ExpireRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run that the client belongs to."""
     def __init__(
         self,
+        *,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -907,12 +964,17 @@ Global___ExpireResponse: _TypeAlias = ExpireResponse  # noqa: Y015
 class GetPsStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run that the client belongs to; empty = whatever runs here."""
     def __init__(
         self,
+        *,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -926,10 +988,13 @@ class GetPsStatusResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of this ps."""
     epoch: _builtins.int
     """Newest routing map seen; 0 = none."""
+    run_id: _builtins.str
+    """The run whose map it obeys; empty = it has seen no map yet."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableStatus]:
         """By name."""
@@ -945,10 +1010,11 @@ class GetPsStatusResponse(_message.Message):
         epoch: _builtins.int = ...,
         tables: _abc.Iterable[Global___TableStatus] | None = ...,
         variables: _abc.Iterable[_builtins.str] | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index", b"index", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index", b"index", "run_id", b"run_id", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,9 @@
 isort:skip_file
 The data plane: tables of embedding rows and dense variables. Served by every ps for the buckets that it owns.
 
+Every request but GetPsStatus names the run that its client belongs to, as its routing map says. A ps of another run
+answers FAILED_PRECONDITION (wrong_run), also to a request that names none: the client is to connect anew.
+
 Every data request carries the epoch of the routing map that it was routed by. A ps at a newer epoch answers ABORTED
 (stale_epoch): refresh the map, split again, retry. One at an older epoch answers UNAVAILABLE: retry.
 

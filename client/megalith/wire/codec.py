@@ -61,12 +61,22 @@ def array_from_proto(message: common_pb2.Array, what: str) -> NDArray[Any]:
 
 def routing_to_proto(value: Routing) -> common_pb2.RoutingMap:
     return common_pb2.RoutingMap(
-        epoch=value.epoch, addresses=value.addresses, owners=routing.encode_owners(value.owners)
+        epoch=value.epoch,
+        addresses=value.addresses,
+        owners=routing.encode_owners(value.owners),
+        run_id=value.run_id,
+        instances=value.instances,
     )
 
 
 def routing_from_proto(message: common_pb2.RoutingMap) -> Routing:
-    return Routing(message.epoch, tuple(message.addresses), routing.decode_owners(message.owners))
+    return Routing(
+        message.epoch,
+        tuple(message.addresses),
+        routing.decode_owners(message.owners),
+        message.run_id,
+        tuple(message.instances),
+    )
 
 
 def _settings_to_proto(value: Any, message: Any) -> None:

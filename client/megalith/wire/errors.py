@@ -29,6 +29,7 @@
     |  |- ApplicationEnded       it ended, and otherwise than this call wants
     |  |- NotSupervised          nobody is there who could start a process
     |  |- SequenceExpired        a push older than what the server remembers
+    |  |- WrongRun               the client belongs to another run of a job; connect anew
     |  '- ReadOnlyTable          a table for serving takes no gradients; send them to the ps
     |- AccessDenied          not allowed, or not by this token
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
@@ -223,6 +224,12 @@ class SequenceExpired(WrongPlace):
     """A push so old that the server no longer knows whether it was applied."""
 
     code = "sequence_expired"
+
+
+class WrongRun(WrongPlace):
+    """The client belongs to another run than the one at this address; its rows are not those of that run."""
+
+    code = "wrong_run"
 
 
 class AccessDenied(MegalithError):

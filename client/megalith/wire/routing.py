@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.wire.errors import InvalidRequest
+from megalith.wire.errors import InvalidRequest, WrongRun
 
 NUM_BUCKETS = 1024
 _BUCKET_SHIFT = np.uint64(54)
@@ -68,11 +68,16 @@ def decode_owners(data: bytes) -> NDArray[np.uint16]:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """One epoch of the map. `addresses` is indexed by ps index."""
+    """One epoch of the map of one run. `addresses` and `instances` are indexed by ps index.
+
+    An instance names a process: the replacement of a ps has another one, also at the same address.
+    """
 
     epoch: int
     addresses: tuple[str, ...]
     owners: NDArray[np.uint16]
+    run_id: str = ""
+    instances: tuple[str, ...] = ()
 
     def owner_of(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
         """The ps index of each id."""
@@ -85,3 +90,14 @@ class Routing:
     def owner_of_part(self, name: str, index: int) -> int:
         """The ps index of part `index` of a variable; that of part 0, or of the whole, is the owner of its name."""
         return part_owner(self.owners, len(self.addresses), name, index)
+
+
+def check_run(named: str, present: str, who: str) -> None:
+    """WrongRun unless the run that a client names is the one that `who` is in."""
+    if named == present:
+        return
+    client = f"of run {named}" if named else "of no run"
+    raise WrongRun(
+        f"this client is {client}, {who} is in run {present}: another job, or the same one begun anew. Its rows are "
+        "not those that the client knows. Nothing was done; to use this run, close the client and connect again"
+    )

@@ -49,6 +49,7 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         global_step=message.global_step,
         first_step=message.first_step - 1 if message.first_step else None,
         held_shard=message.held_shard - 1 if message.held_shard else None,
+        run_id=message.run_id,
     )
 
 

@@ -18,7 +18,7 @@ from megalith.controller.roster import Patience, Place, PsLoad, Registration, Ro
 from megalith.controller.run import Run
 from megalith.controller.sessions import Sessions
 from megalith.wire.errors import NotInCluster, NotReady
-from megalith.wire.routing import Routing
+from megalith.wire.routing import Routing, check_run
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class Coordinator:
         """Seat a process and return its session; `send` gets every directive, the first being the current state."""
         with self._changed:
             self.check_job(registration)
+            self._run.check(registration)
             is_first_worker = not any(place.is_connected for place in self._roster.workers)
             place = self._roster.take(registration)
             self._sessions.hand_over(place)
@@ -252,9 +253,13 @@ class Coordinator:
         with self._changed:
             return self._run.global_step
 
-    def current_routing(self) -> Routing:
+    def current_routing(self, run_id: str = "") -> Routing:
+        """The map of the present run, for a client that belongs to `run_id`; empty = it belongs to none yet."""
         with self._changed:
-            if self._run.routing is None or self._run.is_awaited:
+            if self._run.is_awaited:
+                raise NotReady("whether the run of the last controller goes on is not known yet; retry in a moment")
+            check_run(run_id or self._run.id, self._run.id, "the controller")
+            if self._run.routing is None:
                 raise NotReady(f"the cluster is forming: waiting for ps {self._roster.missing_ps()}")
             return self._run.routing
 
@@ -365,7 +370,7 @@ class Coordinator:
     def _state(self) -> ClusterState:
         return ClusterState(
             phase=self._phase(),
-            routing=self._run.routing,
+            routing=None if self._run.is_awaited else self._run.routing,
             barrier=self._run.barrier.state,
             finished_workers=self._roster.finished_workers(),
             positions=tuple(place.progress.position for place in self._roster.workers),

@@ -45,6 +45,7 @@ class Journal:
     routed: tuple[str, ...]
     ps: tuple[JournaledMember, ...]
     workers: tuple[JournaledMember, ...]
+    run_id: str = ""  # empty in the journal of a version that had none
 
     @property
     def incarnations(self) -> frozenset[str]:

@@ -77,6 +77,7 @@ class Registration:
     global_step: int = 0
     first_step: int | None = None
     held_shard: int | None = None
+    run_id: str = ""
 
 
 @dataclass(slots=True)

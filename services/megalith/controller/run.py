@@ -1,12 +1,15 @@
 """What belongs to one run of a job and outlives its controller: map, barrier, steps; and whether a run goes on."""
 
+import hashlib
 import logging
+import secrets
 from dataclasses import replace
 
 from megalith.controller.barrier import Barrier
 from megalith.controller.journal import Journal, JournaledMember
 from megalith.controller.roster import PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.wire import routing
+from megalith.wire.errors import NotInCluster
 from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
@@ -18,10 +21,15 @@ class Run:
     After `recover`, the members of the journal are suspects that may come back: the first one that does proves that
     the run goes on, with its map, barrier, step and positions. If none does, this is a new run. Until that is known the
     run `is_awaited`, and nothing else may be made of it.
+
+    `id` is drawn when a run begins and stays while it goes on. Clients and members name it: rows and steps of one run
+    are never mixed with those of another.
     """
 
     def __init__(self, job: str, roster: Roster, checkpoint_step: int) -> None:
         self._job, self._roster, self._checkpoint_step = job, roster, checkpoint_step
+        self.id = secrets.token_hex(8)
+        self._is_id_open = True  # until there is a map: without a journal, a member may know the run better
         self.barrier = Barrier()
         self.routing: Routing | None = None
         self.first_step = checkpoint_step  # the global step at which it began: positions of workers count from there
@@ -40,8 +48,20 @@ class Run:
         """Of the map; 0 = there is none."""
         return self.routing.epoch if self.routing else 0
 
+    def check(self, registration: Registration) -> None:
+        """NotInCluster for a process that has been in another run than this one."""
+        if self._is_id_open or registration.run_id in ("", self.id):
+            return
+        raise NotInCluster(
+            f"{registration.role} {registration.index} has been in run {registration.run_id}, this is run {self.id}, "
+            "which began from the newest checkpoint without it; start the process again"
+        )
+
     def hear(self, registration: Registration, is_first_worker: bool) -> None:
         """Take what a member that joins knows of the run, perhaps from an earlier controller."""
+        if self._is_id_open and registration.run_id:
+            self.id = registration.run_id  # of a run whose journal is lost
+            self._is_id_open = False
         self._epoch_floor = max(self._epoch_floor, registration.epoch)
         if self.routing is not None and self._epoch_floor > self.routing.epoch:
             self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
@@ -64,8 +84,13 @@ class Run:
         self._routed_incarnations = incarnations
         addresses = tuple(place.address for place in self._roster.ps)
         epoch = max(self.epoch, self._epoch_floor) + 1
-        self.routing = Routing(epoch, addresses, routing.even_owners(len(addresses)))
-        logger.info("routing epoch=%d ps=%s", epoch, ",".join(addresses))
+        self._is_id_open = False
+        self.routing = self._map(epoch, addresses, incarnations)
+        logger.info("routing epoch=%d ps=%s run=%s", epoch, ",".join(addresses), self.id)
+
+    def _map(self, epoch: int, addresses: tuple[str, ...], incarnations: tuple[str, ...]) -> Routing:
+        owners = routing.even_owners(len(addresses))
+        return Routing(epoch, addresses, owners, self.id, tuple(map(_instance, incarnations)))
 
     # --- what the next controller must know ---
 
@@ -73,6 +98,7 @@ class Run:
         """What the next controller must know if this one dies now."""
         return Journal(
             job=self._job,
+            run_id=self.id,
             epoch=max(self._epoch_floor, self.epoch),
             initialized_epoch=self.initialized_epoch,
             global_step=self.global_step,
@@ -89,6 +115,7 @@ class Run:
     def recover(self, journal: Journal) -> None:
         """Take up what an earlier controller knew. Its members are suspects from now on."""
         self._epoch_floor = journal.epoch
+        self._is_id_open = False
         if (len(journal.ps), len(journal.workers)) != (len(self._roster.ps), len(self._roster.workers)):
             logger.warning(
                 "the last controller ran %d ps and %d workers; this is a new run", len(journal.ps), len(journal.workers)
@@ -100,13 +127,14 @@ class Run:
             place.load = PsLoad(is_ready=member.incarnation in journal.routed)
             place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
         self._awaited = journal.incarnations
+        self.id = journal.run_id or self.id
         self.barrier.restore(journal.barrier)
         self.first_step = journal.first_step
         self.global_step = max(self.global_step, journal.global_step)
         self.initialized_epoch = journal.initialized_epoch
         if self._awaited and journal.routed == tuple(member.incarnation for member in journal.ps):
             addresses = tuple(member.address for member in journal.ps)
-            self.routing = Routing(journal.epoch, addresses, routing.even_owners(len(addresses)))
+            self.routing = self._map(journal.epoch, addresses, journal.routed)
             self._routed_incarnations = journal.routed
 
     def decide(self) -> None:
@@ -128,9 +156,15 @@ class Run:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
+        self.id = secrets.token_hex(8)
         self._awaited, self.routing, self._routed_incarnations = frozenset(), None, ()
         self.initialized_epoch = 0
         self.first_step = self.global_step = self._checkpoint_step
         self.barrier.remove()
         for place in self._roster.workers:
             place.progress = replace(place.progress, position=0, total_batches=0)
+
+
+def _instance(incarnation: str) -> str:
+    """What clients know a process by. Not its incarnation, with which anybody could take its place."""
+    return hashlib.sha256(incarnation.encode()).hexdigest()[:16]

@@ -210,7 +210,8 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def GetRouting(
         self, request: coordination_pb2.GetRoutingRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.GetRoutingResponse:
-        return coordination_pb2.GetRoutingResponse(routing=codec.routing_to_proto(self._coordinator.current_routing()))
+        current = self._coordinator.current_routing(request.run_id)
+        return coordination_pb2.GetRoutingResponse(routing=codec.routing_to_proto(current))
 
     def GetStatus(
         self, request: coordination_pb2.GetStatusRequest, context: grpc.ServicerContext

@@ -34,6 +34,7 @@ class DataPlane:
 
     def pull(self, request: pb.PullRequest, keys: Sequence[Buffer]) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
         """The reply without its rows, and the rows by table."""
+        self._store.check_run(request.run_id)
         dtype = codec.row_dtype(request.row_dtype, "pulled rows")
         tables = [
             (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
@@ -47,6 +48,7 @@ class DataPlane:
         return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
 
     def push(self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]) -> pb.PushResponse:
+        self._store.check_run(request.run_id)
         added = self._store.push(
             request.epoch,
             request.client_id,
@@ -60,6 +62,7 @@ class DataPlane:
         return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
 
     def assign(self, request: pb.AssignRowsRequest) -> None:
+        self._store.check_run(request.run_id)
         self._store.assign(
             request.epoch,
             Sender(request.client_id, request.sequence, request.incarnation),
@@ -70,6 +73,7 @@ class DataPlane:
 
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
+        self._store.check_run(request.run_id)
         sender = Sender(request.client_id, request.sequence, request.incarnation)
         keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
         return self._store.reinitialize(request.epoch, sender, request.table, keys).astype(arrays.STATUS)

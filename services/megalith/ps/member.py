@@ -17,7 +17,7 @@ from megalith.runtime.manifest import Restored
 from megalith.runtime.membership import Member, MembershipSettings
 from megalith.runtime.presence import Presence
 from megalith.wire import codec, routing
-from megalith.wire.errors import MegalithError
+from megalith.wire.errors import MegalithError, WrongRun
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class PsMember:
             epoch=self._newest_epoch,
             num_ps=self._num_ps,
             held_shard=self._shard + 1 if self._was_welcomed else 0,
+            run_id=self._store.run_id,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
@@ -146,7 +147,10 @@ class PsMember:
         # is ready the controller makes a new map.
         is_routed = self._restored is not None and state.HasField("routing")
         current = codec.routing_from_proto(state.routing) if is_routed else None
-        self._store.route(current, is_initialized=state.phase == coordination_pb2.PHASE_RUNNING)
+        try:
+            self._store.route(current, is_initialized=state.phase == coordination_pb2.PHASE_RUNNING)
+        except WrongRun as error:
+            self._exit_request.request(1, f"{error}; start this ps again")
 
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
         threading.Thread(target=self._save, args=(order,), name="save", daemon=True).start()

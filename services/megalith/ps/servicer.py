@@ -31,18 +31,21 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self._index, self._store, self._data, self._budget, self._lane = index, store, data, budget, lane
 
     def CreateTables(self, request: pb.CreateTablesRequest, context: grpc.ServicerContext) -> pb.CreateTablesResponse:
+        self._store.check_run(request.run_id)
         self._store.create_tables(request.epoch, [codec.table_from_proto(table) for table in request.tables])
         return pb.CreateTablesResponse()
 
     def CreateVariables(
         self, request: pb.CreateVariablesRequest, context: grpc.ServicerContext
     ) -> pb.CreateVariablesResponse:
+        self._store.check_run(request.run_id)
         self._store.create_variables(request.epoch, [codec.variable_from_proto(item) for item in request.variables])
         return pb.CreateVariablesResponse()
 
     def DescribeVariables(
         self, request: pb.DescribeVariablesRequest, context: grpc.ServicerContext
     ) -> pb.DescribeVariablesResponse:
+        self._store.check_run(request.run_id)
         shapes = self._store.describe_variables(request.epoch, request.names)
         return pb.DescribeVariablesResponse(variables=[codec.variable_shape_to_proto(shape) for shape in shapes])
 
@@ -75,17 +78,22 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         return self._budget.holding(request.ByteSize(), ROOM_WAIT_S)
 
     def Negotiate(self, request: pb.NegotiateRequest, context: grpc.ServicerContext) -> pb.NegotiateResponse:
+        self._store.check_run(request.run_id)
         return self._lane()
 
     def Expire(self, request: pb.ExpireRequest, context: grpc.ServicerContext) -> pb.ExpireResponse:
+        self._store.check_run(request.run_id)
         return pb.ExpireResponse(dropped=self._store.expire())
 
     def GetPsStatus(self, request: pb.GetPsStatusRequest, context: grpc.ServicerContext) -> pb.GetPsStatusResponse:
+        if request.run_id:  # an operator who only looks may not know it
+            self._store.check_run(request.run_id)
         return pb.GetPsStatusResponse(
             index=self._index,
             epoch=self._store.epoch,
             tables=[_encode_status(table) for table in self._store.tables()],
             variables=[variable.config.key for variable in self._store.variables()],
+            run_id=self._store.run_id,
         )
 
 

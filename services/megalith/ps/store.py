@@ -17,11 +17,12 @@ from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.errors import (
     DuplicateKeys,
     InvalidRequest,
+    NotReady,
     UnknownTable,
     UnknownVariable,
     some_of,
 )
-from megalith.wire.routing import Routing
+from megalith.wire.routing import Routing, check_run
 from megalith.wire.schema import TableConfig, VariableConfig
 from megalith.wire.variable_parts import VariableShape
 
@@ -67,11 +68,13 @@ class Store:
     """Tables and variables by name, behind the routing map.
 
     `_lock` guards the two dictionaries, the placement and the counters; tables and variables guard their own contents.
+    The run is that of the first map and never changes, because rows of two runs must not be mixed.
     """
 
     def __init__(self, index: int) -> None:
         self._lock = threading.Lock()
         self._placement = Placement(index)
+        self._run_id: str | None = None
         self._tables: dict[str, EmbeddingTable] = {}
         self._variables: dict[str, Variable] = {}
         self._applied: AppliedPushes[tuple[str, list[NDArray[Any]]]] = AppliedPushes()
@@ -86,9 +89,27 @@ class Store:
             self._placement = replace(self._placement, index=index)
 
     def route(self, routing: Routing | None, is_initialized: bool) -> None:
-        """Obey this map. Until the chief has initialized its epoch, a missing table is a matter of time."""
+        """Obey this map. Until the chief has initialized its epoch, a missing table is a matter of time.
+
+        WrongRun if it is of another run than the first one: what is here belongs to that.
+        """
         with self._lock:
+            if routing is not None:
+                if self._run_id is not None:
+                    check_run(self._run_id, routing.run_id, "the controller")
+                self._run_id = routing.run_id
             self._placement = replace(self._placement, routing=routing, is_initialized=is_initialized)
+
+    def check_run(self, run_id: str) -> None:
+        """WrongRun for a request of another run than that of the first map, or of none."""
+        if self._run_id is None:
+            raise NotReady(f"ps {self._placement.index} is in no run yet; retry in a moment")
+        check_run(run_id, self._run_id, f"ps {self._placement.index}")
+
+    @property
+    def run_id(self) -> str:
+        """Of the maps; empty = there was none yet."""
+        return self._run_id or ""
 
     @property
     def epoch(self) -> int:

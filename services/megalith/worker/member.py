@@ -40,6 +40,7 @@ class WorkerMember:
         self._index, self._view, self._progress = index, view, progress
         self._addresses, self._begin, self._exit_request = addresses, begin, exit_request
         self._was_welcomed = threading.Event()
+        self._run_id = ""
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
         self._member = Member(settings, self, presence)
 
@@ -64,6 +65,7 @@ class WorkerMember:
             initialized_epoch=progress.initialized_epoch,
             global_step=progress.global_step,
             first_step=state.first_step + 1 if state.positions else 0,
+            run_id=self._run_id,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
@@ -79,6 +81,7 @@ class WorkerMember:
 
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
         self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
+        self._run_id = self._run_id or state.routing.run_id
         was_running = self._view.state.phase is Phase.RUNNING
         self._view.update(
             State(

@@ -7,7 +7,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
-from megalith.wire.errors import NotReady
+from megalith.wire.errors import NotInCluster, NotReady, WrongRun
 
 SUSPECT_S = 5.0
 PATIENCE = Patience(silence_s=10.0, suspect_s=SUSPECT_S, lost_worker_s=60.0)
@@ -171,3 +171,55 @@ def test_a_full_disk_is_said_once_and_the_controller_goes_on(left, tmp_path, cap
     keeper.flush()
     keeper.stop(is_over=False)
     assert caplog.text.count("cannot be written") == 1
+
+
+def ready(cluster, *incarnations, **changes):
+    for index, incarnation in enumerate(incarnations):
+        cluster.report_ps(join(cluster, Role.PS, index, incarnation, **changes)[0], PsLoad(is_ready=True))
+
+
+def test_a_run_that_goes_on_keeps_its_id_and_its_instances(left, clock):
+    cluster = coordinator(clock, left)
+    join(cluster, Role.PS, 0, run_id=left.run_id)
+    routing = cluster.current_routing()
+    assert routing.run_id == left.run_id != ""
+    assert len(set(routing.instances)) == 2
+    assert not set(routing.instances) & {"ps-0", "ps-1"}  # with its incarnation anybody could take a place
+    with pytest.raises(WrongRun, match="this client is of run 0123"):
+        cluster.current_routing("0123")
+
+
+def test_a_replaced_ps_is_another_instance_of_the_same_run(left, clock):
+    cluster = coordinator(clock, left)
+    join(cluster, Role.WORKER, 0)
+    before = cluster.current_routing()
+    clock.now += SUSPECT_S + 1
+    cluster.watch()
+    ready(cluster, "ps-0", "another")
+    after = cluster.current_routing()
+    assert (after.run_id, after.instances[0]) == (before.run_id, before.instances[0])
+    assert after.instances[1] != before.instances[1]
+
+
+def test_a_new_run_has_an_id_of_its_own_and_refuses_who_was_in_the_old_one(left, clock):
+    cluster = coordinator(clock, left)
+    clock.now += SUSPECT_S + 1
+    cluster.watch()
+    ready(cluster, "new-0", "new-1")
+    assert cluster.current_routing().run_id not in ("", left.run_id)
+    with pytest.raises(NotInCluster, match="began from the newest checkpoint without it; start the process again"):
+        join(cluster, Role.WORKER, 0, run_id=left.run_id)
+
+
+def test_without_a_journal_the_first_member_that_is_back_names_the_run(clock):
+    cluster = coordinator(clock)
+    ready(cluster, "ps-0", "ps-1", run_id="abcd")
+    assert cluster.current_routing().run_id == "abcd"
+    with pytest.raises(NotInCluster):
+        join(cluster, Role.WORKER, 0, run_id="0123")
+
+
+def test_while_it_is_not_known_whether_a_run_goes_on_nobody_is_shown_its_map(left, clock):
+    cluster = coordinator(clock, left)
+    _, told = join(cluster, Role.PS, 0, "new-0")
+    assert last_state(told).routing is None
