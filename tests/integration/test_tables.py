@@ -1,6 +1,7 @@
 """Rules of a table, set through the SDK and obeyed by real servers."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import arrays
 from megalith.wire.channel import open_channel
-from megalith.wire.errors import NonFiniteValue, TableConflict, UnknownTable
+from megalith.wire.errors import FutureTime, NonFiniteValue, TableConflict, UnknownTable
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -93,6 +94,59 @@ def test_rows_expire_by_data_time(cluster, stub):
     assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {"t": 1}
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").expired == 1
+
+
+TIMED_WRITES = {
+    "push": lambda cluster, sent, time_s: cluster.push(sent, req_time_s=time_s),
+    "begin_push": lambda cluster, sent, time_s: cluster.begin_push(sent, req_time_s=time_s).result(),
+    "assign": lambda cluster, sent, time_s: cluster.assign(sent, req_time_s=time_s),
+}
+
+
+@pytest.mark.parametrize("call", TIMED_WRITES)
+def test_one_time_far_in_the_future_is_refused_and_all_rows_stay(cluster, stub, call):
+    """2^32-1 is a time in 2106; it would make the 1000 rows of today expired, and every row to come."""
+    cluster.create_tables(
+        TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=30),
+        TableConfig("other", (Segment(1, Zeros(), Sgd(1.0)),)),
+    )
+    today_s = int(time.time())
+    ids = np.arange(1000)
+    cluster.push({"t": (ids, ones(1000))}, req_time_s=today_s)
+    sent = {"t": ([1000], ones(1)), "other": ([1], ones(1))}
+    with pytest.raises(FutureTime, match=r"req_time_s 4294967295 .* at most 86400 s") as refusal:
+        TIMED_WRITES[call](cluster, sent, 2**32 - 1)
+    assert str(today_s)[:5] in str(refusal.value), "it names the clock"
+    cluster.push({"t": ([1000], ones(1))}, req_time_s=today_s + DAY_S - 60)
+    assert cluster.expire() == {"other": 0, "t": 0}
+    assert cluster.controller.save().rows == 1001
+    assert (status(stub, "t").rows, status(stub, "other").rows) == (1001, 0)
+    np.testing.assert_array_equal(cluster.pull({"t": ids}).rows["t"], np.full((1000, 1), -1))
+
+
+def test_writers_with_and_without_times_and_late_data_keep_each_others_rows(tmp_path):
+    """Through a save, an expiry and a restart, with a table that expires after 30 days."""
+    today_s = int(time.time())
+    timed, untimed, late, old = (np.arange(1000) + 1000 * i for i in range(4))
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=30))
+        cluster.push({"t": (old, ones(1000))}, req_time_s=today_s - 40 * DAY_S)
+        cluster.push({"t": (np.concatenate([timed, late]), ones(2000))}, req_time_s=today_s)
+        cluster.push({"t": (np.concatenate([timed, untimed]), ones(2000))})
+        cluster.assign_add({"t": (timed, ones(1000))})
+        cluster.push({"t": (late, ones(1000))}, req_time_s=today_s - 40 * DAY_S)
+        expected = [[-1]] * 2000 + [[-2]] * 1000 + [[0]] * 1000
+        cluster.controller.save()
+        assert cluster.expire() == {"t": 1000}
+        everything = np.concatenate([timed, untimed, late, old])
+        np.testing.assert_array_equal(cluster.pull({"t": everything}).rows["t"], expected)
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        np.testing.assert_array_equal(cluster.pull({"t": everything}).rows["t"], expected)
+        assert cluster.expire() == {"t": 0}
 
 
 def test_a_full_table_refuses_new_ids_counts_them_and_trains_the_old_ones(cluster, stub):

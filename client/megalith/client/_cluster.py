@@ -245,7 +245,9 @@ class Cluster:
         learning_rates
             One rate per segment by table, in place of the table's own.
         req_time_s
-            Unix time of the data, which becomes the rows' update time.
+            Unix time of the data, in seconds, by which rows expire. A row keeps the latest time that it was given.
+            Without one (0) rows keep their time, and new ones get the newest of their table. A time more than a day
+            ahead of the servers' clock is a FutureTime.
         step
             Global step, for learning-rate schedules and optimizers that count steps.
         """
@@ -333,7 +335,8 @@ class Cluster:
         """Set rows to (ids, values [ids, dim]) by table, creating absent ones; of repeated ids the last is set.
 
         The optimizer state of existing rows stays. Like a push it is applied once, whole, by each server, and an absent
-        id that the table's filter does not admit, or that finds no room, is left out and counted there.
+        id that the table's filter does not admit, or that finds no room, is left out and counted there. `req_time_s` is
+        that of `push`.
         """
         self._row_writes.assign(values, req_time_s, is_added=False)
 

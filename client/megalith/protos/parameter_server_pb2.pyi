@@ -403,7 +403,9 @@ class PushRequest(_message.Message):
     step: _builtins.int
     """Global step of the worker, for schedules and optimizers that count steps."""
     req_time_s: _builtins.int
-    """Unix seconds of the data: becomes the rows' update time. 0 = none."""
+    """Unix seconds of the data. Rows keep the latest time they were given, and expire by it. 0 = none: rows keep their
+    time, and a row that is made gets the newest of its table. More than a day ahead of the server's clock is refused.
+    """
     incarnation: _builtins.int
     """Drawn at random when a client starts. While a ps remembers a client_id, another incarnation of it is refused
     (client_id_taken): its pushes would be taken for repeated ones. 0 is a value like any other.
@@ -585,7 +587,7 @@ class AssignRowsRequest(_message.Message):
     is_added: _builtins.bool
     """Add the values, in absent rows to their initial value. False = overwrite."""
     req_time_s: _builtins.int
-    """Unix seconds of the data: becomes the rows' update time. 0 = none."""
+    """As in PushRequest."""
     run_id: _builtins.str
     """The run that the client belongs to."""
     is_repeated: _builtins.bool

@@ -6,6 +6,7 @@
     |  |- MalformedArray         bytes that are not what dtype and shape say
     |  |- ShapeMismatch          right bytes, wrong width or count
     |  |- NonFiniteValue         NaN or infinity in gradients or values
+    |  |- FutureTime             data that claims to be from after tomorrow
     |  |- WrongSlot              ids of another slot than their feature's
     |  '- DuplicateKeys          ids, tables or variables repeated where they must be distinct
     |- NotFound              the thing named does not exist
@@ -86,6 +87,12 @@ class NonFiniteValue(InvalidRequest):
     """A gradient or value holds NaN or infinity."""
 
     code = "non_finite_value"
+
+
+class FutureTime(InvalidRequest):
+    """The time of the data is more than a day ahead of the server's clock."""
+
+    code = "future_time"
 
 
 class WrongSlot(InvalidRequest):

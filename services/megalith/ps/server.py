@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -45,7 +46,7 @@ class PsServer:
 
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
         self._config = config
-        self._store = Store(config.index)
+        self._store = Store(config.index, clock=time.time)
         metrics, limit = self._metrics(), config.server.max_message_bytes
         tags = {"model_name": config.membership.model_name, "ps": str(config.index)}
         lookups = TrainingMetrics(metrics).timer("embedding_lookup", "Microseconds of each lookup of rows.", **tags)

@@ -1,8 +1,10 @@
 """All that one parameter server holds, and the rules under which a request may touch it."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.errors import (
     DuplicateKeys,
+    FutureTime,
     InvalidRequest,
     NotReady,
     UnknownTable,
@@ -25,6 +28,8 @@ from megalith.wire.errors import (
 from megalith.wire.routing import Routing, check_run
 from megalith.wire.schema import TableConfig, VariableConfig
 from megalith.wire.variable_parts import VariableShape
+
+_MAX_AHEAD_S = 86400  # of data time before the wall clock: clocks and time zones differ, but by less than a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,10 @@ class Store:
     The run is that of the first map and never changes, because rows of two runs must not be mixed.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, clock: Callable[[], float] = time.time) -> None:
+        """`clock` is the wall clock, which no data can be far ahead of."""
         self._lock = threading.Lock()
+        self._clock = clock
         self._placement = Placement(index)
         self._run_id: str | None = None
         self._tables: dict[str, EmbeddingTable] = {}
@@ -205,7 +212,6 @@ class Store:
         incarnation: int = 0,
     ) -> list[NDArray[Any]]:
         """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD and RAISE."""
-        _check_time(req_time_s)
         sender = Sender(client_id, sequence, incarnation)
         return self._once("push", sender, lambda: self._apply(epoch, gradients, updates, req_time_s, step))
 
@@ -217,6 +223,7 @@ class Store:
         req_time_s: int,
         step: int,
     ) -> list[NDArray[Any]]:
+        self._check_time(req_time_s)
         _require_distinct("table", [part.table for part in gradients])
         _require_distinct("variable", [part.name for part in updates])
         with self._lock:
@@ -244,11 +251,11 @@ class Store:
         self, epoch: int, sender: Sender, parts: Sequence[TableValues], *, is_added: bool, req_time_s: int = 0
     ) -> None:
         """Set the embeddings of rows, or add to them: everything or nothing, once for each sender."""
-        _check_time(req_time_s)
         kind = "assign_add" if is_added else "assign"
         self._once(kind, sender, lambda: self._assign(epoch, parts, is_added, req_time_s))
 
     def _assign(self, epoch: int, parts: Sequence[TableValues], is_added: bool, req_time_s: int) -> list[NDArray[Any]]:
+        self._check_time(req_time_s)
         _require_distinct("table", [part.table for part in parts])
         with self._lock:
             placement = self._placement.checked(epoch)
@@ -317,6 +324,22 @@ class Store:
     def nbytes(self) -> int:
         return sum(table.nbytes for table in self.tables()) + sum(variable.nbytes for variable in self.variables())
 
+    def _check_time(self, req_time_s: int) -> None:
+        """Refuse times that no data can have.
+
+        The newest time of a table is what its rows expire by, and it never goes back: one wrong time in the future
+        would make all other rows of the table expired, for good.
+        """
+        if not 0 <= req_time_s < 2**32:
+            raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
+        now_s = int(self._clock())
+        if req_time_s > now_s + _MAX_AHEAD_S:
+            raise FutureTime(
+                f"req_time_s {req_time_s} ({_utc(req_time_s)}) is {req_time_s - now_s} s ahead of this server's clock, "
+                f"{now_s} ({_utc(now_s)}); at most {_MAX_AHEAD_S} s are allowed: give the time of the data in Unix "
+                "seconds, or 0 for none, and compare the clocks of the machines. Nothing was applied"
+            )
+
     def _table(self, name: str) -> EmbeddingTable:
         if name not in self._tables:
             self._placement.check_initialized(f"table {name}")
@@ -339,9 +362,8 @@ def _collide(held: VariableConfig, asked: VariableConfig) -> bool:
     return held.part.index == asked.part.index or held.part.count != asked.part.count
 
 
-def _check_time(req_time_s: int) -> None:
-    if not 0 <= req_time_s < 2**32:
-        raise InvalidRequest(f"req_time_s {req_time_s} is not in 0..2^32-1 Unix seconds")
+def _utc(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

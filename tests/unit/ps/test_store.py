@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from megalith.ps.store import Store, TableGradients, VariableUpdate
+from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
 from megalith.ps.variable import UpdateKind
 from megalith.wire import routing
 from megalith.wire.errors import (
     DuplicateKeys,
+    FutureTime,
     InvalidRequest,
     InvalidSetting,
     NonFiniteValue,
@@ -63,6 +64,30 @@ def test_the_step_of_a_push_reaches_the_table(store):
     store.push(3, "client", 1, [part], [], step=1000)
     (rows,), _ = store.pull(3, [("o", np.array([1]))], [])
     np.testing.assert_allclose(rows, [[0.1 * np.tanh(np.sqrt(6))]], rtol=1e-6)
+
+
+def test_a_time_a_day_ahead_of_the_wall_clock_is_refused_whole_and_repeats_stay_answered():
+    now_s = 1_000_000
+    store = Store(0, clock=lambda: now_s)
+    store.route(Routing(3, ("a",), routing.even_owners(1)), True)
+    store.create_tables(3, [TABLE, TableConfig("u", (Segment(2, Zeros(), Sgd(1.0)),))])
+
+    def push_at(time_s, sequence):
+        keys = np.array([1])
+        parts = [TableGradients(name, keys, np.ones((1, 2), np.float32)) for name in "tu"]
+        store.push(3, "client", sequence, parts, [], time_s)
+
+    push_at(now_s + 86400, 1)
+    with pytest.raises(FutureTime, match=r"req_time_s 1086401 .* 86401 s ahead .* 1000000 .* at most 86400 s"):
+        push_at(now_s + 86401, 2)
+    values = [TableValues("t", np.array([1]), np.ones((1, 2), np.float32))]
+    with pytest.raises(FutureTime):
+        store.assign(3, Sender("client", 3), values, is_added=False, req_time_s=2**32 - 1)
+    assert [table.max_update_s for table in store.tables()] == [1_086_400, 1_086_400]
+    assert read(store, 1) == [[-1, -1]]
+    now_s = 0
+    push_at(1_086_400, 1)  # it was applied: a clock that is set back does not change the answer
+    assert read(store, 1) == [[-1, -1]]
 
 
 def test_a_stale_epoch_is_refused_and_changes_nothing(store):
