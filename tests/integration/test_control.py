@@ -127,7 +127,7 @@ def session(address, role=common_pb2.ROLE_WORKER, **register):
     def requests():
         yield coordination_pb2.SessionRequest(
             register=coordination_pb2.Register(
-                role=role, address="127.0.0.1:1", incarnation="foreign", heartbeat_s=1.0, **register
+                **{"role": role, "address": "127.0.0.1:1", "incarnation": "foreign", "heartbeat_s": 1.0} | register
             )
         )
         while not silence.wait(0.2):
@@ -159,6 +159,49 @@ def test_a_session_that_stops_reading_is_dropped_and_holds_up_nobody(tmp_path, c
         channel.close()
         job.stop()
         assert job.status().is_stopped
+
+
+@pytest.mark.parametrize("claim", [{"epoch": 2**63 - 1}, {"global_step": 2**63 - 1}, {"heartbeat_s": 1e9}])
+def test_one_registration_does_not_poison_the_cluster(tmp_path, claim):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        job = servers.connect().controller
+        epoch = wait_until(lambda: (now := job.status()).phase == "initializing" and now.epoch, 60)
+        channel, responses, silence = session(servers.controller.address, index=0, **claim)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(responses)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        silence.set()
+        channel.close()
+        status = job.status()
+        assert (status.epoch, status.global_step, status.members[1].address) == (epoch, 0, "")
+
+
+def test_a_report_that_cannot_be_ends_its_session_with_the_reason(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        job = servers.connect().controller
+        wait_until(lambda: job.status().phase == "initializing", 60)
+
+        def requests():
+            register = coordination_pb2.Register(
+                role=common_pb2.ROLE_WORKER, address="127.0.0.1:1", incarnation="foreign", heartbeat_s=1.0
+            )
+            yield coordination_pb2.SessionRequest(register=register)
+            yield coordination_pb2.SessionRequest(worker=coordination_pb2.WorkerReport(global_step=2**63 - 1))
+            done.wait(30)
+
+        done = threading.Event()
+        with grpc.insecure_channel(servers.controller.address) as channel:
+            stub = coordination_pb2_grpc.CoordinationStub(channel)
+            with pytest.raises(grpc.RpcError) as refused:
+                list(stub.Session(requests()))
+            done.set()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "worker report: global_step=9223372036854775807" in refused.value.details()
+        assert job.status().global_step == 0
 
 
 def test_a_member_of_another_job_is_refused_and_the_cluster_goes_on(training, job):

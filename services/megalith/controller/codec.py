@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping
 from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.formation import CandidateStatus
+from megalith.controller.journal import MAX_COUNT
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.saves import SaveRecord
 from megalith.protos import common_pb2, coordination_pb2
+from megalith.runtime import addresses
 from megalith.runtime.manifest import Restored, ShardFile
+from megalith.runtime.membership import MAX_HEARTBEAT_S
 from megalith.wire import codec
 from megalith.wire.errors import InvalidRequest
+
+_MAX_TEXT = 4096  # of what a member says of itself; it is kept, journaled and told to others
+_MAX_RESULTS = 1024
 
 _ROLES = {common_pb2.ROLE_PS: Role.PS, common_pb2.ROLE_WORKER: Role.WORKER}
 _ROLE_TAGS = {role: tag for tag, role in _ROLES.items()}
@@ -35,6 +41,17 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         raise InvalidRequest(f"register: unknown role {message.role}")
     if not message.address or not message.incarnation:
         raise InvalidRequest("register: address and incarnation must be given")
+    addresses.split(message.address)
+    if message.metrics_address:
+        addresses.split(message.metrics_address)
+    if not 0 <= message.heartbeat_s <= MAX_HEARTBEAT_S:
+        raise InvalidRequest(
+            f"register: heartbeat_s={message.heartbeat_s}: outside 0..{MAX_HEARTBEAT_S:.0f}; its death goes unnoticed"
+        )
+    for name in ("incarnation", "job", "run_id", "address", "metrics_address"):
+        _check_length(f"register: {name}", getattr(message, name))
+    for name in ("epoch", "initialized_epoch", "global_step", "first_step", "held_shard", "num_ps"):
+        _check_count(f"register: {name}", getattr(message, name))
     return Registration(
         role=role,
         index=message.index,
@@ -53,7 +70,31 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
     )
 
 
+def _check_count(name: str, value: int) -> None:
+    if not 0 <= value < MAX_COUNT:
+        raise InvalidRequest(f"{name}={value}: outside 0..{MAX_COUNT - 1}")
+
+
+def _check_length(name: str, value: str) -> None:
+    if len(value) > _MAX_TEXT:
+        raise InvalidRequest(f"{name}: {len(value)} characters, at most {_MAX_TEXT} are taken")
+
+
 def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgress:
+    for name in (
+        "global_step",
+        "position",
+        "total_batches",
+        "examples",
+        "initialized_epoch",
+        "barrier_id",
+        "failovers",
+    ):
+        _check_count(f"worker report: {name}", getattr(message, name))
+    if len(message.results) > _MAX_RESULTS:
+        raise InvalidRequest(f"worker report: {len(message.results)} results, at most {_MAX_RESULTS} are taken")
+    for name in message.results:
+        _check_length("worker report: the name of a result", name)
     return WorkerProgress(
         global_step=message.global_step,
         position=message.position,
@@ -73,6 +114,10 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
 
 def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
     values = {field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)}
+    for name in ("rows", "bytes", "pulls", "pushes", "resident_bytes", "memory_limit_bytes"):
+        if values[name] < 0:
+            raise InvalidRequest(f"ps report: {name}={values[name]}: below 0")
+    _check_length("ps report: complaint", message.complaint)
     values["restored"] = decode_restored(message.restored) if message.HasField("restored") else None
     return PsLoad(**values)
 

@@ -126,6 +126,7 @@ class Coordinator:
                 progress = replace(progress, position=before.position, total_batches=before.total_batches)
             if progress.is_blocked and not place.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
+            self._run.check_progress(progress.global_step, progress.initialized_epoch)
             place.progress = progress
             self._run.advance(progress.global_step, progress.initialized_epoch)
             self._settle()

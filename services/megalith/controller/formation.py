@@ -118,6 +118,11 @@ class Formation:
                     f"ps index {index} is outside this cluster of {self._shape.num_candidates} ps; "
                     "use a lower index, or start the controller with more ps"
                 )
+            if registration.held_shard is not None and not 0 <= registration.held_shard < self._shape.num_ps:
+                raise NotInCluster(
+                    f"ps {index} says that it holds shard {registration.held_shard}; this cluster has shards "
+                    f"0 to {self._shape.num_ps - 1}, so it belongs to another one"
+                )
             offer = Offer(index, registration.address, registration.incarnation)
             if self._is_over is not None:
                 offer.is_over, offer.reason = True, self._is_over[0]

@@ -1,5 +1,6 @@
 """What a controller must know to go on for one that died: kept in the model directory while the job runs."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "controller_state.json"
 _FORMAT = 3
+MAX_COUNT = 2**53  # steps, epochs and positions stay below it; no run gets there, and JSON keeps such numbers exact
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
 _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
 
@@ -51,28 +53,61 @@ class Journal:
     def incarnations(self) -> frozenset[str]:
         return frozenset(member.incarnation for member in (*self.ps, *self.workers) if member.incarnation)
 
+    def check(self) -> None:
+        """ValueError if it holds a number that no run has: the next controller would pass it on to everybody."""
+        counts = {
+            "epoch": self.epoch,
+            "initialized_epoch": self.initialized_epoch,
+            "global_step": self.global_step,
+            "first_step": self.first_step,
+            "barrier id": self.barrier.id,
+        }
+        for index, worker in enumerate(self.workers):
+            counts[f"position of worker {index}"] = worker.position
+            counts[f"total_batches of worker {index}"] = worker.total_batches
+        for name, value in counts.items():
+            if type(value) is not int or not 0 <= value < MAX_COUNT:
+                raise ValueError(f"{name} is {value!r}, outside 0..{MAX_COUNT - 1}")
+
 
 def read(model_dir: Path) -> Journal | None:
-    """The journal that an earlier controller left; None when there is none, or none that can be read."""
+    """The journal that an earlier controller left; None when there is none, or none that can be trusted.
+
+    One that cannot be trusted is set aside under another name, so that somebody can look at it.
+    """
     path = model_dir / FILE_NAME
     try:
-        content = json.loads(path.read_bytes())
-        if content.pop("format") != _FORMAT:
-            raise ValueError(f"format is not {_FORMAT}")
-        return Journal(
-            **content
-            | {
-                "barrier": _barrier(content["barrier"]),
-                "routed": tuple(content["routed"]),
-                "ps": tuple(JournaledMember(**member) for member in content["ps"]),
-                "workers": tuple(JournaledMember(**member) for member in content["workers"]),
-            }
-        )
+        journal = _parse(json.loads(path.read_bytes()))
+        journal.check()
+        return journal
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("%s cannot be read (%s); members that come back say what they know", path, error)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        aside = path.with_name(f"{FILE_NAME}-unusable")
+        logger.warning(
+            "%s cannot be read (%s) and is set aside as %s; a hold on training that it kept is forgotten, and members "
+            "that come back say what they know",
+            path,
+            error,
+            aside.name,
+        )
+        with contextlib.suppress(OSError):
+            os.replace(path, aside)
         return None
+
+
+def _parse(content: dict[str, Any]) -> Journal:
+    if content.pop("format") != _FORMAT:
+        raise ValueError(f"format is not {_FORMAT}")
+    return Journal(
+        **content
+        | {
+            "barrier": _barrier(content["barrier"]),
+            "routed": tuple(content["routed"]),
+            "ps": tuple(JournaledMember(**member) for member in content["ps"]),
+            "workers": tuple(JournaledMember(**member) for member in content["workers"]),
+        }
+    )
 
 
 def _barrier(content: dict[str, Any]) -> BarrierState:

@@ -9,10 +9,15 @@ from megalith.controller.barrier import Barrier
 from megalith.controller.journal import Journal, JournaledMember
 from megalith.controller.roster import PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.wire import routing
-from megalith.wire.errors import NotInCluster
+from megalith.wire.errors import InvalidRequest, NotInCluster
 from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
+
+# How far a member may be ahead of what this controller knows, which may have lost its journal. Generous for any real
+# run, and small enough that numbers made up by somebody never come near the end of their range.
+_MAX_EPOCH_LEAD = 2**20
+_MAX_STEP_LEAD = 2**40
 
 
 class Run:
@@ -49,16 +54,39 @@ class Run:
         return self.routing.epoch if self.routing else 0
 
     def check(self, registration: Registration) -> None:
-        """NotInCluster for a process that has been in another run than this one."""
-        if self._is_id_open or registration.run_id in ("", self.id):
-            return
-        raise NotInCluster(
-            f"{registration.role} {registration.index} has been in run {registration.run_id}, this is run {self.id}, "
-            "which began from the newest checkpoint without it; start the process again"
-        )
+        """Refuse a member before anything is taken from it.
+
+        NotInCluster for a process that has been in another run than this one, InvalidRequest for one that claims what
+        this run cannot have reached.
+        """
+        if not self._is_id_open and registration.run_id not in ("", self.id):
+            raise NotInCluster(
+                f"{registration.role} {registration.index} has been in run {registration.run_id}, this is run "
+                f"{self.id}, which began from the newest checkpoint without it; start the process again"
+            )
+        newest = max(self.epoch, self._epoch_floor)
+        if registration.epoch > newest + _MAX_EPOCH_LEAD:
+            raise InvalidRequest(
+                f"{registration.role} {registration.index} has seen epoch {registration.epoch}, "
+                f"this run is at {newest}; it belongs to another job"
+            )
+        if registration.initialized_epoch > max(newest, registration.epoch):
+            raise InvalidRequest(
+                f"{registration.role} {registration.index} initialized epoch {registration.initialized_epoch}, "
+                f"which nobody has seen; the newest is {max(newest, registration.epoch)}"
+            )
+        self.check_progress(registration.global_step, 0)
+
+    def check_progress(self, global_step: int, initialized_epoch: int) -> None:
+        """InvalidRequest if a worker reports a step or an epoch that this run cannot have reached."""
+        if global_step > self.global_step + _MAX_STEP_LEAD:
+            raise InvalidRequest(f"global_step={global_step} is far beyond step {self.global_step} of this run")
+        newest = max(self.epoch, self._epoch_floor)
+        if initialized_epoch > newest:
+            raise InvalidRequest(f"initialized_epoch={initialized_epoch}: the newest epoch of this run is {newest}")
 
     def hear(self, registration: Registration, is_first_worker: bool) -> None:
-        """Take what a member that joins knows of the run, perhaps from an earlier controller."""
+        """Take what a member that joins knows of the run, perhaps from an earlier controller; `check` it first."""
         if self._is_id_open and registration.run_id:
             self.id = registration.run_id  # of a run whose journal is lost
             self._is_id_open = False
@@ -66,9 +94,16 @@ class Run:
         if self.routing is not None and self._epoch_floor > self.routing.epoch:
             self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
         if registration.role is Role.WORKER:
-            if is_first_worker and registration.first_step is not None:
-                self.first_step = registration.first_step  # of a run whose journal is lost
             self.advance(registration.global_step, registration.initialized_epoch)
+            if is_first_worker and registration.first_step is not None:
+                self._begin_at(registration.first_step)
+
+    def _begin_at(self, first_step: int) -> None:
+        """A worker of a run whose journal is lost knows at which step the run began."""
+        if first_step > self.global_step:
+            logger.warning("a run at step %d cannot have begun at step %d; ignored", self.global_step, first_step)
+            return
+        self.first_step = first_step
 
     def advance(self, global_step: int, initialized_epoch: int) -> None:
         """A worker has seen that step, and the chief has initialized that epoch."""

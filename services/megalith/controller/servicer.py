@@ -39,7 +39,7 @@ from megalith.protos import (
 )
 from megalith.runtime import manifest
 from megalith.wire import codec, routing
-from megalith.wire.errors import InvalidRequest, Overloaded
+from megalith.wire.errors import InvalidRequest, MegalithError, Overloaded
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +162,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
 
         if not context.add_callback(ended):
             ended()
+        refusals: list[MegalithError] = []
         reader = threading.Thread(
-            target=self._read, args=(session, request_iterator, mailbox), name="session-reader", daemon=True
+            target=self._read, args=(session, request_iterator, mailbox, refusals), name="session-reader", daemon=True
         )
         reader.start()
         try:
@@ -180,6 +181,8 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             )
             while not isinstance(directive := mailbox.get(), SessionEnd):
                 yield _encode_directive(directive)
+            if refusals:
+                raise refusals[0]
         finally:
             self._coordinator.leave(session)
 
@@ -188,8 +191,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         session: int,
         requests: Iterator[coordination_pb2.SessionRequest],
         mailbox: Mailbox,
+        refusals: list[MegalithError],
     ) -> None:
-        """What the member says, until its stream ends or breaks."""
+        """What the member says, until its stream ends or breaks, or it says what cannot be: `refusals` gets why."""
         try:
             for request in requests:
                 match request.WhichOneof("kind"):
@@ -204,6 +208,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                         self._formation.answer(session, request.measured.order, request.measured.rows_per_s)
         except grpc.RpcError:
             pass  # the stream broke; leave() says so
+        except MegalithError as error:
+            logger.warning("a session is ended, its member reports what cannot be: %s", error)
+            refusals.append(error)
         finally:
             mailbox.close()
 

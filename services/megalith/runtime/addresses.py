@@ -25,7 +25,8 @@ def split(address: str) -> tuple[str, int]:
         if is_bracketed
         else bool(bare) and ":" not in bare and not set(bare) & set(" \t\r\n\0/,;[]\ufffd")
     )
-    if not colon or not is_host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not is_host or not is_number or not 0 < int(port) <= 65535:
         raise InvalidRequest(f"Invalid addr: {address[:80]!r} is not host:port")
     return bare, int(port)
 

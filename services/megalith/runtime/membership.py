@@ -27,6 +27,7 @@ _REPORT_NOW = object()  # in the outbox: send a report at once
 _CLOSE = object()  # in the outbox: end the stream
 _CLOSE_S = 1.0  # for the controller to read the last report and end the stream; a hung one is not waited for
 _LOG_EVERY = 10  # tries between two log lines: about ten seconds
+MAX_HEARTBEAT_S = 300.0  # a member is given up after three; one that reports less often would never be missed
 _TAKEN_GRACE_S = 5.0  # a replacement may arrive before the controller has noticed that its predecessor died
 
 
@@ -45,6 +46,8 @@ class MembershipSettings:
         for name in ("heartbeat_s", "join_timeout_s", "rejoin_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+        if self.heartbeat_s > MAX_HEARTBEAT_S:
+            raise InvalidSetting(f"--heartbeat-s={self.heartbeat_s}: above {MAX_HEARTBEAT_S:.0f}")
 
     @property
     def model_name(self) -> str:
