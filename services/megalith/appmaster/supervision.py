@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive, some_of
+from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
 
 logger = logging.getLogger(__name__)
 
 _PRESENT_S = 5.0  # a supervisor calls twice a second; one silent for this long is gone
 _MAX_NAME = 128
+_MAX_NAMED = 16  # processes in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class Supervision:
                 raise NotSupervised(f"{name}: nobody supervises this job; start it with the command that started it")
             process = next((process for process in self._processes if process.name == name), None)
             if process is None:
-                raise NotFound(f"no process {name!r}; known are {some_of(p.name for p in self._processes)}")
+                known = ", ".join(process.name for process in self._processes[:_MAX_NAMED])
+                raise NotFound(f"no process {name!r}; known are {known}")
             if process.is_running:
                 raise ProcessAlive(f"{name} runs as process {process.pid}; kill that one first")
             self._wanted[name] = process.starts
