@@ -212,8 +212,9 @@ def test_a_chief_that_fails_takes_the_job_down(platform, tmp_path, monkeypatch):
         worker = servers.start_worker(0, batch_size=64)
         monkeypatch.setattr(worker._training, "_taught", lambda *step: 1 / 0)
         wait_until(lambda: platform.heard, 100)
-        assert platform.heard[0].diagnose == "training failed: division by zero"
+        assert platform.heard[0].diagnose.startswith("training failed: division by zero")
         assert isinstance(platform.heard[0], pb.KillRequest)
+        assert len(platform.heard) == 1
 
 
 def test_a_chief_that_is_stopped_in_a_step_does_not_take_the_job_down(platform, tmp_path, monkeypatch):
@@ -250,4 +251,5 @@ def test_the_mock_answers_the_helpers(tmp_path, monkeypatch):
         assert len(list(target.glob("model.ckpt-*/manifest.json"))) == 1
         assert application.maybe_kill_application("enough", environ) is True
         wait_until(lambda: servers.exits["controller"].reason, 20)
-        assert (servers.exits["controller"].status, servers.exits["controller"].reason) == (1, "enough")
+        assert servers.exits["controller"].status == 1
+        assert servers.exits["controller"].reason.partition(";")[0] == "enough"  # and what is not saved

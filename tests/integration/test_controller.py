@@ -145,16 +145,6 @@ def test_more_workers_than_batches_is_no_reason_to_train_on(tmp_path):
         assert (status.outcome, status.global_step) == ("succeeded", 1)
 
 
-def test_a_final_save_that_fails_ends_the_job_as_failed(tmp_path):
-    (tmp_path / "model.ckpt-2").touch()
-    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
-        servers.start_all(batch_size=64, num_examples=128)
-        job = servers.connect().controller
-        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
-        assert status.outcome == "failed"
-        assert "cannot write the checkpoint" in status.reason
-
-
 def test_the_end_of_a_job_reaches_every_member_of_a_controller_that_stays_up(training):
     training.job.end_job(False, "enough")
     for name in ("ps-0", "ps-1", "worker-0", "worker-1"):

@@ -57,6 +57,7 @@ class Member:
     is_blocked: bool = False
     is_finished: bool = False
     failovers: int = 0
+    restored: "Restored | None" = None  # parameter servers: None until it is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,27 @@ class PsCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Something that was trained and is lost. `at_s` is Unix time; `rows` is 0 where only updates or batches are."""
+
+    at_s: float
+    rows: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a parameter server took out of a checkpoint when it started; no `path` = it started empty."""
+
+    path: str
+    step: int
+    rows: int
+    expired: int
+    left_out: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """Everything the controller knows, at one moment. A next save that is not planned is None."""
 
@@ -127,6 +149,10 @@ class ClusterStatus:
     next_save_s: float | None
     next_save_step: int | None
     candidates: tuple[PsCandidate, ...] = ()
+    ending: str = ""  # why it ends, while it is saved for the last time
+    unsaved: str = ""  # what no checkpoint holds, for people; empty = nothing
+    rows_lost: int = 0
+    losses: tuple[Loss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +236,12 @@ class Controller:
         reply = self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).Save(request, timeout=timeout_s))
         return SavedCheckpoint(reply.path, reply.step, reply.rows)
 
-    def end_job(self, succeeded: bool, reason: str) -> None:
-        """End the job; every process of the cluster exits."""
-        request = coordination_pb2.EndJobRequest(succeeded=succeeded, reason=reason)
+    def end_job(self, succeeded: bool, reason: str, *, at_once: bool = False) -> None:
+        """End the job: the model is saved, then every process of the cluster exits. `at_once` leaves the save out.
+
+        Returns before that; `status().outcome` says when it is over, and `reason` where the model was saved.
+        """
+        request = coordination_pb2.EndJobRequest(succeeded=succeeded, reason=reason, at_once=at_once)
         self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).EndJob(request, timeout=self._timeout_s))
 
     # --- what there is to know ---
@@ -240,6 +269,10 @@ class Controller:
             last_save=_last_save(reply.last_save) if reply.HasField("last_save") else None,
             next_save_s=round(reply.next_save_s, 3) if reply.next_save_s >= 0 else None,
             next_save_step=reply.next_save_step or None,
+            ending=reply.ending,
+            unsaved=reply.unsaved,
+            rows_lost=reply.rows_lost,
+            losses=tuple(Loss(loss.at_s, loss.rows, loss.what) for loss in reply.losses),
         )
 
     def routing(self, timeout_s: float | None = None, run_id: str = "") -> Routing:
@@ -319,6 +352,12 @@ def _candidate(message: coordination_pb2.PsCandidate) -> PsCandidate:
     return PsCandidate(message.index, message.address, message.is_connected, shard, message.rows_per_s)
 
 
+def _restored(message: coordination_pb2.Restored) -> Restored:
+    return Restored(
+        message.path, message.step, message.rows, message.expired, message.left_out, round(message.seconds, 3)
+    )
+
+
 def _last_save(message: coordination_pb2.LastSave) -> LastSave:
     return LastSave(message.ended_at_s, round(message.seconds, 3), message.step, message.path, message.error)
 
@@ -346,6 +385,7 @@ def _member(message: coordination_pb2.MemberStatus) -> Member:
             resident_bytes=ps.resident_bytes,
             memory_limit_bytes=ps.memory_limit_bytes,
             complaint=ps.complaint,
+            restored=_restored(ps.restored) if ps.HasField("restored") else None,
         )
     worker = message.worker
     return Member(

@@ -235,6 +235,7 @@ class WorkerReport(_message.Message):
     BARRIER_ID_FIELD_NUMBER: _builtins.int
     HAS_BEGUN_FIELD_NUMBER: _builtins.int
     FAILOVERS_FIELD_NUMBER: _builtins.int
+    IS_TRAINED_FIELD_NUMBER: _builtins.int
     global_step: _builtins.int
     """Newest global step it has seen in a push reply."""
     position: _builtins.int
@@ -259,6 +260,8 @@ class WorkerReport(_message.Message):
     """It has been let through to its first step; before that position says nothing."""
     failovers: _builtins.int
     """Steps that it had to try again because servers were away, since it started."""
+    is_trained: _builtins.bool
+    """Chief: nobody trains any more; it evaluates once the model is saved."""
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Chief, once finished: figures of merit by name."""
@@ -279,10 +282,11 @@ class WorkerReport(_message.Message):
         barrier_id: _builtins.int = ...,
         has_begun: _builtins.bool = ...,
         failovers: _builtins.int = ...,
+        is_trained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "loss", b"loss", "position", b"position", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_trained", b"is_trained", "loss", b"loss", "position", b"position", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -666,11 +670,14 @@ class ClusterState(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
+    IS_SAVED_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     global_step: _builtins.int
     """Newest global step known when this was sent."""
     first_step: _builtins.int
     """Global step at which this run began: its own steps count from there. 0 = from nothing."""
+    is_saved: _builtins.bool
+    """The trained model is saved: the chief may evaluate."""
     @_builtins.property
     def routing(self) -> _common_pb2.RoutingMap:
         """Unset until the first map."""
@@ -697,10 +704,11 @@ class ClusterState(_message.Message):
         positions: _abc.Iterable[_builtins.int] | None = ...,
         global_step: _builtins.int = ...,
         first_step: _builtins.int = ...,
+        is_saved: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "routing", b"routing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "first_step", b"first_step", "global_step", b"global_step", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "first_step", b"first_step", "global_step", b"global_step", "is_saved", b"is_saved", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -924,6 +932,10 @@ class GetStatusResponse(_message.Message):
     NEXT_SAVE_S_FIELD_NUMBER: _builtins.int
     NEXT_SAVE_STEP_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    UNSAVED_FIELD_NUMBER: _builtins.int
+    ROWS_LOST_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -952,6 +964,14 @@ class GetStatusResponse(_message.Message):
     """Seconds until the next save by the clock; -1 = none is planned by the clock."""
     next_save_step: _builtins.int
     """Step at which the next save is due; 0 = none is planned by steps."""
+    ending: _builtins.str
+    """started than the map needs.
+    Why the job ends, while it is saved for the last time; empty = it is not ending.
+    """
+    unsaved: _builtins.str
+    """What no checkpoint holds, for people: "steps 12..40 since <path>"; empty = nothing."""
+    rows_lost: _builtins.int
+    """Embedding rows that went down with a ps and came back from no checkpoint."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -971,6 +991,10 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___PsCandidate]:
         """Parameter servers that offered themselves, by index; empty unless more are"""
+
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Loss]:
+        """What was lost, oldest first; the last 100."""
 
     def __init__(
         self,
@@ -994,14 +1018,46 @@ class GetStatusResponse(_message.Message):
         next_save_s: _builtins.float = ...,
         next_save_step: _builtins.int = ...,
         candidates: _abc.Iterable[Global___PsCandidate] | None = ...,
+        ending: _builtins.str = ...,
+        unsaved: _builtins.str = ...,
+        rows_lost: _builtins.int = ...,
+        losses: _abc.Iterable[Global___Loss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Loss(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_S_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    at_s: _builtins.float
+    """Unix time."""
+    rows: _builtins.int
+    """Embedding rows that are lost; 0 where only updates or batches are."""
+    what: _builtins.str
+    """What was lost and why, for people."""
+    def __init__(
+        self,
+        *,
+        at_s: _builtins.float = ...,
+        rows: _builtins.int = ...,
+        what: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_s", b"at_s", "rows", b"rows", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Loss: _TypeAlias = Loss  # noqa: Y015
 
 @_typing.final
 class PsCandidate(_message.Message):
@@ -1278,19 +1334,23 @@ class EndJobRequest(_message.Message):
 
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    AT_ONCE_FIELD_NUMBER: _builtins.int
     succeeded: _builtins.bool
     """The outcome to report."""
     reason: _builtins.str
     """For people."""
+    at_once: _builtins.bool
+    """Do not save first, and do not wait for a save that is under way."""
     def __init__(
         self,
         *,
         succeeded: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        at_once: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_once", b"at_once", "reason", b"reason", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -123,7 +123,9 @@ class CoordinationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndJob(self, request, context):
-        """Ends the job: every member is told to exit, then the controller does. Idempotent: the first call decides the outcome.
+        """Ends the job: what was trained is saved, every member is told to exit, then the controller does. Answers at once;
+        GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
+        `at_once` also ends a job whose save is still under way, or fails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

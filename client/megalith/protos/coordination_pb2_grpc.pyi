@@ -53,7 +53,10 @@ class CoordinationStub:
     Save: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.SaveRequest, _coordination_pb2.SaveResponse]
     """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls."""
     EndJob: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.EndJobRequest, _coordination_pb2.EndJobResponse]
-    """Ends the job: every member is told to exit, then the controller does. Idempotent: the first call decides the outcome."""
+    """Ends the job: what was trained is saved, every member is told to exit, then the controller does. Answers at once;
+    GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
+    `at_once` also ends a job whose save is still under way, or fails.
+    """
 
 @_typing.type_check_only
 class CoordinationAsyncStub(CoordinationStub):
@@ -80,7 +83,10 @@ class CoordinationAsyncStub(CoordinationStub):
     Save: _aio.UnaryUnaryMultiCallable[_coordination_pb2.SaveRequest, _coordination_pb2.SaveResponse]  # type: ignore[assignment]
     """Saves a checkpoint and answers once it is complete. Saves run one at a time, in the order of the calls."""
     EndJob: _aio.UnaryUnaryMultiCallable[_coordination_pb2.EndJobRequest, _coordination_pb2.EndJobResponse]  # type: ignore[assignment]
-    """Ends the job: every member is told to exit, then the controller does. Idempotent: the first call decides the outcome."""
+    """Ends the job: what was trained is saved, every member is told to exit, then the controller does. Answers at once;
+    GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
+    `at_once` also ends a job whose save is still under way, or fails.
+    """
 
 class CoordinationServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -146,6 +152,9 @@ class CoordinationServicer(metaclass=_abc_1.ABCMeta):
         request: _coordination_pb2.EndJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordination_pb2.EndJobResponse, _abc.Awaitable[_coordination_pb2.EndJobResponse]]:
-        """Ends the job: every member is told to exit, then the controller does. Idempotent: the first call decides the outcome."""
+        """Ends the job: what was trained is saved, every member is told to exit, then the controller does. Answers at once;
+        GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
+        `at_once` also ends a job whose save is still under way, or fails.
+        """
 
 def add_CoordinationServicer_to_server(servicer: CoordinationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -52,7 +52,7 @@ class JobController(Protocol):
 
     def stop(self, *, reason: str, holder: str) -> None: ...
     def resume(self, holder: str) -> None: ...
-    def end_job(self, succeeded: bool, reason: str) -> None: ...
+    def end_job(self, succeeded: bool, reason: str, *, at_once: bool) -> None: ...
 
 
 class Job:
@@ -97,7 +97,8 @@ class Job:
             return
         logger.info("job ends succeeded=%s reason=%s", ending.succeeded, ending.reason)
         try:
-            self._controller.end_job(ending.succeeded, ending.reason)  # idempotent; the caller may try again
+            # Idempotent: the caller may try again. The platform and operators mean now; a savepoint comes before.
+            self._controller.end_job(ending.succeeded, ending.reason, at_once=True)
         except (Unavailable, DeadlinePassed) as error:
             if not self._can_force():
                 raise

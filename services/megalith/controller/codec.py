@@ -109,6 +109,7 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
         barrier_id=message.barrier_id,
         has_begun=message.has_begun,
         failovers=message.failovers,
+        is_trained=message.is_trained,
     )
 
 
@@ -142,6 +143,7 @@ def encode_state(state: ClusterState) -> coordination_pb2.ClusterState:
         positions=state.positions,
         global_step=state.global_step,
         first_step=state.first_step,
+        is_saved=state.is_saved,
     )
     if state.routing is not None:
         message.routing.CopyFrom(codec.routing_to_proto(state.routing))

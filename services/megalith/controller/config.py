@@ -45,6 +45,10 @@ class ControllerConfig:
     save_hold_s: float = setting(
         "Longest wait for workers to block when a save is to hold training; it then goes on without them.", 30.0
     )
+    final_save_timeout_s: float = setting(
+        "A job that fails is saved first; seconds that it waits for a ps that is missing then, before it ends without.",
+        300.0,
+    )
     save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
     save_every_steps: int = setting("Steps between two saves; 0 = none. Not together with --save-every-s.", 0)
     action_poll_s: float = setting(
@@ -83,6 +87,7 @@ class ControllerConfig:
             "lost_worker_s",
             "health_resume_s",
             "save_timeout_s",
+            "final_save_timeout_s",
             "save_hold_s",
             "benchmark_s",
             "takeover_s",

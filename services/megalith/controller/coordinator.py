@@ -14,6 +14,7 @@ from dataclasses import replace
 from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
 from megalith.controller.journal import Journal
+from megalith.controller.losses import Loss, Losses
 from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.controller.run import Run
 from megalith.controller.sessions import Sessions
@@ -54,12 +55,17 @@ class Coordinator:
         self._run = Run(job, self._roster, checkpoint_step)
         self._sessions = Sessions()
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
+        self._ending: tuple[bool, str] | None = None  # the outcome that is to be, once the last save is made
+        self._is_saved = False
         self._outcome: tuple[bool, str] | None = None
+        self._losses = Losses()
+        self._given_up: set[tuple[int, str]] = set()  # (index, incarnation) of workers whose share was given up
         self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
         self._tolerated_until = 0.0  # until then those complaints hold nobody: an operator has resumed
         self._watched_at: float | None = None
         if journal is not None:
             self._run.recover(journal)
+        self._journal = journal  # until it is known whether its run goes on
 
     # --- sessions ---
 
@@ -69,11 +75,16 @@ class Coordinator:
             self.check_job(registration)
             self._run.check(registration)
             is_first_worker = not any(place.is_connected for place in self._roster.workers)
+            before = self._roster.holder(registration)
             place = self._roster.take(registration)
+            if before is not None and before.incarnation != place.incarnation:
+                self._losses.ps_gone(place.index, before.load, self._run.global_step)
             self._sessions.hand_over(place)
             self._run.hear(registration, is_first_worker)
             if registration.role is Role.WORKER:
-                place.progress = replace(place.progress, is_blocked=False, barrier_id=0, is_finished=False)
+                place.progress = replace(
+                    place.progress, is_blocked=False, barrier_id=0, is_finished=False, is_trained=False
+                )
             self._settle()
             session = self._sessions.open(place, send)
             send(self._state())
@@ -106,7 +117,15 @@ class Coordinator:
             self.leave(session)
             send(SessionEnd())  # should it wake up, it learns that its place is gone
         with self._changed:
+            self._give_up_shares()
             self._settle()
+
+    def _give_up_shares(self) -> None:
+        """Say of each worker that was lost for too long how much of its share nobody trains."""
+        for place in self._roster.given_up_workers():
+            if (place.index, place.incarnation) not in self._given_up and self._outcome is None:
+                self._given_up.add((place.index, place.incarnation))
+                self._losses.add(0, f"{place.lost_share()}; start it again to train the rest")
 
     def _forgive_own_pause(self, now: float) -> None:
         """A controller that did not run heard nobody: what looks like their silence was its own."""
@@ -137,6 +156,8 @@ class Coordinator:
             if place is None:
                 return
             place.load = load
+            if load.restored is not None:
+                self._losses.ps_ready(place.index, load.restored, counts_steps=self.num_workers > 0)
             self._look_at_health(place)
             self._settle()
 
@@ -298,11 +319,80 @@ class Coordinator:
             place = self._sessions.place_of(session)
             return place.index if place else None
 
+    def wait_until_saving(self, stop: Callable[[], bool]) -> bool:
+        """Block until the last save is due (True): nobody trains any more, or the job is to end.
+
+        False when it was ended, or `stop()` holds.
+        """
+        return self._wait_for_the_end(stop, self._roster.is_trained)
+
     def wait_until_workers_finish(self, stop: Callable[[], bool]) -> bool:
-        """Block until all workers are done (True), or the job was ended or `stop()` holds (False)."""
+        """Block until all workers are done or the job is to end (True), or it was ended or `stop()` holds (False)."""
+        return self._wait_for_the_end(stop, self._roster.are_workers_done)
+
+    def _wait_for_the_end(self, stop: Callable[[], bool], is_reached: Callable[[], bool]) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: stop() or self._outcome is not None or self._roster.are_workers_done())
-            return self._roster.are_workers_done() and self._outcome is None and not stop()
+            self._changed.wait_for(
+                lambda: stop() or self._outcome is not None or self._ending is not None or is_reached()
+            )
+            return self._outcome is None and not stop()
+
+    def mark_saved(self) -> None:
+        """The last save is made, as far as it can be: the chief may evaluate."""
+        with self._changed:
+            self._is_saved = True
+            self._settle()
+
+    def begin_end(self, succeeded: bool, reason: str) -> None:
+        """Have the job end after a last save. The first call decides; later ones change nothing."""
+        with self._changed:
+            if self._outcome is None and self._ending is None:
+                self._ending = (succeeded, reason)
+                logger.info("job ends after a last save succeeded=%s reason=%s", succeeded, reason)
+                self._settle()
+
+    @property
+    def ending(self) -> tuple[bool, str] | None:
+        """(succeeded, reason) of a job that is to end after a last save."""
+        with self._changed:
+            return self._ending
+
+    @property
+    def is_saving_last(self) -> bool:
+        """Whether the job is over but for its last save."""
+        with self._changed:
+            is_due = self._ending is not None or self._roster.is_trained()
+            return is_due and not self._is_saved and self._outcome is None
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether there may be anything to save: there was a map, and the chief has created the tables."""
+        with self._changed:
+            return self._run.routing is not None and (not self._roster.workers or self._run.initialized_epoch > 0)
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._roster.workers)
+
+    def pushes(self) -> int:
+        """Pushes that the present parameter servers have reported."""
+        with self._changed:
+            return sum(place.load.pushes for place in self._roster.ps)
+
+    def untrained_shares(self) -> list[str]:
+        """What a job that ends well has left out: a sentence for each worker that did not finish."""
+        with self._changed:
+            return [place.lost_share() for place in self._roster.workers if place.has_untrained_share]
+
+    def losses(self) -> tuple[int, tuple[Loss, ...]]:
+        """(rows lost so far, the losses in words)."""
+        with self._changed:
+            return self._losses.rows, self._losses.said
+
+    def checkpoint_saved(self, path: str, at_s: float) -> None:
+        """A checkpoint is complete, which a ps that is replaced will start from."""
+        with self._changed:
+            self._losses.saved(path, at_s)
 
     def wake(self) -> None:
         """Let waiting threads look at their stop condition again."""
@@ -322,10 +412,10 @@ class Coordinator:
         with self._changed:
             return self._outcome
 
-    def wait_until_ended(self, stop: Callable[[], bool]) -> bool:
-        """Block until the outcome is decided (True) or `stop()` holds (False)."""
+    def wait_until_ended(self, stop: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Block until the outcome is decided (True), or `stop()` holds or the time is over (False)."""
         with self._changed:
-            self._changed.wait_for(lambda: stop() or self._outcome is not None)
+            self._changed.wait_for(lambda: stop() or self._outcome is not None, timeout_s)
             return self._outcome is not None
 
     def dismiss(self, reason: str, timeout_s: float) -> None:
@@ -342,17 +432,27 @@ class Coordinator:
     def journal(self) -> Journal:
         """What the next controller must know if this one dies now."""
         with self._changed:
-            return self._run.journal()
+            return replace(self._run.journal(), rows_lost=self._losses.rows, losses=self._losses.said)
 
     # --- the state machine ---
 
     def _settle(self) -> None:
         """Draw the consequences of a change and tell everyone who must know. Called under the lock."""
         self._run.decide()
+        if self._journal is not None and not self._run.is_awaited:
+            if self._run.has_recovered:
+                self._losses.recall(self._journal.rows_lost, self._journal.losses)
+            self._journal = None
         if not self._run.is_awaited and not self._roster.missing_ps():
             self._run.route()
         state = self._state()
-        told = (state.phase, state.routing and state.routing.epoch, state.barrier, state.finished_workers)
+        told = (
+            state.phase,
+            state.routing and state.routing.epoch,
+            state.barrier,
+            state.finished_workers,
+            state.is_saved,
+        )
         if told != self._told:
             self._told = told
             self._sessions.tell(state)
@@ -377,4 +477,5 @@ class Coordinator:
             positions=tuple(place.progress.position for place in self._roster.workers),
             global_step=self._run.global_step,
             first_step=self._run.first_step,
+            is_saved=self._is_saved,
         )

@@ -28,6 +28,7 @@ class ClusterState:
     positions: tuple[int, ...]
     global_step: int
     first_step: int  # the global step at which this run began
+    is_saved: bool = False  # the trained model is saved: the chief may evaluate
 
 
 @dataclass(frozen=True, slots=True)

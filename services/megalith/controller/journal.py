@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from megalith.controller.barrier import BarrierState, Holder, HolderKind
+from megalith.controller.losses import Loss
 from megalith.runtime.guard import guarded
 
 logger = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow d
 
 @dataclass(frozen=True, slots=True)
 class JournaledMember:
-    """Who holds a place, and how far a worker is."""
+    """Who holds a place, how far a worker is, and how many rows a ps holds."""
 
     address: str = ""
     incarnation: str = ""
     position: int = 0
     total_batches: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Journal:
     ps: tuple[JournaledMember, ...]
     workers: tuple[JournaledMember, ...]
     run_id: str = ""  # empty in the journal of a version that had none
+    rows_lost: int = 0
+    losses: tuple[Loss, ...] = ()
 
     @property
     def incarnations(self) -> frozenset[str]:
@@ -106,6 +110,7 @@ def _parse(content: dict[str, Any]) -> Journal:
             "routed": tuple(content["routed"]),
             "ps": tuple(JournaledMember(**member) for member in content["ps"]),
             "workers": tuple(JournaledMember(**member) for member in content["workers"]),
+            "losses": tuple(Loss(**loss) for loss in content.get("losses", ())),
         }
     )
 

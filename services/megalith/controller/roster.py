@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
 from megalith.controller.barrier import BarrierState
@@ -41,6 +41,7 @@ class WorkerProgress:
     barrier_id: int = 0
     has_begun: bool = False
     failovers: int = 0
+    is_trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,20 @@ class Place:
     progress: WorkerProgress = field(default_factory=WorkerProgress)
     load: PsLoad = field(default_factory=PsLoad)
 
+    @property
+    def has_untrained_share(self) -> bool:
+        """A worker that has neither said that it finished nor trained as many batches as there are."""
+        said = self.progress
+        return not said.is_finished and not 0 < said.total_batches <= said.position
+
+    def lost_share(self) -> str:
+        """How far a worker came that did not finish, for people."""
+        if not self.address:
+            return f"worker {self.index} never came: its share was not trained"
+        share = f" of {self.progress.total_batches:,}" if self.progress.total_batches else ""
+        how = "had trained" if self.is_connected else "was lost after"
+        return f"worker {self.index} {how} {self.progress.position:,}{share} batches: the rest was not trained"
+
     def is_silent(self, now: float, limit_s: float) -> bool:
         """Not heard of for `limit_s`, and for three of its own heart-beats."""
         return now - self.last_seen > max(limit_s, 3 * self.heartbeat_s)
@@ -131,6 +146,13 @@ class Roster:
     def places(self) -> tuple[Place, ...]:
         """All of them, parameter servers first."""
         return (*self.ps, *self.workers)
+
+    def holder(self, registration: Registration) -> Place | None:
+        """A copy of the place that a process asks for, as it is now; None if there is none or nobody has held it."""
+        places = self.ps if registration.role is Role.PS else self.workers
+        if not 0 <= registration.index < len(places) or not places[registration.index].incarnation:
+            return None
+        return replace(places[registration.index])
 
     def take(self, registration: Registration) -> Place:
         """Give the place to this process, which may be back after a lost stream or new.
@@ -215,6 +237,15 @@ class Roster:
             if place.progress.is_finished
             or (not place.is_connected and self.unheard_s(place) > self._patience.lost_worker_s)
         )
+
+    def given_up_workers(self) -> list[Place]:
+        """Those that were lost for so long that their share counts as done, though it was not trained."""
+        finished = self.finished_workers()
+        return [place for place in self.workers if place.index in finished and place.has_untrained_share]
+
+    def is_trained(self) -> bool:
+        """Nobody trains any more: the chief says so before it evaluates, or the workers are done."""
+        return self.are_workers_done() or any(place.progress.is_trained for place in self.workers[:1])
 
     def are_workers_done(self) -> bool:
         """The chief waits for the others before it is finished, but not for ever: its word ends the job."""

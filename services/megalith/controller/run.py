@@ -42,6 +42,7 @@ class Run:
         self.initialized_epoch = 0
         self._routed_incarnations: tuple[str, ...] = ()
         self._epoch_floor = 0  # the newest epoch that any member has seen, also under an earlier controller
+        self.has_recovered = False  # this is the run of the journal
         self._awaited: frozenset[str] = frozenset()  # incarnations, one of which proves that the journal's run goes on
 
     @property
@@ -140,7 +141,9 @@ class Run:
             first_step=self.first_step,
             barrier=self.barrier.state,
             routed=self._routed_incarnations,
-            ps=tuple(JournaledMember(place.address, place.incarnation) for place in self._roster.ps),
+            ps=tuple(
+                JournaledMember(place.address, place.incarnation, rows=place.load.rows) for place in self._roster.ps
+            ),
             workers=tuple(
                 JournaledMember(place.address, place.incarnation, place.progress.position, place.progress.total_batches)
                 for place in self._roster.workers
@@ -159,7 +162,7 @@ class Run:
         for place, member in zip(self._roster.places, (*journal.ps, *journal.workers), strict=True):
             place.address, place.incarnation = member.address, member.incarnation
             self._roster.hear(place)
-            place.load = PsLoad(is_ready=member.incarnation in journal.routed)
+            place.load = PsLoad(is_ready=member.incarnation in journal.routed, rows=member.rows)
             place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
         self._awaited = journal.incarnations
         self.id = journal.run_id or self.id
@@ -179,6 +182,7 @@ class Run:
         known = [p for p in self._roster.places if p.incarnation in self._awaited]
         if any(place.is_connected for place in known):
             self._awaited = frozenset()
+            self.has_recovered = True
             barrier = self.barrier.state
             logger.info(
                 "recovered epoch=%d step=%d barrier=%s",

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from megalith.controller import journal
 from megalith.controller.action_file import ActionFile
@@ -11,15 +12,17 @@ from megalith.controller.barrier import HolderKind
 from megalith.controller.config import ControllerConfig
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import Phase
+from megalith.controller.ending import JobEnding
 from megalith.controller.formation import Formation, Shape
 from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.ps_list import PsListFile
 from megalith.controller.roster import Patience, Role
-from megalith.controller.saves import SavedCheckpoint, Saver, SaveRecord
+from megalith.controller.saves import Saver, SaveRecord
 from megalith.controller.schedule import SaveSchedule
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
+from megalith.controller.unsaved import Unsaved
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
 from megalith.runtime import application, lifecycle, manifest
 from megalith.runtime.files import prepare_model_dir, write_atomically
@@ -29,12 +32,12 @@ from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import Presence, assigned
 from megalith.runtime.server import RpcServer
 from megalith.wire import controller_address
-from megalith.wire.errors import LimitExceeded, MegalithError, NotReady, ShardLost
+from megalith.wire.errors import MegalithError
 
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
-_JOIN_S = 1.0  # for own threads; one that is inside a final save is left behind
+_JOIN_S = 1.0  # for own threads; one that is inside a last save is left behind
 _FORM_S = 0.5  # between two looks at what only time decides: vacant shards, answers that do not come
 _PROGRESS_S = 5.0  # between two lines about parameter servers that are missing
 _SCHEDULE_S = 0.5  # between two looks at whether a save is due, or possible
@@ -58,7 +61,9 @@ class ControllerServer:
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
         checkpoint = manifest.latest(self._model_dir)
-        step = manifest.read(checkpoint).step if checkpoint is not None else 0
+        newest = manifest.read(checkpoint) if checkpoint is not None else None
+        step = newest.step if newest is not None else 0
+        checkpoint_path = str(checkpoint.absolute()) if checkpoint is not None else ""
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
         self._journal = JournalKeeper(self._model_dir, lambda: self._coordinator.journal())
@@ -77,10 +82,14 @@ class ControllerServer:
             wake_journal=self._journal.wake,
             flush_journal=self._journal.flush,
         )
+        if newest is not None:
+            self._coordinator.checkpoint_saved(checkpoint_path, newest.saved_at_s)
         self._schedule = SaveSchedule(config.save_every_s, config.save_every_steps, time.monotonic(), step)
         self._saver = Saver(
             self._coordinator, self._model_dir, config.save_timeout_s, config.save_hold_s, on_saved=self._on_saved
         )
+        self._unsaved = Unsaved(self._coordinator, checkpoint_path, step)
+        self._ending = JobEnding(self._coordinator, self._saver, self._unsaved, config.final_save_timeout_s)
         self._action_file = ActionFile(self._model_dir, self._saver.save, self._stop_training)
         self._about = About(
             str(self._model_dir.absolute()),
@@ -103,7 +112,13 @@ class ControllerServer:
         )
         controller = ControllerServicer(self._coordinator, self._saver)
         coordination = CoordinationServicer(
-            self._coordinator, self._formation, self._saver, self._schedule, self._about
+            self._coordinator,
+            self._formation,
+            self._saver,
+            self._schedule,
+            self._about,
+            self._ending,
+            self._unsaved,
         )
         metrics = Metrics()
         self._job_metrics = JobMetrics(
@@ -127,6 +142,7 @@ class ControllerServer:
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._watch_members, name="member-watch", daemon=True),
+            threading.Thread(target=self._save_last, name="last-save", daemon=True),
             threading.Thread(target=self._finish_job, name="job-end", daemon=True),
             threading.Thread(target=self._form, name="formation", daemon=True),
             threading.Thread(target=self._save_on_schedule, name="save-schedule", daemon=True),
@@ -160,6 +176,8 @@ class ControllerServer:
         self._stopping.set()
         self._coordinator.wake()
         self._rpc.set_serving(False)
+        if self._coordinator.outcome is None and (unsaved := self._unsaved.text()):
+            logger.warning("stopped before the end of the job; not saved: %s", unsaved)
         # Members that are there now will look for the next controller, which finds them by the journal.
         is_over = self._coordinator.outcome is not None or not self._coordinator.has_members
         self._formation.dismiss("")
@@ -223,16 +241,17 @@ class ControllerServer:
     def _on_saved(self, record: SaveRecord) -> None:
         self._schedule.restart(time.monotonic(), record.step)
         self._job_metrics.saved(record)
+        if not record.error:
+            path = str(Path(record.path).absolute())
+            self._unsaved.saved(path, record.step)
+            self._coordinator.checkpoint_saved(path, record.ended_at_s)
+
+    def _save_last(self) -> None:
+        """The last save and the outcome."""
+        guarded("the end of the job", lambda: self._ending.run(self._stopping.is_set))()
 
     def _finish_job(self) -> None:
-        """When the workers are done: the last save, the outcome, and everyone's leave."""
-        if self._coordinator.wait_until_workers_finish(self._stopping.is_set):
-            try:
-                saved = self._final_save()
-                self._coordinator.end(True, f"all workers finished; saved {saved.path}")
-            except Exception as error:
-                logger.exception("the final save failed")
-                self._coordinator.end(False, f"the final save failed: {error}")
+        """When there is an outcome: everyone's leave."""
         if not self._coordinator.wait_until_ended(self._stopping.is_set):
             return
         succeeded, reason = self._coordinator.outcome or (False, "stopped")
@@ -245,19 +264,6 @@ class ControllerServer:
         if not self._config.stay_up:
             self._stopping.wait(_LINGER_S)
             self._exit_request.request(0 if succeeded else 1, reason)
-
-    def _final_save(self) -> SavedCheckpoint:
-        """The save after the last step; one that a ps was missing for is tried again once the ps is replaced."""
-        deadline, said = time.monotonic() + self._config.save_timeout_s, ""
-        while True:
-            try:
-                return self._saver.save()
-            except (NotReady, ShardLost, LimitExceeded) as error:
-                if time.monotonic() > deadline or self._stopping.wait(_SCHEDULE_S):
-                    raise
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("the final save waits: %s", said)
 
 
 def _as_assigned(config: ControllerConfig) -> ControllerConfig:

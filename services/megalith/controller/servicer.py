@@ -26,11 +26,13 @@ from megalith.controller.codec import (
 )
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, MeasureOrder, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.ending import JobEnding
 from megalith.controller.formation import Formation
 from megalith.controller.mailbox import LIMIT, Mailbox
 from megalith.controller.roster import Registration, Role
 from megalith.controller.saves import Saver
 from megalith.controller.schedule import SaveSchedule
+from megalith.controller.unsaved import Unsaved
 from megalith.protos import (
     controller_pb2,
     controller_pb2_grpc,
@@ -84,9 +86,18 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     """Sessions of members, and the calls of operators and SDK clients."""
 
     def __init__(
-        self, coordinator: Coordinator, formation: Formation, saver: Saver, schedule: SaveSchedule, about: "About"
+        self,
+        coordinator: Coordinator,
+        formation: Formation,
+        saver: Saver,
+        schedule: SaveSchedule,
+        about: "About",
+        ending: JobEnding,
+        unsaved: Unsaved,
     ) -> None:
         self._coordinator, self._saver, self._schedule, self._about = coordinator, saver, schedule, about
+        self._ending = ending
+        self._unsaved = unsaved
         self._formation = formation
         # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
@@ -227,6 +238,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         places = self._coordinator.places()
         buckets = collections.Counter(state.routing.owners.tolist() if state.routing else ())
         next_save_s = self._schedule.next_s(time.monotonic())
+        rows_lost, losses = self._coordinator.losses()
         return coordination_pb2.GetStatusResponse(
             address=self._about.address,
             model_dir=self._about.model_dir,
@@ -247,6 +259,10 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             next_save_s=-1.0 if math.isinf(next_save_s) else max(0.0, next_save_s),
             next_save_step=self._schedule.next_step,
             candidates=[encode_candidate(candidate) for candidate in self._formation.candidates()],
+            ending=self._ending.said,
+            unsaved=self._unsaved.text(),
+            rows_lost=rows_lost,
+            losses=[coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what) for loss in losses],
         )
 
     def PlaceBarrier(
@@ -270,7 +286,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def EndJob(
         self, request: coordination_pb2.EndJobRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.EndJobResponse:
-        self._coordinator.end(request.succeeded, request.reason)
+        self._ending.ask(request.succeeded, request.reason, request.at_once)
         return coordination_pb2.EndJobResponse()
 
 

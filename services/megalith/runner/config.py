@@ -91,6 +91,7 @@ class RunnerConfig:
     chief_timeout_s: float = _as_in("chief_timeout_s", "worker")
     rejoin_timeout_s: float = _as_in("rejoin_timeout_s", *_MEMBERS)
     save_timeout_s: float = _as_in("save_timeout_s", "controller")
+    final_save_timeout_s: float = _as_in("final_save_timeout_s", "controller")
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
     save_every_steps: int = _as_in("save_every_steps", "controller")

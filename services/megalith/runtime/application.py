@@ -23,6 +23,7 @@ from megalith.wire.status import error_from_rpc
 __all__ = [
     "create_primus_save_point",
     "get_local_host",
+    "has_appmaster",
     "maybe_finish_application",
     "maybe_kill_application",
     "report_outcome",
@@ -63,11 +64,16 @@ def maybe_finish_application(environ: Mapping[str, str] = os.environ) -> bool | 
     return _say(address, "succeed", lambda stub: stub.succeed(request, timeout=_CALL_S))
 
 
+def has_appmaster(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment names one."""
+    return bool(_appmaster_address(environ))
+
+
 def report_outcome(succeeded: bool, reason: str) -> None:
     """Tell the AppMaster, if there is one, how the job ended."""
     if succeeded:
         maybe_finish_application()
-    elif _appmaster_address(os.environ):
+    elif has_appmaster():
         maybe_kill_application(reason)
 
 

@@ -96,6 +96,7 @@ class WorkerMember:
                 positions=tuple(state.positions),
                 global_step=state.global_step,
                 first_step=state.first_step,
+                is_saved=state.is_saved,
             )
         )
         if was_running and self._view.state.phase is not Phase.RUNNING:

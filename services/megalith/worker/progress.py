@@ -28,6 +28,7 @@ class Snapshot:
     barrier_id: int = 0
     has_begun: bool = False
     failovers: int = 0
+    is_trained: bool = False
 
 
 class StepWatcher(Protocol):

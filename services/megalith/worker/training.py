@@ -17,7 +17,7 @@ from megalith.worker.progress import Progress
 from megalith.worker.step_counter import StepCounter
 from megalith.worker.sync import wait_for_others
 from megalith.worker.task import Ids, Rows, Task, Variables
-from megalith.worker.view import ClusterView, State
+from megalith.worker.view import ClusterView, Phase, State
 
 logger = logging.getLogger(__name__)
 
@@ -117,17 +117,24 @@ class Training:
         return numbers(pipeline.is_begun_to) is not None and self._has_steps_left()
 
     def finish(self, num_workers: int) -> None:
-        """After the share: the chief waits for the others and evaluates; then this worker is finished."""
+        """After the share: the chief waits for the others and evaluates; then this worker is finished.
+
+        Before it evaluates, it has the model saved: an evaluation that fails costs the evaluation alone.
+        """
         if self._index == 0:
             if not wait_for_others(self._gate, self._view, num_workers, self._chief_timeout_s):
+                return
+            # Nobody trains any more: what a ps forgot of workers that were done is made good now.
+            self._failover.run(lambda: self._publish(self._view.state, self._progress.snapshot().position))
+            self._progress.set(is_trained=True)
+            self._announce()
+            if not self._gate.wait_for(lambda state: state.is_saved or state.phase is Phase.FINISHED):
                 return
             self._failover.run(self._evaluate)
         self._progress.set(is_finished=True)
         self._announce()
 
     def _evaluate(self) -> None:
-        # Nobody trains any more: what a ps forgot of workers that were done is made good now.
-        self._publish(self._view.state, self._progress.snapshot().position)
         results = self._task.evaluate(self._read)
         logger.info("evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items()))
         self._progress.set(results=results)

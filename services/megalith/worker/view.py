@@ -41,6 +41,7 @@ class State:
     positions: tuple[int, ...] = ()
     global_step: int = 0
     first_step: int = 0
+    is_saved: bool = False  # the trained model is in a checkpoint
 
 
 class ClusterView:

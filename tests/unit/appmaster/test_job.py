@@ -19,7 +19,8 @@ class FakeController:
     def resume(self, holder):
         self.calls.append(("resume", holder))
 
-    def end_job(self, succeeded, reason):
+    def end_job(self, succeeded, reason, *, at_once):
+        assert at_once
         if self.error:
             raise self.error
         self.calls.append((succeeded, reason))

@@ -1,0 +1,91 @@
+"""What was trained and is lost: counted, and said in words."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from megalith.controller.roster import PsLoad
+from megalith.runtime.manifest import Restored
+
+logger = logging.getLogger(__name__)
+
+_KEPT = 100  # sentences; the count of rows goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One loss. `at_s` is Unix time; `rows` is 0 where only updates or batches are lost."""
+
+    at_s: float
+    rows: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a ps held when it was last heard: rows, the step of the job then, pushes since it started."""
+
+    rows: int
+    step: int
+    pushes: int
+
+
+class Losses:
+    """Everything that this run has lost. Not thread-safe: the coordinator's lock guards it.
+
+    A ps that is replaced is compared with its replacement once that one is ready.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._gone: dict[int, Held] = {}  # by index: what went down with the last ps that was ready there
+        self._said: deque[Loss] = deque(maxlen=_KEPT)
+        self._saved_at_s: dict[str, float] = {}
+        self.rows = 0
+
+    @property
+    def said(self) -> tuple[Loss, ...]:
+        return tuple(self._said)
+
+    def saved(self, path: str, at_s: float) -> None:
+        """A checkpoint was made at that time."""
+        self._saved_at_s = {path: at_s}  # a ps restores the newest one
+
+    def ps_gone(self, index: int, load: PsLoad, step: int) -> None:
+        """Another process takes the place of a ps that last reported `load`."""
+        if load.is_ready:
+            self._gone[index] = Held(load.rows, step, load.pushes)
+
+    def ps_ready(self, index: int, restored: Restored, counts_steps: bool) -> None:
+        """The replacement holds what it restored; `counts_steps` = workers train, so that steps tell of updates."""
+        held = self._gone.pop(index, None)
+        if held is None:
+            return
+        rows = max(0, held.rows - restored.rows - restored.expired - restored.left_out)
+        are_updates_lost = held.step > restored.step if counts_steps else held.pushes > 0
+        if not rows and not are_updates_lost:
+            return
+        if not restored.path:
+            self.add(
+                rows, f"ps {index} was replaced by an empty one, there is no checkpoint: its {rows:,} rows are lost"
+            )
+            return
+        saved_at_s = self._saved_at_s.get(restored.path)
+        age = f", saved {self._clock() - saved_at_s:.0f} s ago" if saved_at_s is not None else ""
+        self.add(
+            rows,
+            f"ps {index} was replaced and has {restored.rows:,} of {held.rows:,} rows: {rows:,} rows are lost, and so "
+            f"are its updates since checkpoint {restored.path} (step {restored.step}{age})",
+        )
+
+    def add(self, rows: int, what: str) -> None:
+        self.rows += rows
+        self._said.append(Loss(self._clock(), rows, what))
+        logger.error("lost: %s", what)
+
+    def recall(self, rows: int, said: tuple[Loss, ...]) -> None:
+        """Add what an earlier controller of this run has counted."""
+        self.rows += rows
+        self._said.extendleft(reversed(said))

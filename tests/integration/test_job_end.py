@@ -1,0 +1,160 @@
+"""The end of a job: what was trained is saved before anything else, and what is not saved is said."""
+
+import errno
+from pathlib import Path
+
+from megalith.runtime import manifest
+from megalith.wire.errors import SaveFailed
+from support.servers import Servers
+from support.waiting import wait_until
+
+FULL = "cannot write the checkpoint: No space left on device"
+
+
+def outcome_of(job):
+    return wait_until(lambda: (status := job.status()).outcome and status, 60, "an outcome")
+
+
+def checkpoints(model_dir):
+    return sorted(path.parent.name for path in Path(model_dir).glob("model.ckpt-*/manifest.json"))
+
+
+def fail(*arguments, **keywords):
+    raise ZeroDivisionError("not in this evaluation")
+
+
+def start(servers, **task):
+    """A running cluster: (SDK's controller, chief)."""
+    servers.start_controller()
+    for index in range(servers.num_ps):
+        servers.start_ps(index)
+    chief = servers.start_worker(0, batch_size=64, **task)
+    return servers.connect().controller, chief
+
+
+def test_an_evaluation_that_raises_does_not_cost_the_model(tmp_path, monkeypatch):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        job, chief = start(servers, num_examples=64 * 30)
+        monkeypatch.setattr(chief._training._task, "evaluate", fail)
+        wait_until(lambda: servers.exits["worker-0"].reason, 60, "the chief gives up")
+        assert "not in this evaluation" in servers.exits["worker-0"].reason
+        assert checkpoints(tmp_path) == ["model.ckpt-30"]
+        status = job.status()
+        assert (status.outcome, status.unsaved, status.ending) == ("", "", "")
+        # Whoever started the chief knows whether it gets another try; here it does not.
+        job.end_job(False, "the chief failed")
+        status = outcome_of(job)
+        assert (status.outcome, status.reason) == ("failed", f"the chief failed; saved {tmp_path}/model.ckpt-30")
+        assert checkpoints(tmp_path) == ["model.ckpt-30"]
+
+
+def test_a_job_that_fails_saves_what_it_has_and_says_where_and_why(tmp_path):
+    with Servers(tmp_path, num_ps=2, num_workers=1) as servers:
+        job, _ = start(servers)
+        wait_until(lambda: job.training_status() > 20, 60)
+        assert job.status().unsaved.startswith("steps 0..")
+        assert job.status().unsaved.endswith("of this job: there is no checkpoint")
+        job.end_job(False, "worker 3 read a malformed row")
+        status = outcome_of(job)
+        (saved,) = checkpoints(tmp_path)
+        assert status.outcome == "failed"
+        assert status.reason == f"worker 3 read a malformed row; saved {tmp_path}/{saved}"
+        assert manifest.read(tmp_path / saved).rows > 0
+        assert manifest.read(tmp_path / saved).step > 20
+        for name in ("ps-0", "ps-1", "worker-0"):
+            wait_until(lambda name=name: "malformed row" in servers.exits[name].reason, 10, name)
+
+
+def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_up(tmp_path, monkeypatch):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        job, _ = start(servers, num_examples=64 * 30)
+        saver = servers.controller._saver
+        tries = []
+
+        def fail_twice(*arguments, **keywords):
+            tries.append(1)
+            if len(tries) <= 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return type(saver).save(saver)
+
+        monkeypatch.setattr(saver, "save", fail_twice)
+        wait_until(lambda: tries, 60, "the first try")
+        status = job.status()
+        if len(tries) < 3:
+            assert (status.ending, status.outcome) == ("all workers finished", "")
+            assert servers.exits["ps-0"].reason == ""
+        status = outcome_of(job)
+        assert (status.outcome, status.reason) == (
+            "succeeded",
+            f"all workers finished; saved {tmp_path}/model.ckpt-30",
+        )
+        assert len(tries) == 3
+
+
+def test_an_operator_can_end_a_job_whose_last_save_fails_and_is_told_what_is_not_saved(tmp_path, monkeypatch):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        job, _ = start(servers, num_examples=64 * 30)
+        tries = []
+
+        def always_fail(*arguments, **keywords):
+            tries.append(1)
+            raise SaveFailed(FULL)
+
+        monkeypatch.setattr(servers.controller._saver, "save", always_fail)
+        wait_until(lambda: len(tries) >= 2, 60, "it is tried again")
+        job.end_job(False, "a second one that would save too")  # changes nothing: it is being saved
+        assert job.status().outcome == ""
+        job.end_job(False, "give up", at_once=True)
+        status = outcome_of(job)
+        assert status.outcome == "failed"
+        assert status.reason == "give up; not saved: steps 0..30 of this job: there is no checkpoint"
+        wait_until(lambda: "give up" in servers.exits["ps-0"].reason, 10)
+
+
+def test_a_failing_job_waits_for_a_missing_ps_no_longer_than_it_may(tmp_path):
+    with Servers(tmp_path, num_ps=2, num_workers=1, final_save_timeout_s=1.0, suspect_s=0.2) as servers:
+        servers.start_controller()
+        first = servers.start_ps(0)
+        servers.start_ps(1)
+        servers.start_worker(0, batch_size=64)
+        job = servers.connect().controller
+        wait_until(lambda: job.training_status() > 5, 60)
+        first.stop(0)
+        wait_until(lambda: job.status().phase == "forming", 20)
+        job.end_job(False, "enough")
+        status = outcome_of(job)
+        assert status.outcome == "failed"
+        assert status.reason.startswith("enough; not saved: steps 0..")
+        assert "waiting for ps [0]" in status.reason
+        assert checkpoints(tmp_path) == []
+
+
+def test_a_job_that_never_trained_ends_at_once(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        servers.start_controller()
+        job = servers.connect().controller
+        job.end_job(False, "no such task")
+        status = outcome_of(job)
+        assert (status.outcome, status.reason) == ("failed", "no such task; nothing was trained")
+
+
+def test_the_outcome_says_whose_share_was_not_trained(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=2, lost_worker_s=0.5, suspect_s=0.2) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        servers.start_worker(0, batch_size=64, num_examples=64 * 1000)
+        lost = servers.start_worker(1, batch_size=64, num_examples=64 * 1000)
+        job = servers.connect().controller
+        wait_until(lambda: job.training_status() > 1, 60)
+        job.stop()
+        wait_until(lambda: not job.block_status()[1], 20, "nobody trains")
+        lost.stop(0)
+        job.resume()
+        status = outcome_of(job)
+        worker = next(m for m in status.members if (m.role, m.index) == ("worker", 1))
+        assert worker.position < 500
+        assert status.outcome == "succeeded"
+        said = f"worker 1 was lost after {worker.position} of 500 batches: the rest was not trained"
+        assert status.reason.endswith(said)
+        assert [loss.rows for loss in status.losses] == [0]
+        assert status.losses[0].what.startswith(said)
