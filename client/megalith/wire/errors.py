@@ -42,6 +42,8 @@
     |- LimitExceeded         more than a limit allows
     |  |- Overloaded             too much at once, and only for now; retry with backoff
     |  '- MessageTooLarge
+    |- OutcomeUnknown        a write was sent and not answered; the client's next write, or `settle`, finds out
+    |  '- OutcomeLost            nobody will know: the ps was replaced, or failed half-way
     |- SaveFailed            a checkpoint could not be written; it does not exist
     |  '- ShardLost              a ps went away meanwhile; save again
     |- CheckpointDamaged     a checkpoint that cannot be trusted; an operator looks
@@ -303,6 +305,25 @@ class MessageTooLarge(LimitExceeded):
     """A request or reply above the message limit; send fewer ids per call or raise the limit on both sides."""
 
     code = "message_too_large"
+
+
+class OutcomeUnknown(MegalithError):
+    """A write reached some servers, or may have, and not all have answered in time.
+
+    It stays under way: the client's next write, `settle` or `close` asks for its outcome under the same sequence first,
+    so nothing is applied twice. Sending the same content as a new write would apply it again.
+    """
+
+    code = "outcome_unknown"
+
+
+class OutcomeLost(OutcomeUnknown):
+    """Nobody will ever know whether a part of a write was applied: its ps was replaced or failed half-way.
+
+    It is not sent again. The parts of other servers are applied.
+    """
+
+    code = "outcome_lost"
 
 
 class SaveFailed(MegalithError):

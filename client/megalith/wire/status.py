@@ -25,6 +25,7 @@ STATUS_BY_ERROR: dict[type[MegalithError], grpc.StatusCode] = {
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlinePassed: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.OutcomeUnknown: grpc.StatusCode.INTERNAL,
     errors.SaveFailed: grpc.StatusCode.INTERNAL,
     errors.CheckpointDamaged: grpc.StatusCode.DATA_LOSS,
     errors.InternalError: grpc.StatusCode.INTERNAL,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.ps.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
 from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
@@ -25,6 +26,15 @@ class PsConfig:
     max_inflight_bytes: int = setting(
         "Bytes of data requests under way at once, by either lane; who would exceed them waits.", 1 << 30
     )
+    push_memory_bytes: int = setting(
+        "Memory of which pushes were applied, by which repeated ones are recognized; a new client that finds it full "
+        "comes again later.",
+        DEFAULT_MAX_BYTES,
+    )
+    push_memory_s: float = setting(
+        "Seconds after which a client that does not push is forgotten; longer than any client repeats a push.",
+        DEFAULT_RETENTION_S,
+    )
     memory_limit_bytes: int = setting(
         "Memory of the process above which training is held until an operator resumes it; 0 = no limit.", 0
     )
@@ -36,6 +46,10 @@ class PsConfig:
         self.membership.check_with(self.discovery)
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
+        if self.push_memory_bytes < MIN_BYTES:
+            raise InvalidSetting(f"--push-memory-bytes={self.push_memory_bytes}: below {MIN_BYTES}")
+        if not self.push_memory_s > 0:
+            raise InvalidSetting(f"--push-memory-s={self.push_memory_s}: not above 0")
         if self.memory_limit_bytes < 0:
             raise InvalidSetting(f"--memory-limit-bytes={self.memory_limit_bytes}: below 0")
         if not self.expire_every_s >= 0:

@@ -58,6 +58,7 @@ class DataPlane:
             request.req_time_s,
             request.step,
             incarnation=request.incarnation,
+            is_repeated=request.is_repeated,
         )
         return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
 
@@ -65,7 +66,7 @@ class DataPlane:
         self._store.check_run(request.run_id)
         self._store.assign(
             request.epoch,
-            Sender(request.client_id, request.sequence, request.incarnation),
+            Sender(request.client_id, request.sequence, request.incarnation, request.is_repeated),
             [_decode_values(part) for part in request.tables],
             is_added=request.is_added,
             req_time_s=request.req_time_s,
@@ -74,7 +75,7 @@ class DataPlane:
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
         self._store.check_run(request.run_id)
-        sender = Sender(request.client_id, request.sequence, request.incarnation)
+        sender = Sender(request.client_id, request.sequence, request.incarnation, request.is_repeated)
         keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
         return self._store.reinitialize(request.epoch, sender, request.table, keys).astype(arrays.STATUS)
 

@@ -17,8 +17,9 @@ from megalith.ps.expiry_thread import ExpiryThread
 from megalith.ps.lane import LaneServer
 from megalith.ps.lane_calls import LaneCalls
 from megalith.ps.member import PsMember
+from megalith.ps.replay import AppliedPushes
 from megalith.ps.servicer import ParameterServicer
-from megalith.ps.store import Store
+from megalith.ps.store import Reply, Store
 from megalith.runtime import lifecycle
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
@@ -46,7 +47,8 @@ class PsServer:
 
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
         self._config = config
-        self._store = Store(config.index, clock=time.time)
+        applied = AppliedPushes[Reply](config.push_memory_bytes, config.push_memory_s)
+        self._store = Store(config.index, clock=time.time, applied=applied)
         metrics, limit = self._metrics(), config.server.max_message_bytes
         tags = {"model_name": config.membership.model_name, "ps": str(config.index)}
         lookups = TrainingMetrics(metrics).timer("embedding_lookup", "Microseconds of each lookup of rows.", **tags)
@@ -121,7 +123,14 @@ class PsServer:
         metrics = Metrics()
         metrics.gauge("megalith_rows", "Embedding rows held.", lambda: self._store.rows)
         metrics.gauge("megalith_resident_bytes", "Memory of the whole process.", health.resident_bytes)
-        metrics.gauge("megalith_bytes", "Memory of rows, index and variables.", lambda: self._store.nbytes)
+        metrics.gauge(
+            "megalith_bytes", "Memory of rows, index, variables and remembered pushes.", lambda: self._store.nbytes
+        )
+        metrics.gauge(
+            "megalith_push_memory_bytes",
+            "Memory of which pushes were applied.",
+            lambda: self._store.push_memory_bytes,
+        )
         for name, help in _COUNTS.items():
             metrics.gauge(f"megalith_rows_{name}", help, partial(self._store.count, name))
         metrics.gauge("megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch)

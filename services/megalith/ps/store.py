@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from megalith.ps import batch
 from megalith.ps.fused import UNKNOWN
 from megalith.ps.placement import Placement
-from megalith.ps.replay import AppliedPushes
+from megalith.ps.replay import AppliedPushes, Prepared
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.errors import (
@@ -30,6 +30,7 @@ from megalith.wire.schema import TableConfig, VariableConfig
 from megalith.wire.variable_parts import VariableShape
 
 _MAX_AHEAD_S = 86400  # of data time before the wall clock: clocks and time zones differ, but by less than a day
+_ANSWERED = (UpdateKind.ADD, UpdateKind.RAISE)  # kinds whose new value is in the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class Sender:
     client_id: str
     sequence: int
     incarnation: int = 0
+    is_repeated: bool = False  # it may have been sent before
+
+
+Reply = tuple[str, list[NDArray[Any]]]  # the kind of a write, and the arrays of its answer
 
 
 class Store:
@@ -76,15 +81,17 @@ class Store:
     The run is that of the first map and never changes, because rows of two runs must not be mixed.
     """
 
-    def __init__(self, index: int, clock: Callable[[], float] = time.time) -> None:
-        """`clock` is the wall clock, which no data can be far ahead of."""
+    def __init__(
+        self, index: int, clock: Callable[[], float] = time.time, applied: AppliedPushes[Reply] | None = None
+    ) -> None:
+        """`clock` is the wall clock, which no data can be far ahead of; `applied` remembers writes."""
         self._lock = threading.Lock()
         self._clock = clock
         self._placement = Placement(index)
         self._run_id: str | None = None
         self._tables: dict[str, EmbeddingTable] = {}
         self._variables: dict[str, Variable] = {}
-        self._applied: AppliedPushes[tuple[str, list[NDArray[Any]]]] = AppliedPushes()
+        self._applied = applied or AppliedPushes[Reply]()
         self.pulls = 0
         self.pushes = 0
 
@@ -210,19 +217,23 @@ class Store:
         req_time_s: int = 0,
         step: int = 0,
         incarnation: int = 0,
+        is_repeated: bool = False,
     ) -> list[NDArray[Any]]:
-        """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD and RAISE."""
-        sender = Sender(client_id, sequence, incarnation)
-        return self._once("push", sender, lambda: self._apply(epoch, gradients, updates, req_time_s, step))
+        """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD and RAISE.
 
-    def _apply(
+        A fault of this server half-way is OutcomeLost, to every repetition too: the same push is never applied again.
+        """
+        sender = Sender(client_id, sequence, incarnation, is_repeated)
+        return self._once("push", sender, lambda: self._prepared_push(epoch, gradients, updates, req_time_s, step))
+
+    def _prepared_push(
         self,
         epoch: int,
         gradients: Sequence[TableGradients],
         updates: Sequence[VariableUpdate],
         req_time_s: int,
         step: int,
-    ) -> list[NDArray[Any]]:
+    ) -> Prepared[Reply]:
         self._check_time(req_time_s)
         _require_distinct("table", [part.table for part in gradients])
         _require_distinct("variable", [part.name for part in updates])
@@ -237,24 +248,27 @@ class Store:
             batch.check_distinct(part.keys, part.table)
         for update, variable in zip(updates, variables, strict=True):
             variable.check(update.kind, update.value, step)
-        # Everything is known to be applicable; from here on nothing is refused.
-        for part, table, its_rates in zip(gradients, tables, rates, strict=True):
-            table.apply_checked(part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step)
-        values = [
-            variable.apply(update.kind, update.value, step) for update, variable in zip(updates, variables, strict=True)
-        ]
-        with self._lock:
-            self.pushes += 1
-        return [value for value in values if value is not None]
+
+        def commit() -> Reply:  # everything is known to be applicable; from here on nothing is refused
+            for part, table, its_rates in zip(gradients, tables, rates, strict=True):
+                table.apply_checked(part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step)
+            values = []
+            for update, variable in zip(updates, variables, strict=True):
+                values.append(variable.apply(update.kind, update.value, step))
+            with self._lock:
+                self.pushes += 1
+            return "push", [value for value in values if value is not None]
+
+        return Prepared(commit, sum(update.value.nbytes for update in updates if update.kind in _ANSWERED))
 
     def assign(
         self, epoch: int, sender: Sender, parts: Sequence[TableValues], *, is_added: bool, req_time_s: int = 0
     ) -> None:
         """Set the embeddings of rows, or add to them: everything or nothing, once for each sender."""
         kind = "assign_add" if is_added else "assign"
-        self._once(kind, sender, lambda: self._assign(epoch, parts, is_added, req_time_s))
+        self._once(kind, sender, lambda: self._prepared_assign(epoch, parts, kind, req_time_s))
 
-    def _assign(self, epoch: int, parts: Sequence[TableValues], is_added: bool, req_time_s: int) -> list[NDArray[Any]]:
+    def _prepared_assign(self, epoch: int, parts: Sequence[TableValues], kind: str, req_time_s: int) -> Prepared[Reply]:
         self._check_time(req_time_s)
         _require_distinct("table", [part.table for part in parts])
         with self._lock:
@@ -263,31 +277,41 @@ class Store:
         for part, table in zip(parts, tables, strict=True):
             placement.check_owned(part.table, part.keys)
             table.check_values(part.keys, part.values)
-        for part, table in zip(parts, tables, strict=True):
-            (table.assign_add if is_added else table.assign)(part.keys, part.values, req_time_s)
-        return []
+
+        def commit() -> Reply:
+            for part, table in zip(parts, tables, strict=True):
+                write = table.assign_add if kind == "assign_add" else table.assign
+                write(part.keys, part.values, req_time_s)
+            return kind, []
+
+        return Prepared(commit)
 
     def reinitialize(self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Make rows as new, once for each sender; by id 1 existed, 0 was created, -1 was not or has no such table."""
-        return self._once("reinitialize", sender, lambda: [self._reinitialize(epoch, name, keys)])[0]
+        return self._once("reinitialize", sender, lambda: self._prepared_reinitialize(epoch, name, keys))[0]
 
-    def _reinitialize(self, epoch: int, name: str, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _prepared_reinitialize(self, epoch: int, name: str, keys: NDArray[np.int64]) -> Prepared[Reply]:
         with self._lock:
             placement = self._placement.checked(epoch)
             table = self._tables.get(name)
             if table is None:
                 self._placement.check_initialized(f"table {name}")
         placement.check_owned(name, keys)
-        return np.full(keys.size, UNKNOWN, np.int64) if table is None else table.reinitialize(keys)
 
-    def _once(self, kind: str, sender: Sender, apply: Callable[[], list[NDArray[Any]]]) -> list[NDArray[Any]]:
-        """The reply of `apply`, called unless it was before; all kinds of writes share a client's sequence."""
+        def commit() -> Reply:
+            status = np.full(keys.size, UNKNOWN, np.int64) if table is None else table.reinitialize(keys)
+            return "reinitialize", [status]
+
+        return Prepared(commit, keys.size * np.dtype(np.int64).itemsize)
+
+    def _once(self, kind: str, sender: Sender, prepare: Callable[[], Prepared[Reply]]) -> list[NDArray[Any]]:
+        """The answer to a write, done unless it was before; all kinds of writes share a client's sequence."""
         if not sender.client_id or sender.sequence < 1:
             raise InvalidRequest(
                 f"`{kind}` needs a client id and a sequence from 1, got {sender.client_id!r} and {sender.sequence}"
             )
         known, reply = self._applied.once(
-            sender.client_id, sender.sequence, lambda: (kind, apply()), sender.incarnation
+            sender.client_id, sender.sequence, prepare, sender.incarnation, is_repeated=sender.is_repeated
         )
         if known != kind:
             raise InvalidRequest(
@@ -322,7 +346,15 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        return sum(table.nbytes for table in self.tables()) + sum(variable.nbytes for variable in self.variables())
+        """Memory of rows, index, variables and of what is remembered of writes."""
+        tables = sum(table.nbytes for table in self.tables())
+        variables = sum(variable.nbytes for variable in self.variables())
+        return tables + variables + self._applied.nbytes
+
+    @property
+    def push_memory_bytes(self) -> int:
+        """The part of `nbytes` by which repeated writes are recognized."""
+        return self._applied.nbytes
 
     def _check_time(self, req_time_s: int) -> None:
         """Refuse times that no data can have.

@@ -2,42 +2,63 @@ import threading
 
 import pytest
 
-from megalith.ps.replay import WINDOW, AppliedPushes
-from megalith.wire.errors import SequenceExpired
+from megalith.ps.replay import CLIENT_BYTES, WINDOW, AppliedPushes, Prepared
+from megalith.wire.errors import OutcomeLost, Overloaded, SequenceExpired
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def ready(reply=None, reply_bytes=0):
+    """A write that can be committed at once."""
+    return lambda: Prepared(reply if callable(reply) else lambda: reply, reply_bytes)
+
+
+def never():
+    pytest.fail("applied twice")
 
 
 def test_a_repeated_push_gets_its_reply_and_is_not_applied():
     applied, calls = AppliedPushes(), []
-    assert applied.once("c", 1, lambda: calls.append(1) or "first") == "first"
-    assert applied.once("c", 1, lambda: calls.append(1) or "second") == "first"
+    assert applied.once("c", 1, ready(lambda: calls.append(1) or "first")) == "first"
+    assert applied.once("c", 1, ready(lambda: calls.append(1) or "second")) == "first"
     assert calls == [1]
 
 
 def test_clients_do_not_share_sequences():
     applied = AppliedPushes()
-    assert applied.once("a", 1, lambda: "a") == "a"
-    assert applied.once("b", 1, lambda: "b") == "b"
+    assert applied.once("a", 1, ready("a")) == "a"
+    assert applied.once("b", 1, ready("b")) == "b"
 
 
-def test_a_push_that_failed_may_be_tried_again():
+def test_a_push_that_was_refused_may_be_tried_again():
     applied = AppliedPushes()
     with pytest.raises(ZeroDivisionError):
         applied.once("c", 1, lambda: 1 / 0)
-    assert applied.once("c", 1, lambda: "done") == "done"
+    assert applied.once("c", 1, ready("done")) == "done"
 
 
 def test_a_push_older_than_the_window_is_refused_not_applied():
     applied = AppliedPushes()
     for sequence in range(1, WINDOW + 3):
-        applied.once("c", sequence, lambda: None)
+        applied.once("c", sequence, ready())
     with pytest.raises(SequenceExpired, match="use a new client id"):
-        applied.once("c", 2, lambda: pytest.fail("applied twice"))
+        applied.once("c", 2, ready(never))
 
 
 def test_a_late_original_within_the_window_is_applied():
     applied = AppliedPushes()
-    applied.once("c", 5, lambda: "five")
-    assert applied.once("c", 4, lambda: "four") == "four"
+    applied.once("c", 5, ready("five"))
+    assert applied.once("c", 4, ready("four")) == "four"
 
 
 def test_a_retry_that_overtakes_its_original_waits_for_it():
@@ -48,12 +69,123 @@ def test_a_retry_that_overtakes_its_original_waits_for_it():
         release.wait(30)
         return "once"
 
-    original = threading.Thread(target=lambda: replies.append(applied.once("c", 1, slow)))
+    original = threading.Thread(target=lambda: replies.append(applied.once("c", 1, ready(slow))))
     original.start()
     assert entered.wait(30)
-    retry = threading.Thread(target=lambda: replies.append(applied.once("c", 1, lambda: "twice")))
+    retry = threading.Thread(target=lambda: replies.append(applied.once("c", 1, ready("twice"))))
     retry.start()
     release.set()
     original.join(30)
     retry.join(30)
     assert replies == ["once", "once"]
+
+
+def test_4096_other_clients_between_a_push_and_its_retry_do_not_make_it_count_twice():
+    applied, pushes = AppliedPushes(), []
+    applied.once("c", 1, ready(lambda: pushes.append(1)))
+    for number in range(4096):
+        applied.once(f"other-{number}", 1, ready())
+    applied.once("c", 1, ready(lambda: pushes.append(1)), is_repeated=True)
+    assert pushes == [1]
+
+
+def test_a_client_is_remembered_as_long_as_anybody_repeats_a_push_and_then_forgotten(clock):
+    applied = AppliedPushes(retention_s=600, clock=clock)
+    applied.once("c", 1, ready("reply"))
+    clock.now += 600
+    applied.once("other", 1, ready())
+    assert applied.once("c", 1, ready(never)) == "reply"
+    taken = applied.nbytes
+    clock.now += 601
+    assert taken > applied.nbytes == 0
+    assert applied.num_clients == 0
+
+
+def test_a_repeated_push_of_a_client_that_was_forgotten_is_not_applied_since_it_may_have_been(clock):
+    applied = AppliedPushes(retention_s=600, clock=clock)
+    applied.once("c", 1, ready())
+    assert applied.once("new", 1, ready("done"), is_repeated=True) == "done"  # nobody was forgotten: it is the first
+    clock.now += 601
+    applied.once("other", 1, ready())
+    with pytest.raises(OutcomeLost, match="will never be known: this server forgets"):
+        applied.once("c", 2, ready(never), is_repeated=True)
+    assert applied.once("c", 2, ready("done")) == "done"
+
+
+def test_when_its_bytes_are_full_a_new_client_comes_later_and_old_ones_are_still_known(clock):
+    applied = AppliedPushes(max_bytes=3 * CLIENT_BYTES + 100, retention_s=600, clock=clock)
+    for name in "abc":
+        applied.once(name, 1, ready(f"reply of {name}"))
+    with pytest.raises(Overloaded, match=r"no room for another.*--push-memory-bytes.*Nothing was applied"):
+        applied.once("d", 1, ready(never))
+    assert applied.once("a", 1, ready(never), is_repeated=True) == "reply of a"
+    assert applied.once("a", 2, ready("next")) == "next"  # who is known may go on
+    clock.now += 601
+    assert applied.once("d", 1, ready("done")) == "done"
+
+
+def test_a_client_whose_push_is_being_applied_is_not_forgotten(clock):
+    applied, entered, release, replies = (
+        AppliedPushes(retention_s=1, clock=clock),
+        threading.Event(),
+        threading.Event(),
+        [],
+    )
+
+    def slow():
+        entered.set()
+        release.wait(30)
+        return "once"
+
+    original = threading.Thread(target=lambda: replies.append(applied.once("c", 1, ready(slow))))
+    original.start()
+    assert entered.wait(30)
+    clock.now += 100
+    for number in range(100):
+        applied.once(f"other-{number}", 1, ready())
+    retry = threading.Thread(target=lambda: replies.append(applied.once("c", 1, ready("twice"))))
+    retry.start()
+    release.set()
+    original.join(30)
+    retry.join(30)
+    assert replies == ["once", "once"]
+
+
+def test_replies_are_bounded_in_bytes_and_the_newest_one_is_kept():
+    applied = AppliedPushes(max_bytes=100 << 20)
+    for client in range(16):
+        for sequence in range(1, WINDOW + 1):
+            applied.once(f"client-{client}", sequence, ready("big", 1 << 20))
+    assert applied.nbytes <= 16 * ((2 << 20) + CLIENT_BYTES + 100)
+    assert applied.once("client-0", WINDOW, ready(never)) == "big"
+    with pytest.raises(SequenceExpired, match="was applied; its reply is not kept"):
+        applied.once("client-0", 1, ready(never))
+
+
+def test_a_reply_that_finds_no_room_is_refused_before_anything_is_applied():
+    applied = AppliedPushes(max_bytes=1 << 20)
+    applied.once("c", 1, ready("small", 600_000))
+    with pytest.raises(Overloaded, match="Nothing was applied"):
+        applied.once("d", 1, ready(never, 600_000))
+    assert applied.once("c", 2, ready("next", 600_000)) == "next"  # its own older replies make way
+
+
+def test_a_push_that_fails_half_way_is_never_applied_again():
+    applied, before = AppliedPushes(), AppliedPushes().nbytes
+
+    def fails():
+        raise MemoryError("no room")
+
+    with pytest.raises(OutcomeLost, match=r"failed half-way on this server .MemoryError: no room."):
+        applied.once("c", 1, ready(fails, 1000))
+    with pytest.raises(OutcomeLost, match="push 1 of client c was applied will never be known"):
+        applied.once("c", 1, ready(never))
+    assert applied.nbytes == before + CLIENT_BYTES + 1
+    assert applied.once("c", 2, ready("next")) == "next"
+
+
+def test_a_refused_first_push_leaves_nothing_behind():
+    applied = AppliedPushes()
+    with pytest.raises(ZeroDivisionError):
+        applied.once("c", 1, lambda: 1 / 0)
+    assert (applied.num_clients, applied.nbytes) == (0, 0)

@@ -11,6 +11,7 @@ from megalith.wire.errors import (
     InvalidSetting,
     NonFiniteValue,
     NotReady,
+    OutcomeLost,
     ShardNotOwned,
     StaleEpoch,
     TableConflict,
@@ -203,3 +204,38 @@ def test_added_values_come_back_in_request_order(store):
         VariableUpdate("n", UpdateKind.ADD, np.array(4, np.int64)),
     ]
     assert [value.tolist() for value in store.push(3, "client", 1, [], updates)] == [4]
+
+
+def test_a_push_that_fails_after_its_first_write_is_not_applied_again(store, monkeypatch):
+    for name in ("x", "y"):
+        store.create_tables(3, [TableConfig(name, TABLE.segments)])
+    y = next(table for table in store.tables() if table.config.name == "y")
+    parts = [TableGradients(name, np.array([1]), -ones([1])) for name in ("x", "y")]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(y), "apply_checked", failing_for(y))
+        with pytest.raises(OutcomeLost, match="MemoryError"):
+            store.push(3, "client", 1, parts, [])
+    for _ in range(2):
+        with pytest.raises(OutcomeLost, match="it is not applied again"):
+            store.push(3, "client", 1, parts, [], is_repeated=True)
+    values = [store.pull(3, [(name, np.array([1]))], [])[0][0][0, 0] for name in ("x", "y")]
+    assert values == [1, 0]
+    store.push(3, "client", 2, parts, [])
+
+
+def failing_for(broken):
+    apply = type(broken).apply_checked
+
+    def failing(table, *parts, **settings):
+        if table is broken:
+            raise MemoryError("no memory for what changed")
+        return apply(table, *parts, **settings)
+
+    return failing
+
+
+def test_what_is_remembered_of_pushes_counts_as_memory(store):
+    store.create_variables(3, [VariableConfig("big", np.zeros(250_000, np.float32))])
+    before = store.nbytes
+    store.push(3, "client", 1, [], [VariableUpdate("big", UpdateKind.ADD, np.ones(250_000, np.float32))])
+    assert store.nbytes - before == store.push_memory_bytes > 1_000_000
