@@ -161,5 +161,9 @@ def test_the_appmaster_has_metrics_of_its_own(processes):
     processes.start_controller()
     appmaster = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
     page = urllib.request.urlopen(f"http://{appmaster.reported('metrics')}/metrics", timeout=60).read().decode()
-    for metric in ("megalith_app_ended 0.0", "megalith_app_restarts 0.0", "megalith_app_last_heartbeat_seconds 0.0"):
+    for metric in (
+        "megalith_app_ended 0.0",
+        "megalith_app_restarts_total 0.0",
+        "megalith_app_last_heartbeat_seconds 0.0",
+    ):
         assert metric in page

@@ -2,6 +2,7 @@
 
 import json
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -314,3 +315,21 @@ def test_restored_rows_do_not_become_those_of_another_width_or_optimizer(tmp_pat
         np.testing.assert_array_equal(cluster.pull({"t": [7]}).rows["t"], [[-1, -1]])
         with pytest.raises(UnknownTable):
             cluster.pull({"new": [7]})
+
+
+def test_what_a_ps_counts_since_it_began_is_exported_as_counters(cluster):
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1))
+    cluster.push({"t": ([1, 2], ones(2))}, req_time_s=10 * DAY_S)
+    cluster.push({"t": ([3], ones(1))}, req_time_s=12 * DAY_S)
+    cluster.expire()
+    address = cluster.controller.status().members[0].metrics_address
+    page = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
+    for name, count in {
+        "rows_created": 3,
+        "rows_expired": 2,
+        "rows_refused": 0,
+        "variable_updates_nonfinite": 0,
+    }.items():
+        assert f"# TYPE megalith_{name}_total counter" in page
+        assert f"megalith_{name}_total {count}.0" in page
+    assert "megalith_rows 1.0" in page

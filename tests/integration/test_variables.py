@@ -230,3 +230,55 @@ def test_a_saved_job_goes_on_with_another_number_of_servers(tmp_path, after):
         straight = read(second, "straight")
     np.testing.assert_array_equal(resumed["w"], straight)
     np.testing.assert_array_equal(resumed["v"], straight[:9])
+
+
+def nonfinite_updates(servers, cluster):
+    """Updates left out on all servers, by variable, as their status says."""
+    counts = {}
+    for address in cluster.controller.routing().addresses:
+        with open_channel(address) as channel:
+            status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(pb.GetPsStatusRequest())
+            counts |= dict(status.variables_nonfinite)
+    return counts
+
+
+def test_three_finite_gradients_neither_spoil_a_variable_nor_its_checkpoint(tmp_path):
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_variables(VariableConfig("w", np.zeros(2, np.float32), Sgd(1.0)))
+        cluster.create_tables(TableConfig("t", (Segment(1, Ones(), Sgd(1.0)),)))
+        for _ in range(3):
+            gradients = {"t": ([1], np.ones((1, 1), np.float32))}
+            cluster.push(gradients, variables={"w": np.array([-1.5e38, 0], np.float32)})
+        np.testing.assert_array_equal(read(cluster, "w"), np.array([3e38, 0], np.float32))
+        assert nonfinite_updates(servers, cluster) == {"w": 1}
+        np.testing.assert_array_equal(cluster.pull({"t": [1]}).rows["t"], [[-2]])
+        cluster.controller.save()
+    with Servers(tmp_path, num_ps=1) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        np.testing.assert_array_equal(read(cluster, "w"), np.array([3e38, 0], np.float32))
+        cluster.push(variables={"w": np.array([3e38, 1], np.float32)})
+        np.testing.assert_array_equal(read(cluster, "w"), [0, -1])
+
+
+def test_a_job_comes_back_from_a_checkpoint_with_an_infinite_variable(tmp_path):
+    """As versions that let variables overflow have written them: every replacement of a ps died of it."""
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        ps = servers.start_ps(0)
+        cluster = servers.connect()
+        cluster.create_variables(VariableConfig("w", np.zeros(2, np.float32), Sgd(1.0)))
+        (variable,) = ps._store.variables()
+        variable.load(np.array([np.inf, 1], np.float32), {})
+        cluster.controller.save()
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        np.testing.assert_array_equal(read(cluster, "w"), [np.inf, 1])
+        cluster.push(variables={"w": np.ones(2, np.float32)})
+        assert nonfinite_updates(servers, cluster) == {"w": 1}
+        cluster.push(assign={"w": np.zeros(2, np.float32)})
+        cluster.push(variables={"w": np.ones(2, np.float32)})
+        np.testing.assert_array_equal(read(cluster, "w"), [-1, -1])

@@ -986,11 +986,32 @@ Global___GetPsStatusRequest: _TypeAlias = GetPsStatusRequest  # noqa: Y015
 class GetPsStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class VariablesNonfiniteEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INDEX_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    VARIABLES_NONFINITE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of this ps."""
     epoch: _builtins.int
@@ -1005,6 +1026,12 @@ class GetPsStatusResponse(_message.Message):
     def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names, sorted."""
 
+    @_builtins.property
+    def variables_nonfinite(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Gradients and summands that were left out because the variable, or its optimizer's state, would not have been
+        finite after them; by name as in `variables`, those with any.
+        """
+
     def __init__(
         self,
         *,
@@ -1013,10 +1040,11 @@ class GetPsStatusResponse(_message.Message):
         tables: _abc.Iterable[Global___TableStatus] | None = ...,
         variables: _abc.Iterable[_builtins.str] | None = ...,
         run_id: _builtins.str = ...,
+        variables_nonfinite: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index", b"index", "run_id", b"run_id", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index", b"index", "run_id", b"run_id", "tables", b"tables", "variables", b"variables", "variables_nonfinite", b"variables_nonfinite"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -125,12 +125,14 @@ class AppMasterServer:
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         heartbeats, supervision, job = self._heartbeats, self._supervision, self._job
-        metrics.gauge("megalith_app_heartbeats", "Heart-beats of the job since start.", lambda: heartbeats.count)
+        metrics.counter(
+            "megalith_app_heartbeats_total", "Heart-beats of the job since start.", lambda: heartbeats.count
+        )
         metrics.gauge(
             "megalith_app_last_heartbeat_seconds", "Unix time of the last one; 0 = none.", lambda: heartbeats.last_s
         )
         metrics.gauge("megalith_app_ended", "1 once the job is over.", lambda: job.ending is not None)
-        metrics.gauge("megalith_app_restarts", "Processes started again, in all.", supervision.restarts)
+        metrics.counter("megalith_app_restarts_total", "Processes started again, in all.", supervision.restarts)
         metrics.gauge(
             "megalith_app_processes_running",
             "Processes of the job that run, as their supervisor says.",

@@ -132,7 +132,12 @@ class PsServer:
             lambda: self._store.push_memory_bytes,
         )
         for name, help in _COUNTS.items():
-            metrics.gauge(f"megalith_rows_{name}", help, partial(self._store.count, name))
+            metrics.counter(f"megalith_rows_{name}_total", help, partial(self._store.count, name))
+        metrics.counter(
+            "megalith_variable_updates_nonfinite_total",
+            "Gradients and summands left out because a variable or its state would not have been finite after them.",
+            lambda: self._store.nonfinite_updates,
+        )
         metrics.gauge("megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch)
         return metrics
 

@@ -93,6 +93,9 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             epoch=self._store.epoch,
             tables=[_encode_status(table) for table in self._store.tables()],
             variables=[variable.config.key for variable in self._store.variables()],
+            variables_nonfinite={
+                variable.config.key: variable.nonfinite for variable in self._store.variables() if variable.nonfinite
+            },
             run_id=self._store.run_id,
         )
 

@@ -345,6 +345,11 @@ class Store:
         return sum(int(getattr(table.stats(), name)) for table in self.tables())
 
     @property
+    def nonfinite_updates(self) -> int:
+        """Updates of variables that were left out because their result was not finite."""
+        return sum(variable.nonfinite for variable in self.variables())
+
+    @property
     def nbytes(self) -> int:
         """Memory of rows, index, variables and of what is remembered of writes."""
         tables = sum(table.nbytes for table in self.tables())

@@ -1,7 +1,9 @@
 """One dense variable, or one part of a large one: an array that all workers share."""
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -9,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.ps.dense_optimizer import dense_state
+from megalith.ps.kernels import batches
 from megalith.ps.optimizer_state import check_step
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import VariableShape
+
+logger = logging.getLogger(__name__)
 
 
 class UpdateKind(Enum):
@@ -23,11 +28,15 @@ class UpdateKind(Enum):
 
 
 class Variable:
-    """A value and its optimizer state. The lock guards both; a reader gets a copy of a whole value."""
+    """A value and its optimizer state. The lock guards both; a reader gets a copy of a whole value.
+
+    An update whose result is not finite is left out and counted, so that finite values stay finite.
+    """
 
     def __init__(self, config: VariableConfig) -> None:
         self._lock = threading.Lock()
         self._config = config
+        self.nonfinite = 0  # updates left out
         self._state = dense_state(config.optimizer, config.initial)
 
     @property
@@ -78,13 +87,18 @@ class Variable:
             raise NonFiniteValue(f"variable {key}: the update holds NaN or infinity; nothing was applied")
 
     def apply(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> NDArray[Any] | None:
-        """Update; ADD and RAISE return the new value. `step` decides the learning rate of a gradient."""
+        """Update; ADD and RAISE return the new value. `step` decides the learning rate of a gradient.
+
+        A gradient or a summand that would overflow the value or the optimizer's state changes neither. It is too late
+        to refuse it: other parts of the same push may have been applied.
+        """
         self.check(kind, update, step)
-        with self._lock, np.errstate(over="ignore", invalid="ignore"):
+        with self._lock, np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             value, optimizer = self._state.value, self._config.optimizer
             match kind:
                 case UpdateKind.ADD:
-                    value += update
+                    with self._unless_not_finite():
+                        value += update
                     return value.copy()
                 case UpdateKind.RAISE:
                     np.maximum(value, update, out=value)
@@ -92,8 +106,31 @@ class Variable:
                 case UpdateKind.ASSIGN:
                     value[...] = update
                 case UpdateKind.GRADIENT if optimizer is not None:
-                    self._state.step(optimizer, update, self._config.learning_rate(step), step)
+                    with self._unless_not_finite():
+                        self._state.step(optimizer, update, self._config.learning_rate(step), step)
         return None
+
+    @contextmanager
+    def _unless_not_finite(self) -> Iterator[None]:
+        """What happens inside is undone if it fails, or if value or state are not finite after it; that is counted."""
+        held = [self._state.value, *self._state.fields.values()]
+        before = [array.copy() for array in held]
+        is_sound = False
+        try:
+            yield
+            is_sound = all(_is_finite(array) for array in held)
+        finally:
+            if not is_sound:
+                for array, old in zip(held, before, strict=True):
+                    array[...] = old
+        if is_sound:
+            return
+        self.nonfinite += 1
+        if self.nonfinite == 1:
+            logger.warning(
+                "variable update left out: its result is not finite; more are only counted variable=%s",
+                self._config.key,
+            )
 
     def dump(self) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
         """(value, optimizer state by field), taken together."""
@@ -111,6 +148,12 @@ class Variable:
         with self._lock:
             for name, array in mine.items():
                 array[...] = theirs[name]
+
+
+def _is_finite(array: NDArray[Any]) -> bool:
+    if array.dtype != np.float32:
+        return True  # a count of steps
+    return bool(batches.is_finite(array.reshape(-1)))
 
 
 def _shapes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:

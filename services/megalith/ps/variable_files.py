@@ -78,11 +78,14 @@ def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int
     variables = []
     for name, pieces in by_name.items():
         whole = _joined(name, sorted(pieces, key=lambda piece: piece.part))
-        config = VariableConfig(name, whole.value, whole.optimizer, whole.schedule)
+        # What it held is loaded, not given as its initial value: that must be finite, which an old file may not be.
+        initial = np.zeros_like(whole.value)
+        config = VariableConfig(name, initial, whole.optimizer, whole.schedule)
         for part in config.split(num_ps):
             if routing.part_owner(owners, num_ps, name, part.part.index if part.part else 0) == index:
                 variable = Variable(part)
-                variable.load(part.initial, {name: _rows(array, part.part) for name, array in whole.state.items()})
+                state = {name: _rows(array, part.part) for name, array in whole.state.items()}
+                variable.load(_rows(whole.value, part.part), state)
                 variables.append(variable)
     return variables
 
@@ -126,7 +129,7 @@ def _saved(row: Mapping[str, Any]) -> SavedVariable:
     optimizer = schema_json.from_json(json.loads(row["optimizer"]))
     value = np.frombuffer(row["value"], row["dtype"]).reshape(row["shape"])
     # Shapes of fields follow from the value and the optimizer.
-    held = Variable(VariableConfig(row["name"], value, optimizer)).dump()[1]
+    held = Variable(VariableConfig(row["name"], np.zeros_like(value), optimizer)).dump()[1]
     state = {
         name: np.frombuffer(data, held[name].dtype).reshape(held[name].shape)
         for name, data in dict(row["state"]).items()

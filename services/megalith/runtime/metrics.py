@@ -2,10 +2,14 @@
 
 import contextlib
 import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from megalith.wire.errors import InvalidSetting
 
@@ -31,6 +35,24 @@ class Metrics:
     def gauge(self, name: str, help: str, value: Any) -> None:
         """A gauge whose value is asked for at each scrape."""
         Gauge(name, help, registry=self.registry).set_function(value)
+
+    def counter(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """A count since the process began, asked for at each scrape; the name ends in `_total`."""
+        if not name.endswith("_total"):
+            raise InvalidSetting(f"metric {name}: the name of a counter ends in _total")
+        self.registry.register(_CountedElsewhere(name, help, value))
+
+
+class _CountedElsewhere(Collector):
+    """A counter whose value somebody else keeps and is asked for at each scrape."""
+
+    def __init__(self, name: str, help: str, value: Callable[[], float]) -> None:
+        self._name = name
+        self._help = help
+        self._value = value
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(self._name, self._help, value=self._value())
 
 
 class MetricsServer:

@@ -158,7 +158,7 @@ class WorkerServer:
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         progress = self._progress
-        metrics.gauge("megalith_examples", "Examples trained.", lambda: progress.snapshot().examples)
+        metrics.counter("megalith_examples_total", "Examples trained.", lambda: progress.snapshot().examples)
         metrics.gauge("megalith_examples_per_second", "Recent rate.", lambda: progress.snapshot().examples_per_s)
         metrics.gauge("megalith_loss", "Mean over recent steps.", lambda: progress.snapshot().loss)
         progress.watched_by(

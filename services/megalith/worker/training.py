@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from megalith.client import Cluster, Pulled
+from megalith.client import Cluster, Pulled, VariableConfig
 from megalith.worker.config import OverlapSettings, RetrySettings
 from megalith.worker.failover import RETRIABLE, Failover
 from megalith.worker.gate import BarrierCallback, Gate
@@ -72,10 +73,8 @@ class Training:
 
     def _initialize(self, state: State) -> None:
         position = self._progress.snapshot().position
-        variables = [
-            replace(config, initial=self._last_variables.get(config.name, config.initial))
-            for config in self._task.variables
-        ]
+        last = self._last_variables
+        variables = [begun_again(config, last.get(config.name)) for config in self._task.variables]
         self._cluster.create_tables(*self._task.tables)
         self._cluster.create_variables(*self._counter.variables(state, position), *variables)
         self._publish(state, position)  # a counter that was restored from a checkpoint is behind
@@ -186,3 +185,15 @@ class Training:
     def _read(self, ids: Ids, variables: Sequence[str]) -> tuple[Rows, Variables]:
         pulled = self._cluster.pull(ids, variables)
         return pulled.rows, pulled.variables
+
+
+def begun_again(config: VariableConfig, last: NDArray[Any] | None) -> VariableConfig:
+    """The variable with the value that was last read as its initial one, unless there is none or it is not finite."""
+    if last is None:
+        return config
+    if not np.isfinite(last).all():
+        logger.warning(
+            "the value last read is not finite; if its ps lost it, the variable begins anew variable=%s", config.name
+        )
+        return config
+    return replace(config, initial=last)

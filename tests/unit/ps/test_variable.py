@@ -3,7 +3,17 @@ import pytest
 
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
-from megalith.wire.schema import Adagrad, Sgd, Shampoo, VariableConfig
+from megalith.wire.schema import (
+    Adagrad,
+    Adam,
+    Adamom,
+    DenseRmsprop,
+    DenseRmspropV2,
+    Momentum,
+    Sgd,
+    Shampoo,
+    VariableConfig,
+)
 
 
 def variable(value=(1.0, 2.0), optimizer=None):
@@ -83,6 +93,35 @@ def test_a_part_knows_the_whole():
     assert variable().whole.parts == 1
 
 
-def test_what_overflows_is_infinite_and_not_a_warning():
+def test_what_would_overflow_is_left_out_and_counted_and_not_a_warning():
     held = variable((3e38, 0.0))
-    assert held.apply(UpdateKind.ADD, np.array([3e38, 0], np.float32)).tolist() == [np.inf, 0.0]
+    assert held.apply(UpdateKind.ADD, np.array([3e38, 5], np.float32)).tolist() == [np.float32(3e38), 0.0]
+    assert held.nonfinite == 1
+    assert held.apply(UpdateKind.ADD, np.array([-3e38, 5], np.float32)).tolist() == [0.0, 5.0]
+    assert held.nonfinite == 1
+
+
+def test_three_finite_gradients_do_not_make_a_variable_infinite():
+    held = variable((0.0, 1.0), Sgd(1.0))
+    for _ in range(3):
+        held.apply(UpdateKind.GRADIENT, np.array([-1.5e38, 0], np.float32))
+    assert held.read().tolist() == [np.float32(3e38), 1.0]
+    assert held.nonfinite == 1
+
+
+OPTIMIZERS = [Sgd(), Momentum(), Adagrad(), Adam(), Adamom(), DenseRmsprop(), DenseRmspropV2(), Shampoo(warmup=1)]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+def test_a_huge_gradient_leaves_a_variable_that_goes_on_learning(optimizer):
+    """After 1e20, whose square is no float32, a gradient of 1 moves it as if nothing had been."""
+    held, other = variable((1.0, 2.0), optimizer), variable((1.0, 2.0), optimizer)
+    ordinary = np.ones(2, np.float32)
+    for step in range(1, 4):
+        if optimizer.name not in ("sgd", "momentum"):  # those have no squares: what they do with it is finite
+            held.apply(UpdateKind.GRADIENT, np.array([1e20, 1], np.float32), step)
+            assert held.nonfinite == step
+        held.apply(UpdateKind.GRADIENT, ordinary, step)
+        other.apply(UpdateKind.GRADIENT, ordinary, step)
+    np.testing.assert_array_equal(held.read(), other.read())
+    assert (held.read() != [1, 2]).all()

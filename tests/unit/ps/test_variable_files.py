@@ -92,3 +92,18 @@ def test_any_arrow_reader_opens_it(tmp_path):
     np.testing.assert_array_equal(np.frombuffer(big["value"], "<f4").reshape(big["shape"]).shape, (70, 1000))
     assert [name for name, _ in big["state"]] == ["m", "v", "beta1_power", "beta2_power"]
     assert file.rows == len(rows) == len(CONFIGS)
+
+
+@pytest.mark.parametrize("num_ps", [1, 3])
+def test_a_variable_that_is_not_finite_comes_back_as_it_was(tmp_path, num_ps):
+    """Files of versions that let variables overflow."""
+    config = VariableConfig("w", np.zeros((90, 1000), np.float32), Adam(0.1))
+    overflowed = np.zeros((90, 1000), np.float32)
+    overflowed[3, 7] = np.inf
+    overflowed[80, 1] = np.nan
+    variable = Variable(config)
+    variable.load(overflowed, {name: field + 1 for name, field in variable.dump()[1].items()})
+    files = save([[variable]], tmp_path)
+    restored = joined(restore(tmp_path, files, num_ps))
+    np.testing.assert_array_equal(restored["w", "value"], overflowed)
+    np.testing.assert_array_equal(restored["w", "m"], np.ones((90, 1000)))
