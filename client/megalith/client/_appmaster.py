@@ -10,7 +10,7 @@ from google.protobuf.wrappers_pb2 import Int64Value
 
 from megalith.client import _retry
 from megalith.protos import appmaster_pb2, appmaster_pb2_grpc, supervision_pb2, supervision_pb2_grpc
-from megalith.wire import appmaster_address, channel
+from megalith.wire import appmaster_address, channel, forking
 from megalith.wire.errors import DeadlinePassed, InvalidRequest, PeerUnreachable, SavepointRefused
 from megalith.wire.status import translated
 
@@ -84,6 +84,11 @@ class AppMaster:
         self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
         self._channel: grpc.Channel | None = None
         self._address = ""
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """A forked child opens a channel of its own."""
+        self._channel = None
 
     def close(self) -> None:
         if self._channel is not None:
@@ -185,7 +190,7 @@ class AppMaster:
         """One try; `call` gets the seconds it may take. An AppMaster that has moved is found again at the next."""
         at = self._open()
         try:
-            with translated(f"appmaster {self._address}"):
+            with forking.calls, translated(f"appmaster {self._address}"):
                 return call(at, min(_ATTEMPT_S, self._timeout_s))
         except PeerUnreachable:
             self.close()

@@ -3,7 +3,10 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from megalith.wire import forking
 
 R = TypeVar("R")
 
@@ -18,9 +21,21 @@ class Background:
     """
 
     def __init__(self, max_inflight: int) -> None:
+        self._max_inflight = max_inflight
         self._room = threading.BoundedSemaphore(max_inflight)
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._futures: WeakSet[Future[Any]] = WeakSet()
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """A forked child has none of the threads. What they were doing is the parent's, and so are the answers."""
+        self._room = threading.BoundedSemaphore(self._max_inflight)
+        self._lock = threading.Lock()
+        self._pools = {}
+        for future in list(self._futures):
+            forking.give_up(future)
+        self._futures = WeakSet()
 
     def pull(self, call: Callable[[], R]) -> "Future[R]":
         return self._submit("pull", _PULL_THREADS, call)
@@ -42,6 +57,7 @@ class Background:
                 if kind not in self._pools:
                     self._pools[kind] = ThreadPoolExecutor(threads, thread_name_prefix=f"megalith-{kind}")
                 future = self._pools[kind].submit(call)
+                self._futures.add(future)
         except BaseException:
             self._room.release()
             raise

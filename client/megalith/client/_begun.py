@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from megalith.client._exchange import Exchange
+from megalith.wire import forking
 
 R = TypeVar("R")
 
@@ -68,6 +69,13 @@ class Begun(Generic[R]):
         finally:
             self._lock.release()
 
+    def disown(self) -> None:
+        """In a forked child: the parent has the call and its answer, and nothing here touches them."""
+        self._lock = threading.Lock()
+        forking.never_end(self._exchange)
+        self._exchange = None
+        self._error = forking.of_the_parent("this call")
+
     def _end(self) -> None:
         """Let go of connections, arrays and the bytes that were counted."""
         self._exchange = None
@@ -84,6 +92,14 @@ class UnderWay:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: deque[Begun[Any]] = deque()
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """The calls are the parent's."""
+        self._lock = threading.Lock()
+        for call in self._calls:
+            call.disown()
+        self._calls = deque()
 
     def __len__(self) -> int:
         with self._lock:

@@ -16,7 +16,7 @@ from megalith.protos import (
     coordination_pb2,
     coordination_pb2_grpc,
 )
-from megalith.wire import channel, codec, controller_address
+from megalith.wire import channel, codec, controller_address, forking
 from megalith.wire.errors import InvalidRequest, MegalithError, PeerUnreachable
 from megalith.wire.routing import Routing
 from megalith.wire.status import translated
@@ -177,6 +177,12 @@ class Controller:
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._address = ""
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """A forked child opens a channel of its own."""
+        self._lock = threading.Lock()
+        self._channel = None
 
     @property
     def address(self) -> str:
@@ -303,7 +309,7 @@ class Controller:
     def _once(self, call: Callable[[grpc.Channel], R]) -> R:
         at, address = self._open()
         try:
-            with translated(f"controller {address}"):
+            with forking.calls, translated(f"controller {address}"):
                 return call(at)
         except PeerUnreachable:
             self._forget(at, address)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from megalith.client._begun import Begun
 from megalith.protos import parameter_server_pb2 as pb
+from megalith.wire import forking
 
 R = TypeVar("R")
 Write = pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest
@@ -18,10 +19,20 @@ class Identity:
 
     `_lock` guards the sequence numbers and the write begun last, and is held while a write is sent and, unless it is
     begun only, until it is answered.
+
+    A forked child is another client: it numbers its own writes, and none of them is taken for one of its parent's.
     """
 
     def __init__(self) -> None:
-        self._client_id, self._incarnation = secrets.token_hex(8), secrets.randbits(64)
+        self._start_over()
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._client_id = secrets.token_hex(8)
+        self._incarnation = secrets.randbits(64)
         self._lock = threading.Lock()
         self._sequences: dict[int, int] = {}
         self._begun: Begun[Any] | None = None

@@ -6,7 +6,7 @@ import time
 
 from megalith.client._data_call import DataCall, Reply
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire import frames
+from megalith.wire import forking, frames
 from megalith.wire.errors import (
     AccessDenied,
     DeadlinePassed,
@@ -31,6 +31,12 @@ class Lane:
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
         self._is_closed = False
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """A forked child connects by itself: a reply on an inherited connection may be the parent's."""
+        self._lock = threading.Lock()
+        self._idle = []
 
     def start(self, call: DataCall, deadline: float) -> "LaneCall":
         """Send a call; its reply is still to be waited for. `deadline` is on the monotonic clock."""
@@ -78,6 +84,7 @@ class Lane:
             sock = socket.create_connection((host, self._terms.lane_port), min(left_s, _CONNECT_S))
         except OSError as error:
             raise LaneClosed(f"no connection to the bulk lane at port {self._terms.lane_port}: {error}") from error
+        forking.close_in_child(sock)
         try:
             frames.prepare(sock)
             frames.set_timeout(sock, left_s)

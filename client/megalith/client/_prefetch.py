@@ -1,10 +1,12 @@
 """Results a bounded number of items ahead of their consumer."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from megalith.wire import forking
 from megalith.wire.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -16,7 +18,7 @@ def ahead(items: Iterable[T], work: Callable[[T], R], depth: int) -> Iterator[tu
 
     Items are read in the caller's thread, each when the one `depth` before it is asked for: the input may be endless.
     An error of `work` is raised in the place of its item. Closing the iterator drops what has not begun and waits for
-    what has. With depth 0 there is no thread.
+    what has. With depth 0 there is no thread. In a forked child it cannot be read on: its thread is the parent's.
     """
     if depth < 0:
         raise InvalidRequest(f"prefetch: depth {depth} is negative")
@@ -28,13 +30,22 @@ def ahead(items: Iterable[T], work: Callable[[T], R], depth: int) -> Iterator[tu
 def _ahead(items: Iterable[T], work: Callable[[T], R], depth: int) -> Iterator[tuple[T, R]]:
     window: deque[tuple[T, Future[R]]] = deque()
     thread = ThreadPoolExecutor(1, "megalith-prefetch")
+    process = os.getpid()
     try:
         for item in items:
             window.append((item, thread.submit(work, item)))
             if len(window) > depth:
                 first, future = window.popleft()
                 yield first, future.result()
+                _check_process(process)
         for first, future in window:
             yield first, future.result()
+            _check_process(process)
     finally:
-        thread.shutdown(cancel_futures=True)
+        if os.getpid() == process:
+            thread.shutdown(cancel_futures=True)
+
+
+def _check_process(process: int) -> None:
+    if os.getpid() != process:
+        raise forking.of_the_parent("this prefetch")

@@ -19,7 +19,7 @@ from megalith.client._exchange import Begin, Exchange, Q, Request
 from megalith.client._lane import Lane, LaneClosed
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
-from megalith.wire import channel
+from megalith.wire import channel, forking
 from megalith.wire.budget import ByteBudget
 from megalith.wire.errors import InvalidRequest, MessageTooLarge, PeerUnreachable
 from megalith.wire.routing import Routing, check_run
@@ -52,12 +52,20 @@ class Servers:
         use_lane: bool = True,
     ) -> None:
         self._controller, self._max_message_bytes, self._use_lane = controller, max_message_bytes, use_lane
+        self._max_inflight_bytes = max_inflight_bytes
         self._budget, self._under_way, self._max_begun = ByteBudget(max_inflight_bytes), UnderWay(), max_begun
         self._lock = threading.Lock()
         self._routing: Routing | None = None
         self._channels: dict[str, grpc.Channel] = {}
         self._lanes: dict[str, Lane | None] = {}  # None: this server has no lane that can be reached
         self._is_closed = False
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """A forked child keeps the map and the terms of the lanes, and opens channels of its own."""
+        self._lock = threading.Lock()
+        self._budget = ByteBudget(self._max_inflight_bytes)
+        self._channels = {}
 
     def routing(self) -> Routing:
         """The map in use; asks the controller for the first one."""
@@ -93,8 +101,9 @@ class Servers:
         """
 
         def begin(address: str, request: Q, deadline: float) -> Started:
-            future = method(self._stub(address)).future(request, timeout=max(0.0, deadline - time.monotonic()))
-            return _UnaryCall(future, address)
+            send = method(self._stub(address)).future
+            timeout_s = max(0.0, deadline - time.monotonic())
+            return _UnaryCall(forking.calls.follow(lambda: send(request, timeout=timeout_s)), address)
 
         return self._until_answered(begin, requests, timeout_s)
 
@@ -164,12 +173,8 @@ class Servers:
                 self._set_lane(address, None)
         timeout_s = max(0.0, deadline - time.monotonic())
         stub, message = self._stub(address), call.whole_message()
-        future: Any = (
-            stub.Pull.future(message, timeout=timeout_s)
-            if isinstance(message, pb.PullRequest)
-            else stub.Push.future(message, timeout=timeout_s)
-        )
-        return _UnaryCall(future, address, call)
+        send: Any = stub.Pull.future if isinstance(message, pb.PullRequest) else stub.Push.future
+        return _UnaryCall(forking.calls.follow(lambda: send(message, timeout=timeout_s)), address, call)
 
     def _lane(self, address: str, deadline: float) -> Lane | None:
         """The lane of a server; asks for it at the first call, and after a failure."""
@@ -179,7 +184,9 @@ class Servers:
             if address in self._lanes:
                 return self._lanes[address]
         request = pb.NegotiateRequest(run_id=self.routing().run_id)
-        terms = self._stub(address).Negotiate(request, timeout=max(0.0, deadline - time.monotonic()))
+        negotiate = self._stub(address).Negotiate
+        with forking.calls:
+            terms = negotiate(request, timeout=max(0.0, deadline - time.monotonic()))
         lane = Lane(address, terms) if terms.lane_port else None
         return self._set_lane(address, lane)
 
@@ -228,7 +235,7 @@ class Servers:
             left_s = max(0.0, deadline - time.monotonic())
             try:
                 address = routing.addresses[index]
-                with self.errors_of(index, address):
+                with self.errors_of(index, address), forking.calls:
                     stub = self._stub(address)
                     return method(stub)(request, timeout=min(_ASK_S, left_s))
             except _retry.PASSING:

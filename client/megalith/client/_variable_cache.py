@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
 
+from megalith.wire import forking
 from megalith.wire.errors import DuplicateKeys
 from megalith.wire.validation import require
 
@@ -49,6 +50,12 @@ class VariableCache:
         self._values_began = 0  # the same of the values in use
         self._steps = 0
         self._is_fresh = False
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """A forked child keeps the values and fetches by itself from now on."""
+        self._thread = ThreadPoolExecutor(1, "variable-cache")
+        self._fetch = None
 
     def __enter__(self) -> Self:
         return self

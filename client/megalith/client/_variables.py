@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._servers import Servers
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire import codec
+from megalith.wire import codec, forking
 from megalith.wire.errors import DuplicateKeys, InvalidRequest, NonFiniteValue, ShapeMismatch
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import Part, VariableShape, key_of, parts_of
@@ -32,6 +32,10 @@ class Variables:
         self._servers, self._timeout_s = servers, timeout_s
         self._lock = threading.Lock()
         self._shapes: dict[tuple[int, str], VariableShape] = {}
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def create(self, configs: Iterable[VariableConfig]) -> None:
         """Create what is missing, part by part; what exists keeps its value."""

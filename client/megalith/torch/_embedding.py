@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from megalith.client import Batch, FeatureSet, Ragged
+from megalith.wire import forking
 from megalith.wire.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -47,6 +48,11 @@ class ClusterEmbedding(nn.Module):
         self._pushes_behind = pushes_behind
         self._pushes: deque[Future[Any]] = deque()
         self.register_buffer("_device", torch.empty(0), persistent=False)
+        forking.renew_in_child(self)
+
+    def renew_after_fork(self) -> None:
+        """Pushes under way are the parent's."""
+        self._pushes = deque()
 
     def forward(
         self, batch: Ids | Batch, *, req_time_s: int = 0, step: int = 0

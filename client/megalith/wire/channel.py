@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import grpc
 
+from megalith.wire import forking
+
 DEFAULT_MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
 _MB = 1024 * 1024
@@ -34,4 +36,8 @@ def options(max_message_bytes: int) -> Sequence[tuple[str, int]]:
 
 def open_channel(address: str, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> grpc.Channel:
     """A channel to host:port. Its own sub-channel pool keeps one client's reconnect backoff from delaying another's."""
-    return grpc.insecure_channel(address, options=[*options(max_message_bytes), ("grpc.use_local_subchannel_pool", 1)])
+    channel = grpc.insecure_channel(
+        address, options=[*options(max_message_bytes), ("grpc.use_local_subchannel_pool", 1)]
+    )
+    forking.keep_in_child(channel)
+    return channel

@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import config
+from numba.core.compiler_lock import global_compiler_lock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +31,14 @@ def _cache_dir() -> Path:
 
 
 _CACHE_DIR = str(_cache_dir())
+
+# A fork waits for a kernel that another thread compiles or loads. The child has no such thread: the lock would be held
+# there for ever, and the first kernel that the child needs would wait for it.
+os.register_at_fork(
+    before=global_compiler_lock.acquire,
+    after_in_parent=global_compiler_lock.release,
+    after_in_child=global_compiler_lock.release,
+)
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
