@@ -7,9 +7,11 @@ from numpy.typing import NDArray
 
 from megalith.ps.kernels import batches
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.secret import draw
 from megalith.wire.errors import DuplicateKeys, InvalidRequest, MalformedArray, NonFiniteValue, ShapeMismatch
 
 MAX_TIME_S = 2**32 - 1  # the year 2106
+_SECRET = draw()  # of this process: nobody can choose keys that take long to compare
 
 
 def check_keys(keys: NDArray[Any], table: str) -> I64:
@@ -57,7 +59,7 @@ def check_times(times: NDArray[Any], count: int, table: str) -> I64:
 def check_distinct(keys: I64, table: str) -> None:
     """Refuse repeated keys where one row can have one value only."""
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    count = batches.distinct(keys, first, group)
+    count = batches.distinct(_SECRET, keys, first, group)
     if count < keys.size:
         again = keys[np.flatnonzero(first[group] != np.arange(keys.size))[0]]
         raise DuplicateKeys(f"table {table}: {keys.size - count} of {keys.size} keys are repeated, e.g. {again}")
@@ -87,7 +89,7 @@ def sum_by_key(keys: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
     Columns from `dim` on are no gradients but the weights that these belong to: the first row of a key keeps its own.
     """
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    count = batches.distinct(keys, first, group)
+    count = batches.distinct(_SECRET, keys, first, group)
     sums, counts = np.zeros((count, values.shape[1]), np.float32), np.zeros(count, np.int64)
     batches.sum_groups(values, group, sums, counts)
     sums[:, dim:] = values[first[:count], dim:]

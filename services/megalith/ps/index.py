@@ -4,11 +4,27 @@ import numpy as np
 
 from megalith.ps.kernels import layout
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, GROWTH, LAST, LINE, PARTITIONS, RECORD, ROOM, SPILL, USED, Index
+from megalith.ps.kernels.layout import (
+    CAPACITY,
+    FAR,
+    GROWTH,
+    LAST,
+    LEAST_SPILL,
+    LINE,
+    MOST_SPILL,
+    PARTITIONS,
+    RECORD,
+    ROOM,
+    SPILL,
+    USED,
+    Index,
+    Secret,
+)
 from megalith.ps.reservation import HUGE_PAGE, Reservation
 
 SLOT_BYTES = 16
 _SLOTS_PER_PAGE = HUGE_PAGE // SLOT_BYTES
+_SPILL_PAGES = MOST_SPILL // _SLOTS_PER_PAGE
 _LEAST_CAPACITY = 256  # small, but enough to start all partitions at different sizes
 # Just after growing, a partition is GROW_AT / GROWTH full: the most index memory that an entry can cost.
 MOST_BYTES_PER_ENTRY = SLOT_BYTES * GROWTH / layout.GROW_AT
@@ -21,28 +37,29 @@ class IndexMemory:
     as a whole is always equally full, and no batch pays for all of them.
     """
 
-    def __init__(self, max_entries: int, expected_entries: int) -> None:
+    def __init__(self, max_entries: int, expected_entries: int, secret: Secret) -> None:
         # A share of the hash space can exceed the mean; addresses cost nothing.
         room = int(2 * max_entries / PARTITIONS * GROWTH / layout.GROW_AT) + _SLOTS_PER_PAGE
         # An odd number of huge pages apart, so that partitions do not compete for the same sets of the TLB.
-        pages = (room // _SLOTS_PER_PAGE + 1) | 1
-        stride = pages * _SLOTS_PER_PAGE
-        self._memory = Reservation.largest(PARTITIONS * stride * SLOT_BYTES, PARTITIONS * 2 * HUGE_PAGE)
+        pages = (room // _SLOTS_PER_PAGE + 1 + _SPILL_PAGES) | 1
+        least = PARTITIONS * (2 + _SPILL_PAGES) * HUGE_PAGE
+        self._memory = Reservation.largest(PARTITIONS * pages * HUGE_PAGE, least)
         stride = self._memory.bytes.size // PARTITIONS // HUGE_PAGE * _SLOTS_PER_PAGE
         self._expected = expected_entries
         parts = np.zeros(PARTITIONS * RECORD, np.int64)
         # A partition grows downwards from an end of its own within a huge page: so the partitions' sizes stay different
         # although large ones are whole pages.
         tops = (np.arange(PARTITIONS) + 1) * _SLOTS_PER_PAGE // PARTITIONS
-        ends = np.arange(PARTITIONS) * stride + stride - _SLOTS_PER_PAGE + tops
-        parts[LAST::RECORD] = ends - SPILL - LINE
-        parts[ROOM::RECORD] = ends - np.arange(PARTITIONS) * stride - SPILL
-        self.arrays = Index(self._memory.array(np.uint64), parts)
+        begins = np.arange(PARTITIONS) * stride
+        ends = begins + stride - (_SPILL_PAGES + 1) * _SLOTS_PER_PAGE + tops  # of the home lines and the first spill
+        parts[LAST::RECORD] = ends - LEAST_SPILL - LINE
+        parts[ROOM::RECORD] = ends - begins - LEAST_SPILL
+        self.arrays = Index(self._memory.array(np.uint64), parts, secret)
         self.reset_capacities()
         for partition in range(PARTITIONS):
             # Up to there a partition has small pages: a small table takes kilobytes, not 64 MB. They are not collapsed.
             begin = partition * stride * SLOT_BYTES
-            self._memory.use_huge_pages(begin, begin + stride * SLOT_BYTES - HUGE_PAGE)
+            self._memory.use_huge_pages(begin, begin + stride * SLOT_BYTES - (_SPILL_PAGES + 1) * HUGE_PAGE)
 
     def _field(self, name: int) -> I64:
         return self.arrays.parts[name::RECORD]
@@ -54,14 +71,16 @@ class IndexMemory:
 
     @property
     def nbytes(self) -> int:
-        return int((self._field(CAPACITY) + SPILL).sum()) * SLOT_BYTES
+        return int((self._field(CAPACITY) + self._field(SPILL)).sum()) * SLOT_BYTES
 
     def reset_capacities(self) -> None:
         """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
         share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
         spread = share * GROWTH ** (np.arange(PARTITIONS) / PARTITIONS)
         self._field(CAPACITY)[:] = np.minimum(spread, self._field(ROOM)).astype(np.int64) // LINE * LINE
+        self._field(SPILL)[:] = LEAST_SPILL
         self._field(USED)[:] = 0
+        self._field(FAR)[:] = 0
 
     def clear(self) -> None:
         """Forget everything and give the memory back; the caller is the writer of all partitions."""

@@ -8,6 +8,7 @@ import numpy as np
 from megalith.ps import batch
 from megalith.ps.compressor import RowCodec, zero_rows
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.layout import Secret
 from megalith.ps.table import EmbeddingTable
 from megalith.wire.errors import ReadOnlyTable
 from megalith.wire.schema import Segment, Sgd, TableConfig, Zeros
@@ -27,10 +28,11 @@ class ServingTable:
     `_writing` lets one write at a time in: to add is to read and then to write. Lookups do not take it.
     """
 
-    def __init__(self, config: TableConfig, *, skip_zero_embedding: bool = False) -> None:
+    def __init__(self, config: TableConfig, *, skip_zero_embedding: bool = False, secret: Secret | None = None) -> None:
         """Of `config` the segments' widths and compressors, expiry and memory budget count.
 
         With `skip_zero_embedding` a row of zeros is not stored, and drops the one there is: reading it is the same.
+        `secret` is that of an EmbeddingTable.
         """
         self.config = config
         self.dim = config.dim
@@ -47,7 +49,8 @@ class ServingTable:
                 memory_budget_bytes=config.memory_budget_bytes,
                 max_expire_share=config.max_expire_share,
                 initial_capacity=config.initial_capacity,
-            )
+            ),
+            secret=secret,
         )
 
     def lookup(self, keys: I64) -> F32:

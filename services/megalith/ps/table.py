@@ -11,9 +11,11 @@ from megalith.ps.admission import AdmissionFilter, admission_filter, readjusted
 from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, erase, gather, scan, write
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.layout import Secret
 from megalith.ps.memory import addressable_rows, limits
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
+from megalith.ps.secret import draw
 from megalith.ps.table_stats import LoadResult, TableStats, WriteResult
 from megalith.ps.touched import TouchedKeySet
 from megalith.ps.touched_rows import TouchedRows
@@ -62,8 +64,13 @@ class EmbeddingTable:
         admission: AdmissionFilter | None = None,
         touched: TouchedKeySet | None = None,
         clock: Callable[[], float] = time.time,
+        secret: Secret | None = None,
     ) -> None:
-        """`admission` and `touched` take the place of what the configuration asks for."""
+        """`admission` and `touched` take the place of what the configuration asks for.
+
+        `secret` is what the hash of ids depends on; without it the table draws one, so that two tables keep the same
+        ids in different orders.
+        """
         self.config = config
         self.layout = RowLayout(config)
         self._clock = clock
@@ -73,7 +80,7 @@ class EmbeddingTable:
             touched = TouchedKeySet(config.touched_capacity)
         self._admission = admission
         self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
-        self._index = IndexMemory(self._rows.max_rows, config.initial_capacity)
+        self._index = IndexMemory(self._rows.max_rows, config.initial_capacity, secret or draw())
         self._empty_bytes = self._index.nbytes
         self._rows.limit(*limits(config, self._rows, self._empty_bytes))
         self._touched = TouchedRows(self._index, touched)

@@ -6,6 +6,7 @@ import numpy as np
 
 from megalith.ps.kernels import touched
 from megalith.ps.kernels.dtypes import I64
+from megalith.ps.secret import draw
 from megalith.wire.errors import InvalidSetting, MalformedArray
 
 DEFAULT_CAPACITY = 64 * 2**20 // 32  # keys
@@ -26,6 +27,7 @@ class TouchedKeySet:
         if capacity < 1:
             raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
         self.capacity = capacity
+        self._multiplier = draw().multiply_1
         self._lock = threading.Lock()
         self._slots = np.empty(0, np.int64)
         self._listed = np.empty(0, np.int64)
@@ -41,7 +43,7 @@ class TouchedKeySet:
         with self._lock:
             if not self._slots.size:
                 self._allocate()
-            dropped = int(touched.add(keys, self.capacity, self._slots, self._listed, self._counts))
+            dropped = int(touched.add(keys, self.capacity, self._multiplier, self._slots, self._listed, self._counts))
             self._dropped += dropped
             return dropped
 
@@ -50,7 +52,7 @@ class TouchedKeySet:
         with self._lock:
             keys = self._listed[: self._counts[touched.SIZE]].copy()
             if keys.size:
-                touched.clear(self._slots, self._listed, self._counts)
+                touched.clear(self._multiplier, self._slots, self._listed, self._counts)
             return keys
 
     def held(self) -> I64:
@@ -67,7 +69,7 @@ class TouchedKeySet:
             self.capacity = capacity
             self._counts[:] = 0
             self._allocate()
-            dropped = int(touched.add(keys, capacity, self._slots, self._listed, self._counts))
+            dropped = int(touched.add(keys, capacity, self._multiplier, self._slots, self._listed, self._counts))
             self._dropped += dropped
             return dropped
 

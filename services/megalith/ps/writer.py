@@ -9,9 +9,11 @@ from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter
 from megalith.ps.expiry import Expiry
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import codes, gather, scan, write
+from megalith.ps.kernels import gather, scan, write
+from megalith.ps.kernels.codes import keys_of
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
 from megalith.ps.kernels.layout import POOL_NEWEST_S
+from megalith.ps.kernels.write import Notes
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.table_stats import TableStats, WriteResult
@@ -112,18 +114,25 @@ class Writer:
         written rows get the touched bit, and the keys of those that did not have it are returned.
         """
         outcome = np.empty(keys.size, np.uint8) if outcome is None else outcome
-        notes = write.Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(1, np.int64))
+        notes = Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(1, np.int64))
         arrays = self._index.arrays, self._rows.arrays, self._layout.fills
         if not write.write(*arrays, action, keys, inputs, times, admitted, notes):
-            return WriteResult(), codes.keys_of(notes.touched[: notes.tally[0]])
+            return WriteResult(), self._touched_keys(notes)
         refused = np.flatnonzero(outcome == write.REFUSED)
         if refused.size and self._make_room():
             again = np.empty(refused.size, np.uint8)
             late = times[refused] if times.size > 1 else times
-            retry = write.Notes(again, notes.touched, notes.tally)
+            retry = Notes(again, notes.touched, notes.tally)
             write.write(*arrays, action, keys[refused], inputs[refused], late, EVERYTHING, retry)
             outcome[refused] = again
-        return self._settle(outcome), codes.keys_of(notes.touched[: notes.tally[0]])
+        return self._settle(outcome), self._touched_keys(notes)
+
+    def _touched_keys(self, notes: Notes) -> I64:
+        """The keys of the rows that got the touched bit."""
+        codes = notes.touched[: notes.tally[0]]
+        keys = np.empty(codes.size, np.int64)
+        keys_of(self._index.arrays.secret, codes, keys)
+        return keys
 
     def expire(self, now_s: int) -> int:
         """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""

@@ -3,23 +3,26 @@
 import numpy as np
 
 from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.secret import secret_of
 
 DAY_S = 86400
+MULTIPLY_0, MULTIPLY_1, MULTIPLY_2 = 0x9E3779B97F4A7C15, 0x3C79AC492BA7B653, 0x1C69B3F74AC4AE35
+SECRET = secret_of(MULTIPLY_0, MULTIPLY_1, MULTIPLY_2)  # of tables whose codes a test has to know
 
 
 def code_of(key: int) -> int:
-    """Two rounds of multiply and shift, in Python integers."""
-    x = key % (1 << 64)
-    x = (x ^ (x >> 32)) * 0x3C79AC492BA7B653 % (1 << 64)
-    return (x ^ (x >> 27)) * 0x1C69B3F74AC4AE35 % (1 << 64)
+    """Multiplications and shifts in Python integers; the code in a table of SECRET."""
+    x = key * MULTIPLY_0 % (1 << 64)
+    x = (x ^ (x >> 32)) * MULTIPLY_1 % (1 << 64)
+    return (x ^ (x >> 27)) * MULTIPLY_2 % (1 << 64)
 
 
 def key_of(code: int) -> int:
     """The key that has a code: the inverse of `code_of`."""
-    x = code * pow(0x1C69B3F74AC4AE35, -1, 1 << 64) % (1 << 64)
+    x = code * pow(MULTIPLY_2, -1, 1 << 64) % (1 << 64)
     x ^= (x >> 27) ^ (x >> 54)
-    x = x * pow(0x3C79AC492BA7B653, -1, 1 << 64) % (1 << 64)
-    x ^= x >> 32
+    x = x * pow(MULTIPLY_1, -1, 1 << 64) % (1 << 64)
+    x = (x ^ (x >> 32)) * pow(MULTIPLY_0, -1, 1 << 64) % (1 << 64)
     return x - (1 << 64) if x >> 63 else x
 
 

@@ -31,7 +31,10 @@ class SmallTable:
 
     def __init__(self, **settings) -> None:
         config = TableConfig("t", (Segment(DIM, Zeros(), Sgd(1.0)),), **settings)
-        self.memory, self.index = RowMemory(np.zeros(DIM, np.float32), 100_000), IndexMemory(100_000, 1)
+        self.memory, self.index = (
+            RowMemory(np.zeros(DIM, np.float32), 100_000),
+            IndexMemory(100_000, 1, reference.SECRET),
+        )
         self.writer = Writer(config, RowLayout(config), self.index, self.memory, None)
 
     def add(self, keys: I64, times: I64 | int = 0, *, track: bool = False) -> I64:
@@ -62,7 +65,7 @@ class SmallTable:
 
     def keys_in_slots(self) -> list[int]:
         """All keys, partition by partition in the order of their slots."""
-        slots, parts = self.index.arrays
+        slots, parts, _ = self.index.arrays
         spans = [(begin_of(parts, record), end_of(parts, record)) for record in range(0, PARTITIONS * RECORD, RECORD)]
         words = np.concatenate([slots[2 * begin : 2 * end].reshape(-1, 2) for begin, end in spans])
         return [reference.key_of(int(code)) for code, entry in words if entry]

@@ -11,7 +11,23 @@ from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.atomics import compare_exchange, load_acquire, store_release
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import LAST, LINE, PAGE, PARTITIONS, POOL_LIMIT, RECORD, SPILL, U64, USED, Index
+from megalith.ps.kernels.layout import (
+    LAST,
+    LEAST_SPILL,
+    LINE,
+    MOST_SPILL,
+    PAGE,
+    PARTITIONS,
+    POOL,
+    POOL_LIMIT,
+    POOL_SLOTS,
+    RECORD,
+    SPILL,
+    U64,
+    USED,
+    Index,
+    Secret,
+)
 from megalith.ps.kernels.matching import matches
 from megalith.ps.rows import RowMemory
 from unit.ps import reference
@@ -21,20 +37,21 @@ few_keys_strategy = hnp.arrays(np.int64, st.integers(0, 300), elements=st.intege
 
 
 @kernel
-def all_codes(keys: I64, out: U64, back: I64) -> None:
+def all_codes(secret: Secret, keys: I64, out: U64, back: I64) -> None:
     for i in range(keys.size):
-        out[i] = codes.code_of(keys[i])
-        back[i] = codes.key_of(out[i])
+        out[i] = codes.code_of(secret, keys[i])
+        back[i] = codes.key_of(secret, out[i])
 
 
 @kernel
-def insert_all(slots: U64, parts: I64, keys: I64) -> bool:
+def insert_all(arrays: Index, pool: I64, keys: I64) -> bool:
     """Put distinct keys into the index, row i for keys[i], time i + 7."""
-    taken = np.empty(2 * LINE, np.uint64)
+    slots, parts = arrays.slots, arrays.parts
+    scratch = np.empty(index.ROOM_SCRATCH, np.uint64)
     for i in range(keys.size):
-        code = codes.code_of(keys[i])
+        code = codes.code_of(arrays.secret, keys[i])
         record = codes.partition_of(code) * RECORD
-        if not index.make_room(slots, parts, record, 1, 1 << 60, taken):
+        if not index.make_room(slots, parts, record, 1, pool, scratch):
             return False
         index.insert(slots, codes.home_of(parts, record, code), code, index.entry_of(i, i + 7))
         parts[record + USED] += 1
@@ -42,9 +59,10 @@ def insert_all(slots: U64, parts: I64, keys: I64) -> bool:
 
 
 @kernel
-def find_all(slots: U64, parts: I64, keys: I64, rows: I64, times: I64) -> None:
+def find_all(arrays: Index, keys: I64, rows: I64, times: I64) -> None:
+    slots, parts = arrays.slots, arrays.parts
     for i in range(keys.size):
-        code = codes.code_of(keys[i])
+        code = codes.code_of(arrays.secret, keys[i])
         slot = index.find(slots, codes.home_of(parts, codes.partition_of(code) * RECORD, code), code)
         is_there = index.holds(slots, slot, code)
         rows[i] = index.row_of(slots[2 * slot + 1]) if is_there else -1
@@ -69,9 +87,15 @@ def atomics(words: I64) -> int:
     return load_acquire(words, 0) * 100 + first * 10 + second
 
 
+def endless_pool() -> I64:
+    words = np.zeros(POOL, np.int64)
+    words[POOL_SLOTS] = 1 << 60
+    return words
+
+
 def code_array(keys: I64) -> U64:
     out = np.empty(keys.size, np.uint64)
-    all_codes(keys, out, np.empty(keys.size, np.int64))
+    all_codes(reference.SECRET, keys, out, np.empty(keys.size, np.int64))
     return out
 
 
@@ -95,40 +119,41 @@ def checked_entries(arrays: Index, partition: int) -> dict[int, int]:
 @given(keys_strategy)
 def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
     out, back = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
-    all_codes(keys, out, back)
+    all_codes(reference.SECRET, keys, out, back)
     np.testing.assert_array_equal(back, keys)
     assert [reference.key_of(int(code)) for code in out] == keys.tolist()
     assert out.tolist() == [reference.code_of(int(key)) for key in keys]
-    np.testing.assert_array_equal(codes.keys_of(out), keys)
+    codes.keys_of(reference.SECRET, out, back)
+    np.testing.assert_array_equal(back, keys)
 
 
 @settings(max_examples=50)
 @given(keys_strategy.map(np.unique))
 def test_the_index_finds_what_was_inserted_and_nothing_else(keys: I64) -> None:
-    arrays = IndexMemory(10_000, 1).arrays
-    assert insert_all(arrays.slots, arrays.parts, keys)
+    arrays = IndexMemory(10_000, 1, reference.SECRET).arrays
+    assert insert_all(arrays, endless_pool(), keys)
     asked = np.concatenate([keys, keys + 1, np.array([0, -1], np.int64)])
     rows, times = np.empty(asked.size, np.int64), np.empty(asked.size, np.int64)
-    find_all(arrays.slots, arrays.parts, asked, rows, times)
+    find_all(arrays, asked, rows, times)
     expected = {int(key): i for i, key in enumerate(keys)}
     assert rows.tolist() == [expected.get(int(key), -1) for key in asked]
     assert times.tolist() == [expected[int(key)] + 7 if int(key) in expected else -1 for key in asked]
 
 
 def test_growing_keeps_every_entry_where_a_search_meets_it() -> None:
-    memory = IndexMemory(200_000, 1)
+    memory = IndexMemory(200_000, 1, reference.SECRET)
     keys = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 100_000)
-    assert insert_all(memory.arrays.slots, memory.arrays.parts, keys)
+    assert insert_all(memory.arrays, endless_pool(), keys)
     assert memory.used == 100_000
     entries = [checked_entries(memory.arrays, partition) for partition in range(PARTITIONS)]
     assert sorted(code for part in entries for code in part) == sorted(code_array(keys).tolist())
     rows, times = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    find_all(memory.arrays.slots, memory.arrays.parts, keys, rows, times)
+    find_all(memory.arrays, keys, rows, times)
     np.testing.assert_array_equal(rows, np.arange(keys.size))
 
 
 def test_a_large_partition_grows_to_the_end_of_a_huge_page_unless_slots_are_counted() -> None:
-    memory = IndexMemory(40_000_000, 1)
+    memory = IndexMemory(40_000_000, 1, reference.SECRET)
     parts, record = memory.arrays.parts, 5 * RECORD
     rounded = index.grown(parts, record, 3 * PAGE, True)
     assert 1.7 * 3 * PAGE <= rounded < 1.7 * 3 * PAGE + PAGE
@@ -137,19 +162,28 @@ def test_a_large_partition_grows_to_the_end_of_a_huge_page_unless_slots_are_coun
     assert index.grown(parts, record, 1000, True) == 1700
 
 
-def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_as_far_as_the_spill_goes() -> None:
-    # Codes 1..2000 share the last home of partition 0, whatever its capacity; the spill takes some of them.
+def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spill() -> None:
+    # Codes 1..2000 share the last home of partition 0, whatever its capacity.
     keys = np.array([reference.key_of(code) for code in range(1, 2001)], np.int64)
-    memory = IndexMemory(1_000_000, 1)
+    memory = IndexMemory(1_000_000, 1, reference.SECRET)
     empty = memory.nbytes
     rows, times = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    fitted = insert_all(memory.arrays.slots, memory.arrays.parts, keys)
-    assert not fitted, "identical homes never fit however far the partition grows"
-    find_all(memory.arrays.slots, memory.arrays.parts, keys, rows, times)
-    kept = memory.used
-    assert SPILL - 4 < kept < SPILL + 8
-    assert memory.nbytes < empty + 2000 * 16, "it does not grow for them"
-    np.testing.assert_array_equal(rows, np.where(np.arange(2000) < kept, np.arange(2000), -1))
+    assert insert_all(memory.arrays, endless_pool(), keys)
+    find_all(memory.arrays, keys, rows, times)
+    np.testing.assert_array_equal(rows, np.arange(2000))
+    assert checked_entries(memory.arrays, 0).keys() == set(range(1, 2001))
+    assert memory.arrays.parts[SPILL] == 8 * LEAST_SPILL, "which holds 2,000 of them"
+    assert memory.nbytes < empty + 16 * 2 * (2000 / 0.8 + 2000), "it grows no more than for other keys"
+
+
+def test_keys_made_to_collide_are_refused_when_the_spill_has_no_more_addresses() -> None:
+    memory, keys = IndexMemory(10_000, 1, reference.SECRET), np.array([reference.key_of(7)], np.int64)
+    memory.arrays.parts[SPILL] = MOST_SPILL
+    end = int(index.end_of(memory.arrays.parts, 0))
+    filled = memory.arrays.slots[2 * (end - 2 * LINE) : 2 * (end - LINE)]
+    filled[1::2] = 1
+    filled[::2] = 5
+    assert not insert_all(memory.arrays, endless_pool(), keys)
 
 
 def crowd(seed: int, count: int) -> I64:
@@ -162,9 +196,9 @@ def crowd(seed: int, count: int) -> I64:
 
 
 def test_long_clusters_survive_growth_and_removal() -> None:
-    memory, keys = IndexMemory(1_000_000, 1), crowd(1, 3000)
+    memory, keys = IndexMemory(1_000_000, 1, reference.SECRET), crowd(1, 3000)
     arrays, crowded = memory.arrays, code_array(keys)
-    assert insert_all(arrays.slots, arrays.parts, keys)
+    assert insert_all(arrays, endless_pool(), keys)
     assert checked_entries(arrays, 0).keys() == set(crowded.tolist())
     gone = np.random.default_rng(2).permutation(crowded)[:2500]
     for code in gone:
@@ -179,8 +213,8 @@ def test_long_clusters_survive_growth_and_removal() -> None:
 def test_removal_leaves_what_a_search_meets(tops: list[int], data: st.DataObject) -> None:
     # Codes next to each other, so that lines run over, and code 0, which looks like a free slot.
     keys = np.array([reference.key_of(top << 52) for top in tops], np.int64)
-    arrays = IndexMemory(10_000, 1).arrays
-    assert insert_all(arrays.slots, arrays.parts, keys)
+    arrays = IndexMemory(10_000, 1, reference.SECRET).arrays
+    assert insert_all(arrays, endless_pool(), keys)
     gone = data.draw(st.sets(st.sampled_from(tops))) if tops else set()
     for top in gone:
         code = np.uint64(top << 52)
@@ -193,19 +227,19 @@ def test_removal_leaves_what_a_search_meets(tops: list[int], data: st.DataObject
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=8), st.integers(0, 3))
 def test_matches_compares_the_words_of_a_line(words: list[int], word: int) -> None:
-    memory = IndexMemory(1000, 1).arrays.slots[:16]  # lines are aligned there
+    memory = IndexMemory(1000, 1, reference.SECRET).arrays.slots[:16]  # lines are aligned there
     memory[8:] = words
     assert match(memory, 8, np.uint64(word)) == sum(1 << i for i in range(8) if words[i] == word)
 
 
 def test_codes_zero_and_all_ones_are_ordinary() -> None:
     keys = np.array([reference.key_of(0), reference.key_of(2**64 - 1)], np.int64)
-    arrays = IndexMemory(1000, 1).arrays
+    arrays = IndexMemory(1000, 1, reference.SECRET).arrays
     rows, times = np.empty(2, np.int64), np.empty(2, np.int64)
-    find_all(arrays.slots, arrays.parts, keys, rows, times)
+    find_all(arrays, keys, rows, times)
     assert rows.tolist() == [-1, -1]
-    insert_all(arrays.slots, arrays.parts, keys)
-    find_all(arrays.slots, arrays.parts, keys, rows, times)
+    insert_all(arrays, endless_pool(), keys)
+    find_all(arrays, keys, rows, times)
     assert rows.tolist() == [0, 1]
 
 
@@ -216,7 +250,7 @@ def test_group_is_a_stable_sort_by_partition(keys: I64, begin: int) -> None:
     sorted_codes, positions = np.empty(count, np.uint64), np.empty(count, np.int64)
     bounds, inputs = np.empty(PARTITIONS + 1, np.int64), np.arange(3 * keys.size, dtype=np.float32).reshape(-1, 3)
     ordered = np.empty((count, 3), np.float32)
-    grouping.group(keys, inputs, begin, count, sorted_codes, positions, ordered, bounds)
+    grouping.group(reference.SECRET, keys, inputs, begin, count, sorted_codes, positions, ordered, bounds)
     by_position = code_array(keys)
     order, counts = reference.group((by_position[begin:] >> np.uint64(59)).astype(np.int64))
     order += begin
@@ -229,7 +263,7 @@ def test_group_is_a_stable_sort_by_partition(keys: I64, begin: int) -> None:
 @given(keys_strategy | few_keys_strategy)
 def test_distinct_numbers_keys_by_first_appearance(keys: I64) -> None:
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    count = batches.distinct(keys, first, group)
+    count = batches.distinct(reference.SECRET, keys, first, group)
     expected_first, expected_group = reference.distinct(keys)
     np.testing.assert_array_equal(first[:count], expected_first)
     np.testing.assert_array_equal(group, expected_group)

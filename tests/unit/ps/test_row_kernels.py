@@ -11,10 +11,12 @@ from megalith.ps.kernels.layout import (
     CAPACITY,
     GROW_AT,
     GROWTH,
+    LEAST_SPILL,
     PARTITIONS,
+    POOL,
     POOL_LIMIT,
+    POOL_SLOTS,
     RECORD,
-    SPILL,
     U64,
     UNLIMITED,
     USED,
@@ -28,6 +30,17 @@ DAY_S = 86400
 NOW_S = 10 * DAY_S
 crowds = st.lists(crowded_keys, max_size=120)
 times_of_crowds = st.dictionaries(crowded_keys, st.integers(NOW_S - 4, NOW_S + 1), max_size=100)
+
+
+def pool_of(most_slots: int) -> I64:
+    """A pool for an index of so many slots."""
+    words = np.zeros(POOL, np.int64)
+    words[POOL_SLOTS] = most_slots
+    return words
+
+
+def scratch() -> U64:
+    return np.empty(index.ROOM_SCRATCH, np.uint64)
 
 
 def array(keys) -> I64:
@@ -177,7 +190,7 @@ def test_a_partition_grows_by_whole_steps_when_it_has_to_and_keeps_its_entries(a
     after, used = int(arrays.parts[record + CAPACITY]), int(arrays.parts[record + USED])
     while after <= (used + more) / GROW_AT:
         after = int(after * GROWTH) // 4 * 4
-    assert index.make_room(arrays.slots, arrays.parts, record, more, UNLIMITED, np.empty(8, np.uint64))
+    assert index.make_room(arrays.slots, arrays.parts, record, more, pool_of(UNLIMITED), scratch())
     assert arrays.parts[record + CAPACITY] == after
     assert table.entries() == added
 
@@ -185,16 +198,16 @@ def test_a_partition_grows_by_whole_steps_when_it_has_to_and_keeps_its_entries(a
 @given(added=times_of_crowds, most=st.integers(0, 40_000), partition=st.integers(0, PARTITIONS - 1))
 @settings(max_examples=30)
 def test_growth_is_allowed_while_all_slots_stay_within_the_most(added, most, partition):
-    slots, parts = table_of(added).index.arrays
+    slots, parts, _ = table_of(added).index.arrays
     others = sum(int(parts[p * RECORD + CAPACITY]) for p in range(PARTITIONS) if p != partition)
     record, capacity = partition * RECORD, int(parts[partition * RECORD + CAPACITY])
-    allowed = most - others - PARTITIONS * SPILL
+    allowed = most - others - PARTITIONS * LEAST_SPILL
     assert index.most_capacity(parts, record, most) == allowed
     more, after = int(capacity * GROW_AT), capacity
     while after <= (int(parts[record + USED]) + more) / GROW_AT:
         after = int(after * GROWTH) // 4 * 4
     fits = after in (capacity, min(after, allowed))
-    assert index.make_room(slots, parts, record, more, most, np.empty(8, np.uint64)) == fits
+    assert index.make_room(slots, parts, record, more, pool_of(most), scratch()) == fits
     assert parts[record + CAPACITY] == (after if fits else capacity)
 
 
@@ -202,9 +215,11 @@ def test_growth_is_allowed_while_all_slots_stay_within_the_most(added, most, par
 @settings(max_examples=40)
 def test_stretching_keeps_every_entry_whatever_the_capacity(added, factor):
     table = table_of(added)
-    slots, parts = table.index.arrays
+    slots, parts, _ = table.index.arrays
     capacity = int(parts[CAPACITY] * factor) // 4 * 4
-    index.stretch(slots, parts, 0, capacity, np.empty(8, np.uint64))
+    begin = int(index.begin_of(parts, 0))
+    parts[CAPACITY] = capacity
+    index.stretch(slots, parts, 0, begin, scratch())
     assert parts[CAPACITY] == capacity
     assert table.entries() == added
 

@@ -18,6 +18,7 @@ from megalith.wire.errors import (
     ShapeMismatch,
 )
 from megalith.wire.schema import Adagrad, FixedR8, Fp16, Fp32, OneBit, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from unit.ps.reference import SECRET
 
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 20_000)
 VALUES = np.random.default_rng(1).uniform(-0.9, 0.9, (KEYS.size, 16)).astype(np.float32)
@@ -33,10 +34,10 @@ def serving(*compressors, dim=16, **settings):
     [(Fp32(), 64, 0), (Fp16(), 32, 5e-4), (FixedR8(1.0), 16, 1 / 256 + 1e-7)],
 )
 def test_a_row_takes_the_bytes_of_its_compressor_and_reads_back_within_its_step(compressor, row_bytes, tolerance):
-    table = serving(compressor)
+    table = serving(compressor, secret=SECRET)
     assert table.upsert(KEYS, VALUES) == 0
     assert (table.row_bytes, len(table)) == (row_bytes, KEYS.size)
-    whole = serving(Fp32())
+    whole = serving(Fp32(), secret=SECRET)
     whole.upsert(KEYS, VALUES)
     assert whole.nbytes - table.nbytes == (64 - row_bytes) * KEYS.size  # the index costs the same
     assert table.nbytes <= (row_bytes + 40) * KEYS.size

@@ -220,7 +220,8 @@ def test_a_walk_meets_every_row_once_while_the_table_grows_and_shrinks() -> None
 
 
 def test_a_walk_goes_on_right_behind_the_row_it_stopped_at() -> None:
-    table, keys = make(), np.array([reference.key_of((7 << 59) + code) for code in (100, 101, 102)], np.int64)
+    table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)), secret=reference.SECRET)
+    keys = np.array([reference.key_of((7 << 59) + code) for code in (100, 101, 102)], np.int64)
     table.assign(keys, ones(keys))
     seen, offset = [], 0
     for _ in keys:
@@ -285,7 +286,7 @@ def test_the_retention_floor_holds_however_many_overdue_rows_come_between_lookin
     """The table has 10,000 rows when an expiry begins; 50,000 overdue ones are added before it drops the first."""
     config = TableConfig("t", (Segment(1, Zeros(), Sgd()),), expire_days=1, max_expire_share=share)
     memory = RowMemory(np.zeros(1, np.float32), 100_000)
-    index = IndexMemory(100_000, 1)
+    index = IndexMemory(100_000, 1, reference.SECRET)
     writer = Writer(config, RowLayout(config), index, memory, None)
 
     def add(keys: I64, time_s: int) -> None:

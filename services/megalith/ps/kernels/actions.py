@@ -9,7 +9,7 @@ from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.codes import keys_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import U64, Int, Rows
+from megalith.ps.kernels.layout import U64, Int, Rows, Secret
 from megalith.ps.kernels.segments import fill_segments, run_stages
 
 
@@ -39,12 +39,12 @@ class Reinitialize(NamedTuple):
 
 
 @kernel
-def update(action: Update, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+def update(action: Update, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
     run_stages(action.stages, rows.values, starts, inputs, action.step)
 
 
 @kernel
-def assign(action: Assign, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+def assign(action: Assign, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
     flat, width = inputs.reshape(-1), action.width
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -52,7 +52,7 @@ def assign(action: Assign, rows: Rows, starts: I64, codes: U64, inputs: F32) -> 
 
 
 @kernel
-def assign_add(action: AssignAdd, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+def assign_add(action: AssignAdd, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
     flat, width, values = inputs.reshape(-1), np.uint64(action.width), rows.values
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -62,29 +62,33 @@ def assign_add(action: AssignAdd, rows: Rows, starts: I64, codes: U64, inputs: F
 
 
 @kernel
-def reinitialize(action: Reinitialize, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+def reinitialize(
+    action: Reinitialize, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+) -> None:
     for i in range(starts.size):
         if starts[i] >= 0:
             copy_floats(rows.template, 0, rows.values, starts[i], rows.template.size)
-    fill_segments(action.fills, rows.values, starts, keys_of(codes))
+    keys_of(secret, codes, keys)
+    fill_segments(action.fills, rows.values, starts, keys)
 
 
 _KERNELS: dict[type, Any] = {Update: update, Assign: assign, AssignAdd: assign_add, Reinitialize: reinitialize}
 
 
-def perform(action: Any, rows: Rows, starts: I64, codes: U64, inputs: F32) -> None:
+def perform(action: Any, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
     """Do `action` to the rows at `starts`; -1 skips. Row i has the code codes[i] and takes inputs[i].
 
-    An action may overwrite the inputs.
+    An action may overwrite the inputs. `keys` is scratch for the keys of the codes: an action runs under a latch, so it
+    allocates nothing.
     """
     raise NotImplementedError  # kernels get the overload below
 
 
 @overload(perform)
-def _perform(action: Any, rows: Any, starts: Any, codes: Any, inputs: Any) -> Any:
+def _perform(action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any) -> Any:
     act = _KERNELS[action.instance_class]
 
-    def run(action: Any, rows: Any, starts: Any, codes: Any, inputs: Any) -> Any:
-        act(action, rows, starts, codes, inputs)
+    def run(action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any) -> Any:
+        act(action, rows, starts, secret, codes, keys, inputs)
 
     return run

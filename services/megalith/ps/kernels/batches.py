@@ -5,14 +5,16 @@ import numpy as np
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.codes import code_of
 from megalith.ps.kernels.dtypes import F32, I64, Bools
-from megalith.ps.kernels.layout import Int
+from megalith.ps.kernels.layout import Int, Secret
+from megalith.ps.kernels.mixing import GOLDEN
 
 
 @kernel
-def distinct(keys: I64, first: I64, group: I64) -> Int:
+def distinct(secret: Secret, keys: I64, first: I64, group: I64) -> Int:
     """Number the distinct keys in order of first appearance; how many there are.
 
-    first[k] is the position where key number k appears first, group[i] the number of keys[i].
+    first[k] is the position where key number k appears first, group[i] the number of keys[i]. Codes are multiplied once
+    more: the keys of one request are often a part of a dump, whose codes share their top bits.
     """
     bits = 4
     while (1 << bits) < 2 * keys.size:
@@ -20,7 +22,7 @@ def distinct(keys: I64, first: I64, group: I64) -> Int:
     numbers = np.full(1 << bits, -1, np.int64)
     mask, shift, count = (1 << bits) - 1, np.uint64(64 - bits), 0
     for i in range(keys.size):
-        slot = np.int64(code_of(keys[i]) >> shift)
+        slot = np.int64((code_of(secret, keys[i]) * GOLDEN) >> shift)
         while numbers[slot] >= 0 and keys[first[numbers[slot]]] != keys[i]:
             slot = (slot + 1) & mask
         if numbers[slot] < 0:

@@ -1,17 +1,22 @@
-"""The code of a key: a hash that says where the key lives, and the key itself in another spelling."""
+"""The code of a key: a hash that says where the key lives, and the key itself in another spelling.
+
+Three multiplications with shifts between them. The multipliers are secret, odd, and drawn for each table, so that
+nobody can choose ids that share a home. The last one alone keeps any two ids apart: for two different numbers and a
+random odd multiplier, the chance that the top b bits of the products are equal is at most 2 / 2^b (Dietzfelbinger's
+multiply-shift). The ones before it break up arithmetic sequences, which one multiplication leaves as they are: with two
+of them, ids that differ in their top bits only were still such a sequence before the last, and one secret in 300 put
+them into long rows. A secret that is only added or xored at the beginning would not do: ids that differ in bits which
+the rounds cancel would collide under each such secret.
+
+It is another hash than the one that routes ids to servers, which is fixed: a server sees only ids of its own range.
+"""
 
 import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, LAST, PARTITION_BITS, U64, Int
+from megalith.ps.kernels.layout import CAPACITY, LAST, PARTITION_BITS, U64, Int, Secret
 
-# Odd constants of two rounds of multiply and shift (Pelle Evensen's moremur), and their inverses modulo 2^64. Another
-# mixer than the one that routes ids to servers: a server sees only ids whose routing hash is in its range.
-_MULTIPLY_1 = np.uint64(0x3C79AC492BA7B653)
-_MULTIPLY_2 = np.uint64(0x1C69B3F74AC4AE35)
-_INVERSE_1 = np.uint64(pow(0x3C79AC492BA7B653, -1, 1 << 64))
-_INVERSE_2 = np.uint64(pow(0x1C69B3F74AC4AE35, -1, 1 << 64))
 _SHIFT_1, _SHIFT_2 = np.uint64(32), np.uint64(27)
 _SHIFT_2_TWICE = np.uint64(54)
 _TOP = np.uint64(64 - PARTITION_BITS)
@@ -19,36 +24,42 @@ _BITS, _32, _LINE_SHIFT = np.uint64(PARTITION_BITS), np.uint64(32), np.uint64(2)
 
 
 @inlined
-def code_of(key: Int) -> np.uint64:
+def code_of(secret: Secret, key: Int) -> np.uint64:
     """A bijection of 64 bits whose top bits depend on every bit of the key."""
-    x = np.uint64(key)
+    x = np.uint64(key) * secret.multiply_0
     x ^= x >> _SHIFT_1
-    x *= _MULTIPLY_1
+    x *= secret.multiply_1
     x ^= x >> _SHIFT_2
-    x *= _MULTIPLY_2
+    x *= secret.multiply_2
     return x
 
 
 @inlined
-def key_of(code: np.uint64) -> Int:
+def key_of(secret: Secret, code: np.uint64) -> Int:
     """The key whose code it is."""
-    x = code * _INVERSE_2
+    x = code * secret.inverse_2
     x ^= (x >> _SHIFT_2) ^ (x >> _SHIFT_2_TWICE)
-    x *= _INVERSE_1
-    return np.int64(x ^ (x >> _SHIFT_1))
+    x *= secret.inverse_1
+    x ^= x >> _SHIFT_1
+    return np.int64(x * secret.inverse_0)
 
 
 @kernel
-def keys_of(codes: U64) -> I64:
-    keys = np.empty(codes.size, np.int64)
+def keys_of(secret: Secret, codes: U64, out: I64) -> None:
+    """out[i] = the key whose code is codes[i]."""
     for i in range(codes.size):
-        keys[i] = key_of(codes[i])
-    return keys
+        out[i] = key_of(secret, codes[i])
 
 
 @inlined
 def partition_of(code: np.uint64) -> Int:
     return np.int64(code >> _TOP)
+
+
+@inlined
+def share_of(code: np.uint64) -> np.uint64:
+    """Which share of its partition's codes is below it, in units of 2^-32."""
+    return (code << _BITS) >> _32
 
 
 @inlined
@@ -58,6 +69,5 @@ def home_of(parts: I64, record: Int, code: np.uint64) -> Int:
     It falls further the larger the capacity is, and depends on nothing else that changes: a reader who meets a growing
     partition looks in the wrong place, but never outside of it.
     """
-    share = (code << _BITS) >> _32
     lines = np.uint64(parts[record + CAPACITY]) >> _LINE_SHIFT
-    return parts[record + LAST] - np.int64((share * lines) >> _32 << _LINE_SHIFT)
+    return parts[record + LAST] - np.int64((share_of(code) * lines) >> _32 << _LINE_SHIFT)

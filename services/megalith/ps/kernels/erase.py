@@ -17,7 +17,7 @@ def erase(index: Index, rows: Rows, keys: I64) -> Int:
     slots, parts, erased = index.slots, index.parts, 0
     freed = np.empty(1, np.int64)
     for i in range(keys.size):
-        code = code_of(keys[i])
+        code = code_of(index.secret, keys[i])
         record = partition_of(code) * RECORD
         enter(parts, record)
         slot = find(slots, home_of(parts, record, code), code)

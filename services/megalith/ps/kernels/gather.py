@@ -71,7 +71,7 @@ def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
         count = min(BLOCK, keys.size - begin)
         note_versions(parts, versions)
         for i in range(count):
-            x = code_of(keys[begin + i])
+            x = code_of(index.secret, keys[begin + i])
             codes[i] = x
             homes[i] = home_of(parts, partition_of(x) * RECORD, x)
         for i in range(count):
@@ -112,7 +112,7 @@ def gather_late(index: Index, values: F32, width: Int, keys: I64, late: I64, out
     while left > 0:
         remaining = 0
         for i in range(left):
-            code = code_of(keys[late[i]])
+            code = code_of(index.secret, keys[late[i]])
             record = partition_of(code) * RECORD
             is_latched = rounds > _PATIENCE
             if is_latched:
@@ -145,7 +145,7 @@ def gather_entries(index: Index, values: F32, width: Int, keys: I64, out: F32, t
     """Whole rows with their times, each read under its latch; -1 is the time of an absent key."""
     flat = out.reshape(-1)
     for i in range(keys.size):
-        code = code_of(keys[i])
+        code = code_of(index.secret, keys[i])
         record = partition_of(code) * RECORD
         times[i] = -1
         enter(index.parts, record)
@@ -166,16 +166,16 @@ def contains(index: Index, keys: I64, out: Bools) -> None:
         count = min(BLOCK, keys.size - begin)
         note_versions(parts, versions)
         for i in range(count):
-            code = code_of(keys[begin + i])
+            code = code_of(index.secret, keys[begin + i])
             homes[i] = home_of(parts, partition_of(code) * RECORD, code)
             prefetch(slots, 2 * homes[i])
         for i in range(count):
-            code = code_of(keys[begin + i])
+            code = code_of(index.secret, keys[begin + i])
             out[begin + i] = holds(slots, find(slots, homes[i], code), code)
         if is_undisturbed(parts, versions):
             continue
         for i in range(count):
-            code = code_of(keys[begin + i])
+            code = code_of(index.secret, keys[begin + i])
             if is_changed(parts, versions, code):
                 record = partition_of(code) * RECORD
                 enter(parts, record)

@@ -4,7 +4,7 @@ from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.codes import code_of, partition_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.kernels.layout import PARTITIONS, U64, Int
+from megalith.ps.kernels.layout import PARTITIONS, U64, Int, Secret
 
 _MOST, _LEAST, _FLOATS = 16384, 4096, 262144  # ids of a part, and the floats of its inputs: 1 MB
 
@@ -20,7 +20,15 @@ def part_length(num_keys: Int, width: Int) -> Int:
 
 @kernel
 def group(
-    keys: I64, inputs: F32, begin: Int, count: Int, codes: U64, positions: I64, ordered: F32, bounds: I64
+    secret: Secret,
+    keys: I64,
+    inputs: F32,
+    begin: Int,
+    count: Int,
+    codes: U64,
+    positions: I64,
+    ordered: F32,
+    bounds: I64,
 ) -> None:
     """A stable counting sort by partition of the `count` positions from `begin` on.
 
@@ -30,13 +38,13 @@ def group(
     """
     bounds[:] = 0
     for i in range(begin, begin + count):
-        bounds[partition_of(code_of(keys[i])) + 1] += 1
+        bounds[partition_of(code_of(secret, keys[i])) + 1] += 1
     for p in range(PARTITIONS):
         bounds[p + 1] += bounds[p]
     ends = bounds[:PARTITIONS].copy()
     source, target, width = inputs.reshape(-1), ordered.reshape(-1), inputs.shape[1]
     for i in range(begin, begin + count):
-        code = code_of(keys[i])
+        code = code_of(secret, keys[i])
         p = partition_of(code)
         codes[ends[p]] = code
         positions[ends[p]] = i

@@ -10,23 +10,34 @@ grows in place, towards lower addresses: homes only move down, and one pass from
 entry to its new home, past nothing that has still to move. Expiry is the same pass. And a code is a cursor: a dump goes
 by homes, can stop, let the table grow, and go on where it was.
 
+A partition grows when it is 0.8 full, and also when keys come to lie far from their homes because their codes are close
+together. That happens when rows are loaded in the order of their codes, which is the order of a dump: the first ones
+all belong near the end of the range. Then it grows at once to the capacity at which their homes are far enough apart.
+Codes that no capacity keeps apart exist only for someone who knows the secret. They are kept as well, in a longer spill
+and with longer searches; the first that are refused are those beyond the MOST_SPILL slots of a spill.
+
 All of these but `find` need the partition's latch (latch.py).
 """
 
 import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
-from megalith.ps.kernels.codes import home_of
+from megalith.ps.kernels.codes import home_of, share_of
 from megalith.ps.kernels.dtypes import I64
+from megalith.ps.kernels.latch import drop_latch, take_latch
 from megalith.ps.kernels.layout import (
     CAPACITY,
+    FAR,
+    FAR_AWAY,
     GROW_AT,
     GROWTH,
     LAST,
-    LEAST_FULL,
     LINE,
+    MOST_SPILL,
     PAGE,
     PARTITIONS,
+    POOL_GROWING,
+    POOL_SLOTS,
     RECORD,
     ROOM,
     SPILL,
@@ -44,6 +55,9 @@ _TIME_SHIFT = np.uint64(32)
 _ZERO = np.uint64(0)
 _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(1, 9))  # words of a line
 _CODES, _LAST_CODE = 0b01010101, 0b01000000  # of the words of a line
+
+SAMPLE = 32  # entries that are looked at to tell how close together codes are
+ROOM_SCRATCH = SAMPLE  # words of scratch that `make_room` needs: of a sample, or of a line
 
 
 @inlined
@@ -78,7 +92,7 @@ def begin_of(parts: I64, record: Int) -> Int:
 @inlined
 def end_of(parts: I64, record: Int) -> Int:
     """The slot after a partition's range."""
-    return parts[record + LAST] + LINE + SPILL
+    return parts[record + LAST] + LINE + parts[record + SPILL]
 
 
 @inlined
@@ -164,8 +178,13 @@ def remove(slots: U64, parts: I64, record: Int, slot: Int) -> None:
 
 @inlined
 def take_line(slots: U64, line: Int, taken: U64) -> Int:
-    """Move the entries of a line to taken[0..8), two words each; how many they are."""
+    """Move the entries of a line to taken[0..8), two words each; how many they are.
+
+    A line without any is only read. Writing to it would take memory for a page that nothing was ever put on.
+    """
     count = entries_in(slots, line)
+    if count == 0:
+        return count
     at = np.uint64(2 * line)
     for word in range(_8):
         taken[word] = slots[at + word]
@@ -176,8 +195,20 @@ def take_line(slots: U64, line: Int, taken: U64) -> Int:
 @inlined
 def is_spilt(slots: U64, parts: I64, record: Int, more: Int) -> bool:
     """Whether `more` keys could reach the end of the partition's range."""
-    end = parts[record + LAST] + SPILL  # the line that stays free
-    return bool(slots[2 * line_of(end - more) + 1] != _ZERO)
+    return bool(slots[2 * spilt_line(parts, record, more) + 1] != _ZERO)
+
+
+@inlined
+def spilt_line(parts: I64, record: Int, more: Int) -> Int:
+    """The line that must be free for `more` keys not to reach the line at the end, which stays free."""
+    return line_of(parts[record + LAST] + parts[record + SPILL] - more)
+
+
+@inlined
+def note_far(parts: I64, record: Int, slot: Int, home: Int) -> None:
+    """Remember a slot that was filled if it is far from its key's home."""
+    if slot - home > FAR_AWAY:
+        parts[record + FAR] = slot
 
 
 @kernel
@@ -185,7 +216,7 @@ def most_capacity(parts: I64, record: Int, most_slots: Int) -> Int:
     """How large the partition may become, within its addresses, and with all partitions within `most_slots`."""
     left = most_slots + parts[record + CAPACITY]
     for partition in range(PARTITIONS):
-        left -= parts[partition * RECORD + CAPACITY] + SPILL
+        left -= parts[partition * RECORD + CAPACITY] + parts[partition * RECORD + SPILL]
     return min(left, parts[record + ROOM])
 
 
@@ -199,29 +230,94 @@ def grown(parts: I64, record: Int, capacity: Int, is_rounded: bool) -> Int:
 
 
 @kernel
-def stretch(slots: U64, parts: I64, record: Int, capacity: Int, taken: U64) -> None:
-    """Give the partition a larger capacity; `taken` is scratch of a line."""
-    begin = begin_of(parts, record)
-    parts[record + CAPACITY] = capacity
+def stretch(slots: U64, parts: I64, record: Int, begin: Int, taken: U64) -> None:
+    """Take all entries to their homes, which a new capacity moved; `begin` was the first slot of the old range."""
     for line in range(begin, end_of(parts, record), LINE):
         for i in range(take_line(slots, line, taken)):
             insert(slots, home_of(parts, record, taken[2 * i]), taken[2 * i], taken[2 * i + 1])
 
 
 @kernel
-def make_room(slots: U64, parts: I64, record: Int, more: Int, most_slots: Int, taken: U64) -> bool:
-    """Let `more` keys fit, growing if need be; whether they do. `taken` is scratch of a line.
+def grow(slots: U64, parts: I64, record: Int, need: Int, pool: I64, taken: U64) -> bool:
+    """Give the partition a capacity of `need` or more; whether budget and addresses allow it.
 
-    Keys that are made to collide at the end of the range may not fit, however far it grows: then it does not.
+    Slots are claimed by one thread at a time, so that several which grow at once stay within the budget together.
     """
-    capacity, is_rounded = parts[record + CAPACITY], most_slots == UNLIMITED
+    begin, capacity = begin_of(parts, record), parts[record + CAPACITY]
+    while capacity < need:  # by whole steps, so that partitions keep growing at different times
+        capacity = grown(parts, record, capacity, pool[POOL_SLOTS] == UNLIMITED)
+    take_latch(pool, POOL_GROWING)
+    is_allowed = capacity <= most_capacity(parts, record, pool[POOL_SLOTS])
+    if is_allowed:
+        parts[record + CAPACITY] = capacity
+    drop_latch(pool, POOL_GROWING)
+    if is_allowed:
+        stretch(slots, parts, record, begin, taken)
+    return bool(is_allowed)
+
+
+@kernel
+def lengthen(parts: I64, record: Int, pool: I64) -> bool:
+    """Double the spill; whether budget and addresses allow it."""
+    more = parts[record + SPILL]
+    take_latch(pool, POOL_GROWING)
+    is_allowed = 2 * more <= MOST_SPILL and parts[record + CAPACITY] + more <= most_capacity(
+        parts, record, pool[POOL_SLOTS]
+    )
+    if is_allowed:
+        parts[record + SPILL] += more
+    drop_latch(pool, POOL_GROWING)
+    return bool(is_allowed)
+
+
+@kernel
+def apart(slots: U64, parts: I64, record: Int, first: Int, last: Int, sample: U64) -> Int:
+    """The capacity at which the entries of the lines first..last would just fit where they belong.
+
+    0 if no capacity of the partition would do. It is an estimate from the middle half of a sample: entries that came
+    from elsewhere, or codes that were made to mislead it, change it little.
+    """
+    count = 0
+    for i in range(SAMPLE):
+        slot = line_of(first + (last - first) * i // SAMPLE)
+        if slots[2 * slot + 1] != _ZERO:
+            share, at = share_of(slots[2 * slot]), count
+            while at > 0 and sample[at - 1] > share:
+                sample[at] = sample[at - 1]
+                at -= 1
+            sample[at] = share
+            count += 1
+    low, high = count // 4, count - count // 4 - 1
+    spread = np.float64(sample[high] - sample[low]) / 2.0**32 if high > low else 0.0
+    # The middle half holds this share of the entries, on `spread` of the codes.
+    entries = (last - first) * (high - low) / SAMPLE
+    if spread * np.float64(parts[record + ROOM]) < entries:
+        return 0
+    return np.int64(entries / spread) + 1
+
+
+@kernel
+def make_room(slots: U64, parts: I64, record: Int, more: Int, pool: I64, scratch: U64) -> bool:
+    """Let `more` keys fit, growing if need be; whether they do. `scratch` has ROOM_SCRATCH words."""
     need = np.int64((parts[record + USED] + more) / GROW_AT) + 1
-    if is_spilt(slots, parts, record, more) and parts[record + USED] > capacity * LEAST_FULL:
-        need = max(need, capacity + 1)
-    if need > capacity:
-        while capacity < need:  # by whole steps, so that partitions keep growing at different times
-            capacity = grown(parts, record, capacity, is_rounded)
-        if capacity > most_capacity(parts, record, most_slots):
+    if need > parts[record + CAPACITY] and not grow(slots, parts, record, need, pool, scratch):
+        return False
+    far = parts[record + FAR]
+    if far != 0:
+        parts[record + FAR] = 0
+        spread_out(slots, parts, record, far, pool, scratch)
+    while is_spilt(slots, parts, record, more):
+        far = spilt_line(parts, record, more)
+        if not spread_out(slots, parts, record, far, pool, scratch) and not lengthen(parts, record, pool):
             return False
-        stretch(slots, parts, record, capacity, taken)
-    return not is_spilt(slots, parts, record, more)
+    return True
+
+
+@kernel
+def spread_out(slots: U64, parts: I64, record: Int, far: Int, pool: I64, scratch: U64) -> bool:
+    """Grow so that keys get nearer to their homes, if the one in slot `far` shows that this helps; whether it did."""
+    home = home_of(parts, record, slots[2 * far])
+    if far - home < SAMPLE * LINE:  # erased or moved since it was noted
+        return False
+    need = apart(slots, parts, record, home, far, scratch)
+    return bool(need > parts[record + CAPACITY] and grow(slots, parts, record, need, pool, scratch))

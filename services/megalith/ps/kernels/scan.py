@@ -84,7 +84,7 @@ def dump(
                 continue
             visited += 1
             code, entry = slots[2 * slot], slots[2 * slot + 1]
-            key = key_of(code)
+            key = key_of(index.secret, code)
             is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
             if code <= last and not is_due:
                 codes[count], keys[count], times[count] = code, key, time_of(entry)
@@ -108,7 +108,7 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
         enter(parts, record)
         for slot in range(begin_of(parts, record), end_of(parts, record)):
             if slots[2 * slot + 1] != _ZERO:
-                late_s = overdue(expire_s, key_of(slots[2 * slot]), time_of(slots[2 * slot + 1]), now_s)
+                late_s = overdue(expire_s, key_of(index.secret, slots[2 * slot]), time_of(slots[2 * slot + 1]), now_s)
                 if late_s >= 0:
                     if count < out.size:
                         out[count] = late_s
@@ -133,7 +133,7 @@ def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: I
         for line in range(begin_of(parts, record), end_of(parts, record), LINE):
             for i in range(take_line(slots, line, taken)):
                 code, entry = taken[2 * i], taken[2 * i + 1]
-                late_s = overdue(expire_s, key_of(code), time_of(entry), now_s)
+                late_s = overdue(expire_s, key_of(index.secret, code), time_of(entry), now_s)
                 is_tie = late_s == least_s and ties > 0
                 if not ((late_s > least_s or is_tie) and dropped < most):
                     insert(slots, home_of(parts, record, code), code, entry)

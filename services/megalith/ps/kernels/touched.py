@@ -23,22 +23,34 @@ AHEAD = 16
 
 
 @kernel
-def home(key: np.int64, mask: np.uint64) -> np.uint64:
-    """The slot at which the search for a key begins."""
-    return np.uint64(mix(np.uint64(key)) & mask)
+def home(key: np.int64, multiplier: np.uint64, shift: np.uint64) -> np.uint64:
+    """The slot at which the search for a key begins.
+
+    The multiplier is odd and secret: nobody can choose keys that begin at the same slot (codes.py says why).
+    """
+    return np.uint64((mix(np.uint64(key)) * multiplier) >> shift)
 
 
 @kernel
-def add(keys: I64, capacity: int, slots: I64, listed: I64, counts: I64) -> int:
+def shift_of(slots: I64) -> np.uint64:
+    """How far a product is shifted to be a slot; there are a power of two of them, at least two."""
+    bits = 1
+    while (1 << bits) < slots.size:
+        bits += 1
+    return np.uint64(64 - bits)
+
+
+@kernel
+def add(keys: I64, capacity: int, multiplier: np.uint64, slots: I64, listed: I64, counts: I64) -> int:
     """Insert keys in order; whenever more than `capacity` are held before one, drop them all. Returns the dropped."""
-    mask = np.uint64(slots.size - 1)
+    mask, shift = np.uint64(slots.size - 1), shift_of(slots)
     size, dropped = counts[SIZE], 0
     for i in range(keys.size):
         if i + AHEAD < keys.size:
-            prefetch(slots, home(keys[i + AHEAD], mask))
+            prefetch(slots, home(keys[i + AHEAD], multiplier, shift))
         if size > capacity:
             counts[SIZE] = size
-            clear(slots, listed, counts)
+            clear(multiplier, slots, listed, counts)
             dropped += size
             size = 0
         key = keys[i]
@@ -48,7 +60,7 @@ def add(keys: I64, capacity: int, slots: I64, listed: I64, counts: I64) -> int:
                 listed[size] = 0
                 size += 1
             continue
-        slot = home(key, mask)
+        slot = home(key, multiplier, shift)
         while slots[slot] != 0 and slots[slot] != key:
             slot = (slot + np.uint64(1)) & mask
         if slots[slot] == 0:
@@ -60,7 +72,7 @@ def add(keys: I64, capacity: int, slots: I64, listed: I64, counts: I64) -> int:
 
 
 @kernel
-def clear(slots: I64, listed: I64, counts: I64) -> None:
+def clear(multiplier: np.uint64, slots: I64, listed: I64, counts: I64) -> None:
     """Forget every key.
 
     A small set empties the slots its keys lead to; past one in eight, writing all of them in order is faster. Both
@@ -70,11 +82,11 @@ def clear(slots: I64, listed: I64, counts: I64) -> None:
     if size * 8 > slots.size:
         slots[:] = 0
     else:
-        mask = np.uint64(slots.size - 1)
+        mask, shift = np.uint64(slots.size - 1), shift_of(slots)
         for i in range(size):
             if i + AHEAD < size:
-                prefetch(slots, home(listed[i + AHEAD], mask))
-            slot = home(listed[i], mask)
+                prefetch(slots, home(listed[i + AHEAD], multiplier, shift))
+            slot = home(listed[i], multiplier, shift)
             while slots[slot] != 0:
                 slots[slot] = 0
                 slot = (slot + np.uint64(1)) & mask
@@ -86,7 +98,7 @@ def lift(index: Index, keys: I64) -> None:
     """Take the touched bit from the rows of `keys`, as far as they exist."""
     codes, positions = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
     bounds, nothing = np.empty(PARTITIONS + 1, np.int64), np.empty((keys.size, 0), np.float32)
-    group(keys, nothing, 0, keys.size, codes, positions, nothing, bounds)
+    group(index.secret, keys, nothing, 0, keys.size, codes, positions, nothing, bounds)
     for partition in range(PARTITIONS):
         record, end = partition * RECORD, bounds[partition + 1]
         for begin in range(bounds[partition], end, BLOCK):
@@ -108,5 +120,6 @@ def lift_all(index: Index) -> None:
         record = partition * RECORD
         enter(index.parts, record)
         for slot in range(begin_of(index.parts, record), end_of(index.parts, record)):
-            index.slots[2 * slot + 1] &= ~TOUCHED
+            if index.slots[2 * slot + 1] & TOUCHED:  # nothing is written to pages that nothing was ever put on
+                index.slots[2 * slot + 1] &= ~TOUCHED
         leave(index.parts, record)

@@ -12,6 +12,7 @@ from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
 from megalith.ps.kernels.gather import prefetch_row
 from megalith.ps.kernels.grouping import group, part_length
 from megalith.ps.kernels.index import (
+    ROOM_SCRATCH,
     TOUCHED,
     beyond,
     entry_of,
@@ -20,16 +21,15 @@ from megalith.ps.kernels.index import (
     insert,
     line_of,
     make_room,
+    note_far,
     renewed,
     row_of,
 )
 from megalith.ps.kernels.latch import enter, leave
 from megalith.ps.kernels.layout import (
     CAPACITY,
-    LINE,
     PARTITIONS,
     POOL_NEWEST_S,
-    POOL_SLOTS,
     RECORD,
     U64,
     USED,
@@ -37,6 +37,7 @@ from megalith.ps.kernels.layout import (
     Index,
     Int,
     Rows,
+    Secret,
 )
 from megalith.ps.kernels.pool import give_rows, take_rows
 from megalith.ps.kernels.prefetch import prefetch
@@ -69,13 +70,15 @@ class Scratch(NamedTuple):
     spots     where the search for each ended: the first slot of a line that was not full
     claimed   rows for them
     fresh     where the rows that were made begin
-    taken     a line of the index
+    keys      what the codes of the block spell
+    room      what growing a partition takes
     """
 
     spots: I64
     claimed: I64
     fresh: I64
-    taken: U64
+    keys: I64
+    room: U64
 
 
 @kernel
@@ -84,7 +87,8 @@ def scratch_of_a_block() -> Scratch:
         np.empty(WRITE_BLOCK, np.int64),
         np.empty(WRITE_BLOCK, np.int64),
         np.empty(WRITE_BLOCK, np.int64),
-        np.empty(2 * LINE, np.uint64),
+        np.empty(WRITE_BLOCK, np.int64),
+        np.empty(ROOM_SCRATCH, np.uint64),
     )
 
 
@@ -126,10 +130,10 @@ def write(
     codes, positions = np.empty(length, np.uint64), np.empty(length, np.int64)
     ordered, bounds = np.empty((length, inputs.shape[1]), np.float32), np.empty(PARTITIONS + 1, np.int64)
     starts, homes, scratch = np.empty(WRITE_BLOCK, np.int64), np.empty(WRITE_BLOCK, np.int64), scratch_of_a_block()
-    first, num_absent, is_filling = partition_of(code_of(keys[0])), 0, False
+    first, num_absent, is_filling = partition_of(code_of(index.secret, keys[0])), 0, False
     for part in range(0, keys.size, length):
         size = min(length, keys.size - part)
-        group(keys, inputs, part, size, codes, positions, ordered, bounds)
+        group(index.secret, keys, inputs, part, size, codes, positions, ordered, bounds)
         for turn in range(PARTITIONS):
             partition = (first + turn) % PARTITIONS
             record, end = partition * RECORD, bounds[partition + 1]
@@ -146,7 +150,7 @@ def write(
                     index, rows, record, block, places, times, admitted, starts, granted, scratch, notes
                 )
                 if created:
-                    begin_rows(rows, fills, block, scratch.fresh[:count])
+                    begin_rows(rows, fills, index.secret, block, scratch.fresh[:count], scratch.keys)
                 if created < granted:
                     give_rows(rows, scratch.claimed[created:granted])
                 if absent:
@@ -161,7 +165,7 @@ def write(
                         homes[i] = home_of(index.parts, partition_of(code) * RECORD, code)
                     for i in range(ahead):
                         prefetch(index.slots, 2 * homes[i])
-                perform(action, rows, starts[:count], block, ordered[begin:after])
+                perform(action, rows, starts[:count], index.secret, block, scratch.keys, ordered[begin:after])
                 leave(index.parts, record)
     return num_absent
 
@@ -183,7 +187,7 @@ def fetch_ahead(index: Index, codes: U64, begin: Int, end: Int) -> None:
 def claim(index: Index, rows: Rows, record: Int, count: Int, scratch: Scratch) -> Int:
     """Claim rows for a block that seems to have new keys only, and make room for them: `count` or none."""
     granted = take_rows(rows, count, scratch.claimed)
-    if granted == count and make_room(index.slots, index.parts, record, count, rows.pool[POOL_SLOTS], scratch.taken):
+    if granted == count and make_room(index.slots, index.parts, record, count, rows.pool, scratch.room):
         return count
     give_rows(rows, scratch.claimed[:granted])
     return 0
@@ -241,6 +245,7 @@ def locate(
             notes.outcome[places[i]] = EXISTING
         elif created < granted and at(admitted, places[i]):
             insert(slots, line_of(slot), codes[i], begun(rows, scratch.claimed[created], at(times, places[i])) | mark)
+            note_far(index.parts, record, slot, scratch.spots[i])
             if mark:
                 note_touch(notes, codes[i])
             starts[i] = scratch.fresh[i] = scratch.claimed[created] * width
@@ -280,34 +285,37 @@ def create(
             wanted += at(admitted, places[i])
     granted, used, capacity = take_rows(rows, wanted, claimed), 0, parts[record + CAPACITY]
     # Rows first: a full table must not grow its index for keys that it then refuses.
-    is_room = granted > 0 and make_room(slots, parts, record, granted, rows.pool[POOL_SLOTS], scratch.taken)
+    is_room = granted > 0 and make_room(slots, parts, record, granted, rows.pool, scratch.room)
     has_grown = capacity != parts[record + CAPACITY]
     for i in range(codes.size):
         scratch.fresh[i] = -1
         if starts[i] >= 0 or not at(admitted, places[i]):
             continue
         # Only keys of this block came since the search, and all of them from its end on.
-        slot = find(slots, home_of(parts, record, codes[i]) if has_grown else spots[i], codes[i])
+        home = home_of(parts, record, codes[i])
+        slot = find(slots, home if has_grown else spots[i], codes[i])
         if holds(slots, slot, codes[i]):  # the same key a few positions before
             starts[i] = row_of(slots[2 * slot + 1]) * width
             outcome[places[i]] = EXISTING
         elif is_room and used < granted:
             insert(slots, line_of(slot), codes[i], begun(rows, claimed[used], at(times, places[i])) | mark)
+            note_far(parts, record, slot, home)
             if mark:
                 note_touch(notes, codes[i])
             starts[i] = scratch.fresh[i] = claimed[used] * width
             outcome[places[i]] = CREATED
             used += 1
     parts[record + USED] += used
-    begin_rows(rows, fills, codes, scratch.fresh[: codes.size])
+    begin_rows(rows, fills, index.secret, codes, scratch.fresh[: codes.size], scratch.keys)
     give_rows(rows, claimed[used:granted])
 
 
 @kernel
-def begin_rows(rows: Rows, fills: Any, codes: U64, fresh: I64) -> None:
-    """Give new rows their first values; -1 skips."""
+def begin_rows(rows: Rows, fills: Any, secret: Secret, codes: U64, fresh: I64, keys: I64) -> None:
+    """Give new rows their first values; -1 skips. `keys` is scratch of a block."""
     for i in range(fresh.size):
         if fresh[i] >= 0:
             copy_floats(rows.template, 0, rows.values, fresh[i], rows.template.size)
     if len(fills) > 0:
-        fill_segments(fills, rows.values, fresh, keys_of(codes))
+        keys_of(secret, codes, keys)
+        fill_segments(fills, rows.values, fresh, keys)
