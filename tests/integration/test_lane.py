@@ -373,6 +373,11 @@ def test_a_closed_client_opens_nothing_more(servers):
         cluster.pull({TABLE.name: [1]})
 
 
+class FakeCalls:
+    def refusal(self, method, error):
+        return pb.LaneReply(error=pb.LaneError(code=error.code, message=str(error)))
+
+
 def test_a_connection_that_arrives_while_the_server_stops_does_not_disturb_the_stop(monkeypatch):
     """Its thread is there to be joined, but the system is slow to start it."""
     starting, stopping = threading.Event(), threading.Event()
@@ -385,7 +390,9 @@ def test_a_connection_that_arrives_while_the_server_stops_does_not_disturb_the_s
             super().start()
 
     monkeypatch.setattr(lane.threading, "Thread", SlowThread)
-    server = lane.LaneServer("127.0.0.1", 0, None, LIMIT, ByteBudget(LIMIT))
+    server = lane.LaneServer(
+        "127.0.0.1", 0, FakeCalls(), LIMIT, ByteBudget(LIMIT), ByteBudget(LIMIT), lane.LaneSettings()
+    )
     server.start()
     with socket.create_connection(("127.0.0.1", server.port), 30) as sock:
         assert starting.wait(30)

@@ -13,23 +13,26 @@ from megalith.wire.errors import (
     MalformedArray,
     MegalithError,
     MessageTooLarge,
+    Overloaded,
     PeerUnreachable,
     error_for,
 )
 
 _CONNECT_S = 5.0  # a port that a firewall drops must not take the caller's whole deadline
+_FULL_S = 1.0  # a lane that had no place for one more connection is not asked for another one for so long
 
 
 class Lane:
     """Idle connections to one server, made as needed: a call has one for itself from request to reply.
 
-    `_lock` guards `_idle` and `_is_closed`.
+    `_lock` guards `_idle`, `_full_until` and `_is_closed`.
     """
 
     def __init__(self, address: str, terms: pb.NegotiateResponse) -> None:
         self.address, self._terms = address, terms
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
+        self._full_until = 0.0  # on the monotonic clock
         self._is_closed = False
         forking.renew_in_child(self)
 
@@ -76,6 +79,8 @@ class Lane:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
+            if time.monotonic() < self._full_until:
+                raise LaneFull("the bulk lane had no place for a connection a moment ago")
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise DeadlinePassed("no time left to connect")
@@ -87,18 +92,32 @@ class Lane:
         forking.close_in_child(sock)
         try:
             frames.prepare(sock)
-            frames.set_timeout(sock, left_s)
+            frames.set_timeout(sock, min(left_s, _CONNECT_S))
             frames.send(sock, pb.LaneHello(token=self._terms.lane_token).SerializeToString())
             _receive_reply(sock, None)
         except _Refused as refused:
             sock.close()
             if isinstance(refused.error, AccessDenied):  # another server has the port now, or this one restarted
                 raise PeerUnreachable(f"{self.address}: {refused.error}") from None
+            if isinstance(refused.error, Overloaded):
+                raise self._full(refused.error) from None
             raise refused.error from None
+        except (PeerUnreachable, DeadlinePassed) as error:
+            sock.close()
+            raise self._full(error) from error
         except BaseException:
             sock.close()
             raise
         return sock
+
+    def _full(self, error: MegalithError) -> "LaneFull":
+        with self._lock:
+            self._full_until = time.monotonic() + _FULL_S
+        return LaneFull(f"the bulk lane at port {self._terms.lane_port} takes no more connections: {error}")
+
+
+class LaneFull(Exception):
+    """The lane has no place for one more connection now; those it has are sound. Stays within the SDK."""
 
 
 class LaneClosed(Exception):

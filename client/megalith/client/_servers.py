@@ -16,10 +16,10 @@ from megalith.client._begun import Begun, UnderWay
 from megalith.client._controller import Controller
 from megalith.client._data_call import DataCall, Reply, Started
 from megalith.client._exchange import Begin, Exchange, Q, Request
-from megalith.client._lane import Lane, LaneClosed
+from megalith.client._lane import Lane, LaneClosed, LaneFull
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
-from megalith.wire import channel, forking
+from megalith.wire import channel, forking, frames
 from megalith.wire.budget import ByteBudget
 from megalith.wire.errors import InvalidRequest, MessageTooLarge, PeerUnreachable
 from megalith.wire.routing import Routing, check_run
@@ -165,9 +165,11 @@ class Servers:
 
     def _begin_data(self, address: str, call: DataCall, deadline: float) -> Started:
         lane = self._lane(address, deadline)
-        if lane is not None:
+        if lane is not None and call.message.ByteSize() <= frames.MAX_HEAD_BYTES:
             try:
                 return lane.start(call, deadline)
+            except LaneFull as error:
+                logger.debug("%s; a call to %s is unary", error, address)
             except LaneClosed as error:
                 logger.warning("%s; calls to %s are unary", error, address)
                 self._set_lane(address, None)

@@ -9,6 +9,7 @@ timeouts: those make a socket non-blocking, and a megabyte then takes a dozen ca
 import errno
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from megalith.wire.errors import DeadlinePassed, InvalidRequest, PeerUnreachable
 
 MAGIC = b"MGL1"
 _START = struct.Struct("<4sIQ")
+# A head larger than this goes by a unary call: a few bytes of it can stand for many times their size once parsed.
+MAX_HEAD_BYTES = 32 << 20
 _TIMEVAL = struct.Struct("ll")
 _LATE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ETIMEDOUT, errno.EINPROGRESS)
 
@@ -56,10 +59,10 @@ def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = ()) -> N
         raise failure(error) from error
 
 
-def receive_sizes(sock: socket.socket) -> Sizes | None:
+def receive_sizes(sock: socket.socket, deadline: float | None = None) -> Sizes | None:
     """The start of the next frame; None if the peer closed between two. Other bytes are an InvalidRequest."""
     start = memoryview(bytearray(_START.size))
-    got = _receive(sock, start)
+    got = _receive(sock, start, deadline)
     if got == 0:
         return None
     if got < _START.size:
@@ -70,13 +73,17 @@ def receive_sizes(sock: socket.socket) -> Sizes | None:
     return Sizes(head, body)
 
 
-def receive_into(sock: socket.socket, target: memoryview) -> None:
-    """Fill all of `target`, which is a view of bytes."""
-    if _receive(sock, target) < target.nbytes:
+def receive_into(sock: socket.socket, target: memoryview, deadline: float | None = None) -> None:
+    """Fill all of `target`, which is a view of bytes.
+
+    A peer that sends a byte now and then never meets the socket's timeout; it meets `deadline`, which is on the
+    monotonic clock and is looked at whenever bytes have come.
+    """
+    if _receive(sock, target, deadline) < target.nbytes:
         raise PeerUnreachable("the connection was closed inside a frame")
 
 
-def _receive(sock: socket.socket, target: memoryview) -> int:
+def _receive(sock: socket.socket, target: memoryview, deadline: float | None) -> int:
     """Bytes read: fewer than asked for only when the peer closed."""
     got = 0
     try:
@@ -85,6 +92,8 @@ def _receive(sock: socket.socket, target: memoryview) -> int:
             if count == 0:
                 break
             got += count
+            if deadline is not None and got < target.nbytes and time.monotonic() > deadline:
+                raise DeadlinePassed(f"{got} of {target.nbytes} bytes came in time")
     except OSError as error:
         raise failure(error) from error
     return got

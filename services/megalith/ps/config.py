@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.ps.lane import LaneSettings
 from megalith.ps.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
 from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.membership import MembershipSettings
@@ -24,7 +25,8 @@ class PsConfig:
     bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)
     lane_port: int = setting("Port of the bulk lane; 0 takes a free one, which clients are told.", 0)
     max_inflight_bytes: int = setting(
-        "Bytes of data requests under way at once, by either lane; who would exceed them waits.", 1 << 30
+        "Bytes of data requests at once, over both lanes, and as many of replies; who would exceed them waits.",
+        1 << 30,
     )
     push_memory_bytes: int = setting(
         "Memory of which pushes were applied, by which repeated ones are recognized; a new client that finds it full "
@@ -38,6 +40,7 @@ class PsConfig:
     memory_limit_bytes: int = setting(
         "Memory of the process above which training is held until an operator resumes it; 0 = no limit.", 0
     )
+    lane: LaneSettings = field(default_factory=LaneSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

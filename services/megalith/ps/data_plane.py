@@ -14,7 +14,8 @@ from megalith.protos import parameter_server_pb2 as pb
 from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
 from megalith.ps.variable import UpdateKind
 from megalith.wire import arrays, codec
-from megalith.wire.errors import InvalidRequest, MalformedArray
+from megalith.wire.channel import DEFAULT_MAX_MESSAGE_BYTES
+from megalith.wire.errors import InvalidRequest, MalformedArray, MessageTooLarge
 
 Buffer = bytes | memoryview
 
@@ -29,23 +30,46 @@ _KINDS = {
 class DataPlane:
     """What a ps does with a pull or a push, however it came. `looked_up` is told what each lookup of rows took."""
 
-    def __init__(self, store: Store, looked_up: Callable[[float], None] = lambda microseconds: None) -> None:
-        self._store, self._looked_up = store, looked_up
+    def __init__(
+        self,
+        store: Store,
+        looked_up: Callable[[float], None] = lambda microseconds: None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._store = store
+        self._looked_up = looked_up
+        self._max_message_bytes = max_message_bytes
 
-    def pull(self, request: pb.PullRequest, keys: Sequence[Buffer]) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
-        """The reply without its rows, and the rows by table."""
+    def pull(
+        self, request: pb.PullRequest, keys: Sequence[Buffer], reserve: Callable[[int], None]
+    ) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
+        """The reply without its rows, and the rows by table.
+
+        A few bytes of ids can ask for gigabytes of rows. So a reply that no message holds is refused, and `reserve` is
+        told how much memory the others need, before anything is looked up.
+        """
         self._store.check_run(request.run_id)
         dtype = codec.row_dtype(request.row_dtype, "pulled rows")
         tables = [
             (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
             for part, data in zip(request.tables, keys, strict=True)
         ]
+        num_floats, variable_bytes = self._store.pulled_size(tables, request.variables)
+        self._check_reply(num_floats * dtype.itemsize + variable_bytes)
+        reserve(num_floats * arrays.VALUE.itemsize + variable_bytes)
         start = time.perf_counter()
         rows, variables = self._store.pull(request.epoch, tables, request.variables)
         if tables:
             self._looked_up((time.perf_counter() - start) * 1e6)
         sent: list[NDArray[Any]] = [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
         return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
+
+    def _check_reply(self, nbytes: int) -> None:
+        if nbytes > self._max_message_bytes:
+            raise MessageTooLarge(
+                f"a reply of {nbytes} bytes is above the limit of {self._max_message_bytes}; "
+                "ask for fewer ids per call, or raise --max-message-bytes"
+            )
 
     def push(self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]) -> pb.PushResponse:
         self._store.check_run(request.run_id)

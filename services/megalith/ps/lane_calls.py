@@ -2,7 +2,7 @@
 
 import hmac
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -11,8 +11,18 @@ from megalith.ps.data_plane import DataPlane
 from megalith.runtime.interceptor import as_megalith_error, bounded_text
 from megalith.runtime.metrics import Metrics
 from megalith.wire import frames
-from megalith.wire.errors import AccessDenied, DeadlinePassed, InvalidRequest, MalformedArray, MessageTooLarge
+from megalith.wire.errors import (
+    AccessDenied,
+    DeadlinePassed,
+    InvalidRequest,
+    LimitExceeded,
+    MalformedArray,
+    MessageTooLarge,
+)
 
+_MAX_ARRAYS = 1 << 16
+
+Reserve = Callable[[int], None]
 Reply = tuple[pb.LaneReply, Sequence[memoryview]]
 
 
@@ -28,8 +38,11 @@ class LaneCalls:
         if not _parse(hello, head) or not hmac.compare_digest(hello.token, self._token):
             raise AccessDenied("the bulk lane opens with the token of this server's Negotiate; ask for it again")
 
-    def answer(self, head: memoryview, body: memoryview, waited_s: float) -> Reply:
-        """The reply to one request that waited for `waited_s` before this. Never raises."""
+    def answer(self, head: memoryview, body: memoryview, waited_s: float, reserve: Reserve) -> Reply:
+        """The reply to one request that waited for `waited_s` before this. Never raises.
+
+        `reserve` is told the bytes of a reply before any memory is taken for it, and may refuse them.
+        """
         method, start = "lane", time.perf_counter()
         try:
             request = pb.LaneRequest()
@@ -38,7 +51,7 @@ class LaneCalls:
             method = f"lane/{request.WhichOneof('call')}"
             if 0 < request.timeout_ms < waited_s * 1000:
                 raise DeadlinePassed(f"the call waited {waited_s:.1f} s and was given up; nothing was applied")
-            reply, arrays = self._call(request, _cut(body, request.array_bytes))
+            reply, arrays = self._call(request, body, reserve)
             self._check_size(reply, arrays)
         except Exception as error:
             return self.refusal(method, error), ()
@@ -53,17 +66,17 @@ class LaneCalls:
         self._metrics.rpc_total.labels(method, known.code).inc()
         return pb.LaneReply(error=pb.LaneError(code=known.code, message=bounded_text(str(known))))
 
-    def _call(self, request: pb.LaneRequest, arrays: list[memoryview]) -> Reply:
+    def _call(self, request: pb.LaneRequest, body: memoryview, reserve: Reserve) -> Reply:
         match request.WhichOneof("call"):
             case "pull":
-                _check_count(arrays, len(request.pull.tables))
-                reply, rows = self._data.pull(request.pull, arrays)
+                keys = _cut(body, request.array_bytes, len(request.pull.tables))
+                reply, rows = self._data.pull(request.pull, keys, reserve)
                 return pb.LaneReply(pull=reply, array_bytes=[matrix.nbytes for matrix in rows]), [
                     frames.as_bytes(matrix) for matrix in rows
                 ]
             case "push":
                 count = len(request.push.tables)
-                _check_count(arrays, 2 * count)
+                arrays = _cut(body, request.array_bytes, 2 * count)
                 return pb.LaneReply(push=self._data.push(request.push, arrays[:count], arrays[count:])), ()
             case _:
                 raise InvalidRequest("a LaneRequest without a call of this version")
@@ -84,8 +97,12 @@ def _parse(message: pb.LaneHello | pb.LaneRequest, head: memoryview) -> bool:
     return True
 
 
-def _cut(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:
-    """The arrays of a body, which they must be exactly."""
+def _cut(body: memoryview, lengths: Sequence[int], expected: int) -> list[memoryview]:
+    """The arrays of a body, which they must be exactly. They are counted first: each costs many times its length."""
+    if len(lengths) != expected:
+        raise MalformedArray(f"{len(lengths)} arrays in the body, the tables of the request have {expected}")
+    if expected > _MAX_ARRAYS:
+        raise LimitExceeded(f"{expected} arrays in one request are above the limit of {_MAX_ARRAYS}; split the call")
     if any(length < 0 for length in lengths) or sum(lengths) != len(body):
         raise MalformedArray(f"arrays of {sum(lengths)} bytes in a body of {len(body)}")
     arrays, begin = [], 0
@@ -93,8 +110,3 @@ def _cut(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:
         arrays.append(body[begin : begin + length])
         begin += length
     return arrays
-
-
-def _check_count(arrays: list[memoryview], expected: int) -> None:
-    if len(arrays) != expected:
-        raise MalformedArray(f"{len(arrays)} arrays in the body, the tables of the request have {expected}")

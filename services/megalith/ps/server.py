@@ -52,14 +52,23 @@ class PsServer:
         metrics, limit = self._metrics(), config.server.max_message_bytes
         tags = {"model_name": config.membership.model_name, "ps": str(config.index)}
         lookups = TrainingMetrics(metrics).timer("embedding_lookup", "Microseconds of each lookup of rows.", **tags)
-        data = DataPlane(self._store, lookups.observe)
+        data = DataPlane(self._store, lookups.observe, limit)
         # Who may call Negotiate may use the lane: whatever guards unary calls guards it too.
         self._token = secrets.token_bytes(16)
-        budget = ByteBudget(config.max_inflight_bytes)  # one for both lanes
+        requests = ByteBudget(config.max_inflight_bytes)  # one for both lanes
+        replies = ByteBudget(config.max_inflight_bytes)
         self._lane = LaneServer(
-            config.server.host, config.lane_port, LaneCalls(data, metrics, self._token, limit), limit, budget
+            config.server.host,
+            config.lane_port,
+            LaneCalls(data, metrics, self._token, limit),
+            limit,
+            requests,
+            replies,
+            config.lane,
         )
-        servicer = ParameterServicer(config.index, self._store, data, budget, self._negotiate)
+        servicer = ParameterServicer(
+            config.index, self._store, data, requests, replies, self._negotiate, config.lane.room_wait_s
+        )
         scratch = ScratchTable()
         benchmark = BenchmarkServicer(scratch)
         self._rpc = RpcServer(

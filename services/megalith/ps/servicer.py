@@ -13,8 +13,6 @@ from megalith.ps.table import EmbeddingTable
 from megalith.wire import arrays, codec
 from megalith.wire.budget import ByteBudget
 
-ROOM_WAIT_S = 30.0  # a request that finds no room in the budget for this long is refused
-
 
 class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     """The data plane of one ps."""
@@ -24,11 +22,19 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         index: int,
         store: Store,
         data: DataPlane,
-        budget: ByteBudget,
+        requests: ByteBudget,
+        replies: ByteBudget,
         lane: Callable[[], pb.NegotiateResponse] = pb.NegotiateResponse,
+        room_wait_s: float = 10.0,
     ) -> None:
-        """`budget` bounds the bytes of data requests; `lane` tells where the bulk lane is now, by default nowhere."""
-        self._index, self._store, self._data, self._budget, self._lane = index, store, data, budget, lane
+        """`requests` and `replies` bound the bytes of data calls; `lane` tells where the bulk lane is now."""
+        self._index = index
+        self._store = store
+        self._data = data
+        self._requests = requests
+        self._replies = replies
+        self._lane = lane
+        self._room_wait_s = room_wait_s
 
     def CreateTables(self, request: pb.CreateTablesRequest, context: grpc.ServicerContext) -> pb.CreateTablesResponse:
         self._store.check_run(request.run_id)
@@ -50,8 +56,9 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         return pb.DescribeVariablesResponse(variables=[codec.variable_shape_to_proto(shape) for shape in shapes])
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:
-        with self._under_way(request):
-            reply, rows = self._data.pull(request, [part.keys for part in request.tables])
+        with self._under_way(request), self._replies.share() as room:
+            keys = [part.keys for part in request.tables]
+            reply, rows = self._data.pull(request, keys, lambda nbytes: room.take(nbytes, self._room_wait_s))
             reply.rows.extend(arrays.encode(matrix) for matrix in rows)
         return reply
 
@@ -75,7 +82,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self, request: pb.PullRequest | pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest
     ) -> AbstractContextManager[None]:
         """Inside, the request's bytes count among those under way; a full budget is waited for first."""
-        return self._budget.holding(request.ByteSize(), ROOM_WAIT_S)
+        return self._requests.holding(request.ByteSize(), self._room_wait_s)
 
     def Negotiate(self, request: pb.NegotiateRequest, context: grpc.ServicerContext) -> pb.NegotiateResponse:
         self._store.check_run(request.run_id)

@@ -207,6 +207,15 @@ class Store:
             placement.check_owned(name, keys)
         return [table.lookup(keys) for table, keys in held], [variable.read() for variable in read]
 
+    def pulled_size(self, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]) -> tuple[int, int]:
+        """Floats of rows and bytes of variables that `pull` would return; what is not here counts as nothing."""
+        with self._lock:
+            widths = [(self._tables[name].config.dim, keys) for name, keys in tables if name in self._tables]
+            read = [self._variables[key] for key in variables if key in self._variables]
+        return sum(width * keys.size for width, keys in widths), sum(
+            variable.config.initial.nbytes for variable in read
+        )
+
     def push(
         self,
         epoch: int,

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from megalith.runtime import file_limit
 from megalith.runtime.logs import configure_logging
 from megalith.wire.errors import MegalithError
 
@@ -55,6 +56,7 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     """
     configure_logging(name, log_level)
     faulthandler.enable()
+    file_limit.raise_soft_limit()
     exit_request = ExitRequest()
     _serve_signals(exit_request)
     if exit_with_stdin:

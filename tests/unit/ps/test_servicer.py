@@ -12,7 +12,7 @@ class HeldData:
     def __init__(self):
         self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
 
-    def pull(self, request, keys):
+    def pull(self, request, keys, reserve):
         self.begun.release()
         assert self.go.acquire(timeout=30)
         return pb.PullResponse(), []
@@ -20,7 +20,7 @@ class HeldData:
 
 def test_unary_requests_beyond_the_bytes_in_flight_wait_for_those_before_them():
     data, budget = HeldData(), ByteBudget(100)
-    servicer = ParameterServicer(0, Store(0), data, budget)
+    servicer = ParameterServicer(0, Store(0), data, budget, ByteBudget(100))
     request = pb.PullRequest(tables=[pb.TableKeys(table="t", keys=bytes(64))])
     calls = [threading.Thread(target=servicer.Pull, args=(request, None)) for _ in range(2)]
     for call in calls:

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from megalith.wire.budget import ByteBudget
-from megalith.wire.errors import LimitExceeded
+from megalith.wire.errors import LimitExceeded, Overloaded
 
 
 def test_who_would_exceed_the_budget_waits_until_bytes_are_given_back():
@@ -35,4 +35,27 @@ def test_more_than_the_whole_budget_is_let_through_alone():
         assert budget.held_bytes == 1000
     with pytest.raises(ZeroDivisionError), budget.holding(10, 0):
         1 / 0  # noqa: B018
+    assert budget.held_bytes == 0
+
+
+def test_shares_that_grow_into_each_other_do_not_wait_for_each_other_for_ever():
+    budget = ByteBudget(100)
+    with budget.share() as first, budget.share() as second:
+        first.grow(50, 0)
+        second.grow(50, 0)
+        with pytest.raises(Overloaded, match="100 of 100 bytes"):
+            second.grow(50, 0.01)
+        first.grow(50, 0)  # the oldest goes on, beyond the limit
+        assert budget.held_bytes == 150
+    assert budget.held_bytes == 0
+
+
+def test_a_share_that_grows_waits_for_requests_that_are_complete():
+    budget = ByteBudget(100)
+    with budget.share() as complete, budget.share() as growing:
+        complete.grow(90, 0)
+        complete.complete()
+        growing.grow(10, 0)
+        with pytest.raises(Overloaded):
+            growing.grow(1, 0.01)
     assert budget.held_bytes == 0
