@@ -20,6 +20,7 @@ _START = struct.Struct("<4sIQ")
 # A head larger than this goes by a unary call: a few bytes of it can stand for many times their size once parsed.
 MAX_HEAD_BYTES = 32 << 20
 _TIMEVAL = struct.Struct("ll")
+_MOST_PARTS = 1024  # IOV_MAX of Linux: what one sendmsg takes; more is EMSGSIZE
 _LATE = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ETIMEDOUT, errno.EINPROGRESS)
 
 
@@ -48,13 +49,15 @@ def set_timeout(sock: socket.socket, seconds: float) -> None:
 def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = ()) -> None:
     """One whole frame, or PeerUnreachable or DeadlinePassed; the connection is then of no more use."""
     parts = [memoryview(_START.pack(MAGIC, len(head), sum(part.nbytes for part in body)) + head), *body]
+    first = 0  # the part that the next byte is of
     try:
-        while parts:
-            sent = sock.sendmsg(parts)
-            while parts and sent >= parts[0].nbytes:
-                sent -= parts.pop(0).nbytes
+        while first < len(parts):
+            sent = sock.sendmsg(parts[first : first + _MOST_PARTS])
+            while first < len(parts) and sent >= parts[first].nbytes:
+                sent -= parts[first].nbytes
+                first += 1
             if sent:
-                parts[0] = parts[0][sent:]
+                parts[first] = parts[first][sent:]
     except OSError as error:
         raise failure(error) from error
 
