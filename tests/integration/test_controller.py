@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -14,7 +15,7 @@ from megalith.protos import controller_pb2, coordination_pb2, coordination_pb2_g
 from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
 from megalith.ps import checkpoint
-from megalith.runtime import liveness
+from megalith.runtime import liveness, manifest
 from megalith.runtime.free_ports import free_ports
 from megalith.runtime.server import ServerSettings
 from megalith.wire import controller_address
@@ -290,6 +291,84 @@ def test_a_damaged_checkpoint_stops_a_ps_with_the_reason(tmp_path):
         wait_until(lambda: servers.exits["ps-0"].status == 1)
         assert saved.path in servers.exits["ps-0"].reason
         assert "the manifest says" in servers.exits["ps-0"].reason
+
+
+def lose_list(path):
+    (path.parent / "checkpoint").unlink()
+
+
+def lose_manifest(path):
+    (path / "manifest.json").unlink()
+
+
+def lose_everything(path):
+    lose_list(path)
+    path.rename(path.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("lose", [lose_list, lose_manifest])
+def test_a_job_whose_checkpoint_is_not_whole_does_not_start_empty(tmp_path, lose):
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        job = servers.connect().controller
+        wait_until(lambda: job.status().phase == "running", 20)
+        saved = job.save()
+    lose(Path(saved.path))
+    with Servers(tmp_path) as servers, pytest.raises(errors.CheckpointNotFound, match="to start with an empty model"):
+        servers.start_controller()
+    for path in (*tmp_path.glob("checkpoint"), Path(saved.path)):  # as the message says
+        path.rename(path.with_name(f"away-{path.name}"))
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        job = servers.connect().controller
+        wait_until(lambda: job.status().phase == "running", 20)
+        assert job.status().last_checkpoint == ""
+
+
+@pytest.mark.parametrize("lose", [lose_list, lose_manifest, lose_everything])
+def test_a_ps_of_a_running_job_whose_checkpoint_is_gone_does_not_come_back_empty(tmp_path, lose):
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        first = servers.start_ps(0)
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        saved = cluster.controller.save()
+        first.stop(0)
+        lose(Path(saved.path))
+        servers.start_ps(0)
+        wait_until(lambda: servers.exits["ps-0"].status == 1)
+        assert str(tmp_path / "checkpoint") in servers.exits["ps-0"].reason
+        wait_until(lambda: cluster.controller.status().phase == "forming")
+
+
+def test_a_ps_that_lost_its_stream_keeps_its_rows_though_the_checkpoint_is_gone(tmp_path):
+    with Servers(tmp_path) as servers:
+        controller = servers.start_controller()
+        servers.start_ps(0)
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": ([1], np.ones((1, 1), np.float32))})
+        saved = cluster.controller.save()
+        lose_everything(Path(saved.path))
+        controller._coordinator.end_sessions()
+        wait_until(lambda: cluster.controller.status().members[0].standing == "alive")
+        wait_until(lambda: cluster.controller.status().phase == "running")
+        assert servers.exits["ps-0"].reason == ""
+        np.testing.assert_array_equal(cluster.pull({"t": [1]}).rows["t"], [[-1]])
+
+
+def test_saves_of_a_cluster_without_workers_are_folders_of_their_own(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        saved = []
+        for value in range(1, 4):
+            cluster.push({"t": (np.arange(value), np.ones((value, 1), np.float32))})
+            saved.append(cluster.controller.save())
+        assert [Path(each.path).name for each in saved] == ["model.ckpt-0", "model.ckpt-r1-0", "model.ckpt-r2-0"]
+        assert [manifest.read(Path(each.path)).rows for each in saved] == [1, 2, 3]
+        assert cluster.controller.status().last_checkpoint == saved[-1].path
 
 
 def test_a_live_index_is_not_given_away(tmp_path):

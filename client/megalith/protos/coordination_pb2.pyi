@@ -794,7 +794,7 @@ class SaveShard(_message.Message):
     save_id: _builtins.str
     """Part of the file names, so a new save never touches the files of an old one."""
     directory: _builtins.str
-    """Where to write."""
+    """Where to write; it exists, and only for this save. If it is gone, the save was given up."""
     step: _builtins.int
     """The step that the checkpoint is named after."""
     def __init__(

@@ -8,8 +8,9 @@ FORMING --all ps ready--> INITIALIZING --chief created tables--> RUNNING --all w
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
@@ -18,10 +19,17 @@ from megalith.controller.losses import Loss, Losses
 from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.controller.run import Run
 from megalith.controller.sessions import Sessions
+from megalith.runtime.manifest import Restored
 from megalith.wire.errors import NotInCluster, NotReady
 from megalith.wire.routing import Routing, check_run
 
 logger = logging.getLogger(__name__)
+
+
+class RestoreFault(Protocol):
+    """Why parameter servers that are ready must not go on together; see `StartPoint.fault`."""
+
+    def __call__(self, restored: Sequence[Restored | None], *, is_first: bool) -> str: ...
 
 
 class Coordinator:
@@ -29,7 +37,8 @@ class Coordinator:
 
     The lock guards everything here; the condition on it is notified at each change. `send` functions of sessions are
     called under it, so each session sees directives in the order of the decisions; they only enqueue. `wake_journal`
-    is called under it too; `flush_journal` is called without it and returns once the newest state is on disk.
+    and `restore_fault` are called under it too; `flush_journal` is called without it and returns once the newest state
+    is on disk. A fault of what servers have restored ends the job before workers hear of them.
 
     With the `journal` of a controller that died, the run may be the one that it tells of; see `Run`.
     """
@@ -45,9 +54,11 @@ class Coordinator:
         journal: Journal | None = None,
         wake_journal: Callable[[], None] = lambda: None,
         flush_journal: Callable[[], None] = lambda: None,
+        restore_fault: RestoreFault = lambda restored, *, is_first: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
+        self._restore_fault = restore_fault
         self._clock, self._patience = clock, patience
         self._wake_journal, self._flush_journal = wake_journal, flush_journal
         self._changed = threading.Condition()
@@ -303,7 +314,7 @@ class Coordinator:
         """Tell every ps to write its shard; returns their sessions. NotReady unless all of them are ready."""
         with self._changed:
             missing = {*self._roster.missing_ps(), *(p.index for p in self._roster.ps if not p.is_connected)}
-            if missing or self._run.routing is None:
+            if missing or not self._run.is_routed:
                 raise NotReady(f"cannot save: waiting for ps {sorted(missing)}")
             if self._phase() is Phase.INITIALIZING:
                 raise NotReady("cannot save: the chief has not created all tables yet")
@@ -443,8 +454,8 @@ class Coordinator:
             if self._run.has_recovered:
                 self._losses.recall(self._journal.rows_lost, self._journal.losses)
             self._journal = None
-        if not self._run.is_awaited and not self._roster.missing_ps():
-            self._run.route()
+        if not self._run.is_awaited and not self._roster.missing_ps() and not self._run.is_routed:
+            self._route()
         state = self._state()
         told = (
             state.phase,
@@ -458,6 +469,15 @@ class Coordinator:
             self._sessions.tell(state)
             self._wake_journal()
         self._changed.notify_all()
+
+    def _route(self) -> None:
+        """Make a map of the parameter servers that are here, unless they have only a part of the model."""
+        restored = [place.load.restored for place in self._roster.ps]
+        fault = self._restore_fault(restored, is_first=self._run.is_new)
+        if fault:
+            self.end(False, fault)
+        else:
+            self._run.route()
 
     def _phase(self) -> Phase:
         if self._outcome is not None:

@@ -111,17 +111,24 @@ class Run:
         self.global_step = max(self.global_step, global_step)
         self.initialized_epoch = max(self.initialized_epoch, initialized_epoch)
 
+    @property
+    def is_new(self) -> bool:
+        """No map has been made, and no member has seen one."""
+        return self.routing is None and self._epoch_floor == 0
+
+    @property
+    def is_routed(self) -> bool:
+        """The present map is that of the parameter servers that are here."""
+        # A ps that is back at its old address is another process without the old one's rows: it is not in the map.
+        return self._routed_incarnations == tuple(place.incarnation for place in self._roster.ps)
+
     def route(self) -> None:
-        """Make a new map, one epoch higher, unless these very parameter servers have the present one."""
-        # A ps that is back at its old address is another process without the old one's rows: that is a new map too.
-        incarnations = tuple(place.incarnation for place in self._roster.ps)
-        if self._routed_incarnations == incarnations:
-            return
-        self._routed_incarnations = incarnations
+        """Make a new map, one epoch higher."""
+        self._routed_incarnations = tuple(place.incarnation for place in self._roster.ps)
         addresses = tuple(place.address for place in self._roster.ps)
         epoch = max(self.epoch, self._epoch_floor) + 1
         self._is_id_open = False
-        self.routing = self._map(epoch, addresses, incarnations)
+        self.routing = self._map(epoch, addresses, self._routed_incarnations)
         logger.info("routing epoch=%d ps=%s run=%s", epoch, ",".join(addresses), self.id)
 
     def _map(self, epoch: int, addresses: tuple[str, ...], incarnations: tuple[str, ...]) -> Routing:

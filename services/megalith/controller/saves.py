@@ -1,8 +1,8 @@
-"""Saving a checkpoint: every ps writes its shard, the manifest comes last and makes the checkpoint exist."""
+"""Saving a checkpoint: every ps writes its shard; the folder gets its name last, which makes the checkpoint exist."""
 
-import contextlib
 import logging
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import SaveOrder
+from megalith.controller.start_point import StartPoint
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
@@ -18,6 +19,9 @@ from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed, Shard
 
 logger = logging.getLogger(__name__)
 
+_APPEAR_S = 5.0  # for the files of other machines to be seen here
+_LOOK_S = 0.1  # between two looks at files
+_DISCARD_TRIES = 20
 _MAX_WAITING = 4  # each waits on a thread that stop, resume and status need too
 
 
@@ -54,9 +58,13 @@ class Saver:
         hold_s: float = 30.0,
         clock: Callable[[], float] = time.time,
         on_saved: Callable[[SaveRecord], None] = lambda record: None,
+        start_point: StartPoint | None = None,
+        appear_s: float = _APPEAR_S,
     ) -> None:
         self._coordinator, self._model_dir, self._timeout_s, self._clock = coordinator, model_dir, timeout_s, clock
         self._hold_s, self._on_saved = hold_s, on_saved
+        self._start_point = start_point or StartPoint(model_dir)
+        self._appear_s = appear_s
         self.last: SaveRecord | None = None
         self._turn = threading.Lock()
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
@@ -105,23 +113,50 @@ class Saver:
     def _save(self, directory: str) -> SavedCheckpoint:
         target = prepare_model_dir(directory) if directory else self._model_dir
         step = self._coordinator.global_step
-        path = manifest.directory_for(target, step)
-        path.mkdir(exist_ok=True)
+        save_id = secrets.token_hex(4)
         started = time.monotonic()
-        order = SaveOrder(secrets.token_hex(4), str(path.absolute()), step)
-        with self._answered:
-            self._save_id, self._answers = order.save_id, {}
+        manifest.free_directory(target, step)  # what cannot get its name is not written
+        folder = manifest.work_directory(target, step, save_id).absolute()
+        folder.mkdir()
         try:
-            sessions = self._coordinator.order_save(order)
-            files = self._collect(sessions)
-        except MegalithError:
-            self._discard(path, order.save_id)
+            saved = self._write(folder, step, save_id)
+            folder = manifest.publish(folder, target, step)
+            manifest.record_latest(target, folder, saved.saved_at_s)
+        except BaseException:
+            _discard(folder)  # nobody knows of it yet, so nobody misses it
             raise
+        if target == self._model_dir:
+            self._start_point.saved(folder, saved.rows)
+        logger.info("saved path=%s rows=%d seconds=%.2f", folder, saved.rows, time.monotonic() - started)
+        return SavedCheckpoint(folder, step, saved.rows)
+
+    def _write(self, folder: Path, step: int, save_id: str) -> Manifest:
+        """Have every ps write its files into `folder`, and the manifest after them."""
+        order = SaveOrder(save_id, str(folder), step)
+        with self._answered:
+            self._save_id, self._answers = save_id, {}
+        sessions = self._coordinator.order_save(order)
+        files = self._collect(sessions)
+        self._check_files(folder, files)
         saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))
-        manifest.write(path, saved)
-        manifest.record_latest(target, path, saved.saved_at_s)
-        logger.info("saved path=%s rows=%d seconds=%.2f", path, saved.rows, time.monotonic() - started)
-        return SavedCheckpoint(path, step, saved.rows)
+        manifest.write(folder, saved)
+        return saved
+
+    def _check_files(self, folder: Path, files: list[ShardFile]) -> None:
+        """SaveFailed unless each file is here, with the size that its ps says.
+
+        A ps that does not share this directory writes elsewhere. Network file systems may show a file a moment late.
+        """
+        deadline = time.monotonic() + self._appear_s
+        for file in files:
+            while (size := _size_of(folder / file.name)) != file.bytes:
+                if time.monotonic() > deadline:
+                    raise SaveFailed(
+                        f"a ps says that it wrote {file.bytes} bytes to {folder / file.name}, and "
+                        f"{'no such file is' if size is None else f'{size} bytes are'} here; "
+                        "does every ps see the same directory as the controller?"
+                    )
+                time.sleep(_LOOK_S)
 
     def answer(self, session: int, save_id: str, files: list[ShardFile], error: str) -> None:
         """A ps is done with its shard; an answer to an older save is ignored."""
@@ -146,9 +181,20 @@ class Saver:
                 raise SaveFailed("; ".join(failed))
             return [file for session in sessions for file in self._answers[session][0]]
 
-    def _discard(self, path: Path, save_id: str) -> None:
-        """Remove what a failed save has written; what a ps still writes afterwards, the next save of the step drops."""
-        for file in path.glob(f"*{save_id}*"):
-            file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty: an earlier save of this step stands
-            path.rmdir()
+
+def _size_of(path: Path) -> int | None:
+    """None if there is no such file."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _discard(folder: Path) -> None:
+    """Remove all of a save that failed. A ps that is late may put another file into it meanwhile."""
+    for _ in range(_DISCARD_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_LOOK_S)
+    logger.error("%s of a failed save could not be removed; remove it by hand", folder)

@@ -22,6 +22,7 @@ from megalith.controller.roster import Patience, Role
 from megalith.controller.saves import Saver, SaveRecord
 from megalith.controller.schedule import SaveSchedule
 from megalith.controller.servicer import About, ControllerServicer, CoordinationServicer
+from megalith.controller.start_point import StartPoint
 from megalith.controller.unsaved import Unsaved
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
 from megalith.runtime import application, lifecycle, manifest
@@ -60,12 +61,14 @@ class ControllerServer:
             raise
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
-        checkpoint = manifest.latest(self._model_dir)
+        start_point = StartPoint(self._model_dir)
+        checkpoint = start_point.find()
         newest = manifest.read(checkpoint) if checkpoint is not None else None
         step = newest.step if newest is not None else 0
         checkpoint_path = str(checkpoint.absolute()) if checkpoint is not None else ""
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
+        manifest.warn_of_leftovers(self._model_dir)
         self._journal = JournalKeeper(self._model_dir, lambda: self._coordinator.journal())
         self._coordinator = Coordinator(
             config.num_ps,
@@ -81,12 +84,18 @@ class ControllerServer:
             journal=journal.read(self._model_dir),
             wake_journal=self._journal.wake,
             flush_journal=self._journal.flush,
+            restore_fault=start_point.fault,
         )
         if newest is not None:
             self._coordinator.checkpoint_saved(checkpoint_path, newest.saved_at_s)
         self._schedule = SaveSchedule(config.save_every_s, config.save_every_steps, time.monotonic(), step)
         self._saver = Saver(
-            self._coordinator, self._model_dir, config.save_timeout_s, config.save_hold_s, on_saved=self._on_saved
+            self._coordinator,
+            self._model_dir,
+            config.save_timeout_s,
+            config.save_hold_s,
+            on_saved=self._on_saved,
+            start_point=start_point,
         )
         self._unsaved = Unsaved(self._coordinator, checkpoint_path, step)
         self._ending = JobEnding(self._coordinator, self._saver, self._unsaved, config.final_save_timeout_s)
@@ -119,6 +128,7 @@ class ControllerServer:
             self._about,
             self._ending,
             self._unsaved,
+            start_point,
         )
         metrics = Metrics()
         self._job_metrics = JobMetrics(

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import grpc
 
@@ -32,6 +31,7 @@ from megalith.controller.mailbox import LIMIT, Mailbox
 from megalith.controller.roster import Registration, Role
 from megalith.controller.saves import Saver
 from megalith.controller.schedule import SaveSchedule
+from megalith.controller.start_point import StartPoint
 from megalith.controller.unsaved import Unsaved
 from megalith.protos import (
     controller_pb2,
@@ -39,7 +39,6 @@ from megalith.protos import (
     coordination_pb2,
     coordination_pb2_grpc,
 )
-from megalith.runtime import manifest
 from megalith.wire import codec, routing
 from megalith.wire.errors import InvalidRequest, MegalithError, Overloaded
 
@@ -94,11 +93,13 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         about: "About",
         ending: JobEnding,
         unsaved: Unsaved,
+        start_point: StartPoint,
     ) -> None:
         self._coordinator, self._saver, self._schedule, self._about = coordinator, saver, schedule, about
         self._ending = ending
         self._unsaved = unsaved
         self._formation = formation
+        self._start_point = start_point
         # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
@@ -164,6 +165,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             )
             context.cancel()
 
+        # One that is back has its rows, and needs no checkpoint.
+        is_new_ps = registration.role is Role.PS and registration.held_shard is None
+        restore_from = self._start_point.find() if is_new_ps else None
         mailbox = Mailbox(on_overflow=drop)
         session = self._coordinator.join(registration, mailbox.put)
 
@@ -184,7 +188,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     num_ps=self._about.num_ps,
                     num_workers=self._about.num_workers,
                     model_dir=self._about.model_dir,
-                    restore_from=self._about.newest_checkpoint(),
+                    restore_from=str(restore_from or ""),
                     owners=routing.encode_owners(routing.even_owners(self._about.num_ps)),
                     job=self._coordinator.job,
                     shard=registration.index,
@@ -248,7 +252,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             epoch=state.routing.epoch if state.routing else 0,
             barrier=encode_barrier(state.barrier),
             global_step=self._coordinator.global_step,
-            last_checkpoint=self._about.newest_checkpoint(),
+            last_checkpoint=str(self._start_point.newest or ""),
             members=[encode_place(*place, buckets) for place in places],
             results=next((place.progress.results for place, _, _ in places if place.progress.results), {}),
             outcome="" if outcome is None else "succeeded" if outcome[0] else "failed",
@@ -303,9 +307,6 @@ class About:
     def max_sessions(self) -> int:
         """Every place, as many replacements that overlap with who they replace, and some strangers."""
         return 2 * (self.num_ps + self._num_spare_ps + self.num_workers) + 8
-
-    def newest_checkpoint(self) -> str:
-        return str(manifest.latest(Path(self.model_dir)) or "")
 
 
 def _encode_directive(

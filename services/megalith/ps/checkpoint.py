@@ -6,6 +6,7 @@ Unix seconds, under "max_update_s". Rows expired at that time are left out. A ps
 whatever the number of servers that wrote them.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -30,7 +31,7 @@ from megalith.runtime import manifest
 from megalith.runtime.files import sync
 from megalith.runtime.manifest import Restored, ShardFile
 from megalith.wire import routing
-from megalith.wire.errors import CheckpointDamaged
+from megalith.wire.errors import CheckpointDamaged, SaveFailed
 from megalith.wire.schema import TableConfig
 
 logger = logging.getLogger(__name__)
@@ -40,8 +41,25 @@ _META, _DATA_TIME, _STATE_FIELDS = b"megalith", b"max_update_s", b"state_fields"
 
 
 def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
-    """Write this server's tables and variables; returns what was written."""
+    """Write this server's tables and variables; returns what was written.
+
+    Whatever goes wrong, none of the files stays. That goes for a directory that was removed meanwhile too, because the
+    save took too long or another ps failed.
+    """
     suffix = f"ps-{index:05}-of-{num_ps:05}-{save_id}.arrow"
+    try:
+        files = _write_files(store, directory, suffix)
+        if missing := [file.name for file in files if not (directory / file.name).exists()]:
+            raise SaveFailed(f"the save was given up: {directory} has lost {missing[0]}")
+    except BaseException:
+        for path in directory.glob(f"*-{suffix}"):
+            with contextlib.suppress(OSError):  # what went wrong is said, not what came of it
+                path.unlink()
+        raise
+    return files
+
+
+def _write_files(store: Store, directory: Path, suffix: str) -> list[ShardFile]:
     files = []
     for number, table in enumerate(store.tables()):
         # The number, not the readable part, keeps the files of two tables apart.

@@ -133,8 +133,8 @@ class PsMember:
                 logger.exception("preparing failed")
             self._exit_request.request(
                 1,
-                f"cannot start from {welcome.restore_from or 'nothing'}: {error}; to start from an older checkpoint, "
-                f"name it in {welcome.model_dir}/{manifest.STATE_FILE}",
+                f"cannot start from {welcome.restore_from or 'nothing'}: {error}; "
+                f"{manifest.ways_out(Path(welcome.model_dir))}",
             )
             return
         self._restored = restored

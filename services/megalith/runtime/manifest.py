@@ -1,20 +1,36 @@
 """The layout of a checkpoint on disk, and when it exists.
 
 <model_dir>/checkpoint                        text: the newest checkpoint and all others, as the reference writes it
-<model_dir>/model.ckpt-120/manifest.json      written last: without it the folder is not a checkpoint
+<model_dir>/model.ckpt-120/manifest.json      what the checkpoint consists of
 <model_dir>/model.ckpt-120/table-0003-<table>-ps-00000-of-00002-<save id>.arrow
 <model_dir>/model.ckpt-120/filter-0003-..., touched-0003-...      of tables that have them
 <model_dir>/model.ckpt-120/variables-ps-00000-of-00002-<save id>.arrow
+<model_dir>/model.ckpt-r1-120/                the second save of step 120; the step follows the last "-"
+<model_dir>/saving-120-<save id>/             a save under way
+
+A save writes into a folder of its own, which gets its name once it is complete. So a folder named model.ckpt-* never
+changes: no save writes into it, replaces it or removes it.
 """
 
 import dataclasses
+import errno
+import fcntl
 import hashlib
+import itertools
 import json
+import logging
+import os
 import re
+import secrets
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from megalith.runtime.files import sync, write_atomically
 from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -60,19 +76,42 @@ class Restored:
     seconds: float = 0.0
 
 
-def directory_for(model_dir: Path, step: int) -> Path:
-    return model_dir / f"model.ckpt-{step}"
+def work_directory(model_dir: Path, step: int, save_id: str) -> Path:
+    """Where a save writes until it is complete."""
+    return model_dir / f"saving-{step}-{save_id}"
 
 
 def write(directory: Path, manifest: Manifest) -> None:
-    """Make the checkpoint exist, then drop files of an earlier save of the same step."""
+    """Say what the files of a directory are; they are on disk before the manifest is."""
     content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest)}
     sync(directory)
     write_atomically(directory / MANIFEST, json.dumps(content, indent=1).encode())
-    listed = {file.name for file in manifest.files} | {MANIFEST}
-    for path in directory.iterdir():
-        if path.name not in listed:
-            path.unlink(missing_ok=True)  # a ps that is late with an earlier save may have renamed it meanwhile
+
+
+def publish(work: Path, model_dir: Path, step: int) -> Path:
+    """Make a complete folder the checkpoint of its step, under the first name that is free; returns where it is.
+
+    Of two that publish the same step at once, one gets the next name.
+    """
+    while True:
+        path = free_directory(model_dir, step)
+        try:
+            os.rename(work, path)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            sync(model_dir)
+            return path
+
+
+def free_directory(model_dir: Path, step: int) -> Path:
+    """Where the next checkpoint of that step goes; NotADirectoryError if a file has that name."""
+    names = (f"model.ckpt-r{k}-{step}" if k else f"model.ckpt-{step}" for k in itertools.count())
+    path = next(model_dir / name for name in names if not (model_dir / name).is_dir())
+    if os.path.lexists(path):
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path))
+    return path
 
 
 def read(directory: Path) -> Manifest:
@@ -113,30 +152,100 @@ def sha256_of(path: Path) -> str:
 
 
 def latest(model_dir: Path) -> Path | None:
-    """Directory of the newest complete checkpoint that the state file names, or None."""
-    paths = re.findall(r'^(?:all_)?model_checkpoint_paths?: "(.*)"$', _state_text(model_dir), re.MULTILINE)
-    complete = (model_dir / path for path in (*paths[:1], *reversed(paths[1:])))
-    return next((path for path in complete if (path / MANIFEST).exists()), None)
+    """Directory of the checkpoint that the state file names as the newest.
+
+    None in a directory that has never had a checkpoint. Where there is a trace of one, but it cannot be found, this is
+    a CheckpointNotFound or CheckpointDamaged: a job never starts empty because a file is missing.
+    """
+    state_file = model_dir / STATE_FILE
+    text = _state_text(model_dir)
+    if text is None:
+        folders = sorted(path.name for path in model_dir.glob("model.ckpt-*") if path.is_dir())
+        if not folders:
+            return None
+        raise CheckpointNotFound(
+            f"{state_file} is missing, and {model_dir} has {', '.join(folders[-5:])}; to start from one of them, write "
+            f'one line into that file: model_checkpoint_path: "{folders[-1]}"; {_how_to_start_empty(model_dir)}'
+        )
+    named = re.search(r'^model_checkpoint_path: "(.*)"$', text, re.MULTILINE)
+    if named is None:
+        raise CheckpointDamaged(
+            f"{state_file} names no checkpoint: it has no line like "
+            f'model_checkpoint_path: "model.ckpt-120"; correct it, or {_how_to_start_empty(model_dir)}'
+        )
+    path = model_dir / named[1]
+    if not (path / MANIFEST).exists():
+        raise CheckpointNotFound(
+            f"{state_file} names {named[1]} as the newest checkpoint, but {path / MANIFEST} is missing; "
+            f"{ways_out(model_dir)}"
+        )
+    return path
+
+
+def ways_out(model_dir: Path) -> str:
+    """What an operator may do about a checkpoint that a job cannot start from."""
+    return (
+        f"put it back, or name an older checkpoint in {model_dir / STATE_FILE} (model_checkpoint_path), "
+        f"or {_how_to_start_empty(model_dir)}"
+    )
+
+
+def _how_to_start_empty(model_dir: Path) -> str:
+    here, away = shlex.quote(str(model_dir)), shlex.quote(str(model_dir / "moved-away"))
+    return (
+        "to start with an empty model on purpose, take another --model-dir or move the checkpoints away: "
+        f"mkdir {away} && mv {here}/checkpoint {here}/model.ckpt-* {away}"
+    )
+
+
+def warn_of_leftovers(model_dir: Path) -> None:
+    """Say which folders are left of saves whose controller died; nothing reads them."""
+    for path in sorted(model_dir.glob("saving-*")):
+        logger.warning("%s is left of a save that was never completed; remove it if no save is under way", path)
 
 
 def record_latest(model_dir: Path, directory: Path, saved_at_s: float) -> None:
     """Name `directory` as the newest checkpoint in the state file, keeping the older entries."""
-    text = _state_text(model_dir)
-    paths = re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
-    times = re.findall(r"^all_model_checkpoint_timestamps: (\S+)$", text, re.MULTILINE)
-    entries = {path: time for path, time in zip(paths, times, strict=False) if path != directory.name}
-    entries[directory.name] = repr(saved_at_s)
-    lines = [
-        f'model_checkpoint_path: "{directory.name}"',
-        *(f'all_model_checkpoint_paths: "{path}"' for path in entries),
-        *(f"all_model_checkpoint_timestamps: {time}" for time in entries.values()),
-        f"last_preserved_timestamp: {saved_at_s!r}",
-    ]
-    write_atomically(model_dir / STATE_FILE, ("\n".join(lines) + "\n").encode())
+    with _list_of_one_writer(model_dir):
+        text = _state_text(model_dir) or ""
+        if text and "model_checkpoint_path" not in text:
+            _keep_aside(model_dir / STATE_FILE)
+        paths = re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
+        times = re.findall(r"^all_model_checkpoint_timestamps: (\S+)$", text, re.MULTILINE)
+        times += ["0.0"] * (len(paths) - len(times))  # other writers of this format may leave them out
+        entries = {path: time for path, time in zip(paths, times, strict=False) if path != directory.name}
+        entries[directory.name] = repr(saved_at_s)
+        lines = [
+            f'model_checkpoint_path: "{directory.name}"',
+            *(f'all_model_checkpoint_paths: "{path}"' for path in entries),
+            *(f"all_model_checkpoint_timestamps: {time}" for time in entries.values()),
+            f"last_preserved_timestamp: {saved_at_s!r}",
+        ]
+        write_atomically(model_dir / STATE_FILE, ("\n".join(lines) + "\n").encode())
 
 
-def _state_text(model_dir: Path) -> str:
+def _keep_aside(path: Path) -> None:
+    """Somebody's file under the name of the list: it is not overwritten."""
+    kept = path.with_name(f"{path.name}-kept-{secrets.token_hex(4)}")
+    os.replace(path, kept)
+    logger.warning("%s was no list of checkpoints; it is now %s", path, kept)
+
+
+@contextmanager
+def _list_of_one_writer(model_dir: Path) -> Iterator[None]:
+    """Two jobs that save into one directory change its list in turn, where the file system has locks."""
+    descriptor = os.open(model_dir, os.O_RDONLY)
     try:
-        return (model_dir / STATE_FILE).read_text()
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _state_text(model_dir: Path) -> str | None:
+    """None without a state file."""
+    try:
+        return (model_dir / STATE_FILE).read_text(errors="replace")
     except FileNotFoundError:
-        return ""
+        return None

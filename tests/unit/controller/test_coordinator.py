@@ -8,6 +8,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.roster import Patience, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.schedule import SaveSchedule
+from megalith.runtime.manifest import Restored
 from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from support.waiting import wait_until
 
@@ -365,3 +366,39 @@ def test_a_jump_of_the_wall_clock_loses_nobody_and_brings_no_save(years):
         assert standing(cluster, Role.WORKER, 1) is Standing.SUSPECT
         assert servers[0].state.phase is Phase.RUNNING
         assert not schedule.is_due(time.monotonic(), 0)
+
+
+def test_servers_with_a_part_of_the_model_end_the_job_before_anyone_hears_of_a_map(clock):
+    asked = []
+    parts = [Restored("c", 1, rows=2), Restored("c", 1, rows=3)]
+
+    def fault(restored, *, is_first):
+        asked.append((restored, is_first))
+        return "c has 6 rows, restored 5"
+
+    cluster = Coordinator(2, 1, patience=PATIENCE, clock=clock, restore_fault=fault)
+    servers = [Member(cluster, Role.PS, index) for index in range(2)]
+    worker = Member(cluster, Role.WORKER, 0)
+    for server, part in zip(servers, parts, strict=True):
+        cluster.report_ps(server.session, PsLoad(is_ready=True, restored=part))
+    assert asked[0] == (parts, True)
+    assert cluster.outcome == (False, "c has 6 rows, restored 5")
+    assert (worker.state.phase, worker.state.routing) == (Phase.FINISHED, None)
+    with pytest.raises(NotReady):
+        cluster.order_save(SaveOrder("id", "/nowhere", 0))
+
+
+def test_a_replacement_is_asked_for_what_it_restored_and_not_saved_before(clock):
+    faults = ["", "c has 6 rows, restored 5"]
+    cluster = Coordinator(2, 2, patience=PATIENCE, clock=clock, restore_fault=lambda restored, *, is_first: faults[0])
+    (first, _), _ = formed(cluster)
+    assert cluster.outcome is None
+    del faults[0]
+    cluster.leave(first.session)
+    clock.now += SUSPECT_S + 1
+    replacement = Member(cluster, Role.PS, 0, "two")
+    cluster.report_ps(replacement.session, PsLoad(is_ready=True, restored=Restored("c", 1, rows=5)))
+    assert cluster.outcome == (False, "c has 6 rows, restored 5")
+    assert replacement.state.routing.epoch == 1  # the old map, which it is not in
+    with pytest.raises(NotReady):
+        cluster.order_save(SaveOrder("id", "/nowhere", 0))

@@ -1,3 +1,4 @@
+import errno
 import threading
 
 import pytest
@@ -28,8 +29,20 @@ class FakeCoordinator:
         return session in self.alive
 
 
+CONTENT = b"ten bytes."
+
+
 def file(name, rows=3):
-    return ShardFile(name, "table", "t", rows, 10, "00")
+    return ShardFile(name, "table", "t", rows, len(CONTENT), "00")
+
+
+def everything_in(directory):
+    """Names and contents of all files, and when each was last changed."""
+    return {
+        path.relative_to(directory): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -39,13 +52,13 @@ def cluster():
 
 @pytest.fixture
 def saver(cluster, tmp_path):
-    return Saver(cluster, tmp_path, timeout_s=60.0, clock=lambda: 99.5)
+    return Saver(cluster, tmp_path, timeout_s=60.0, clock=lambda: 99.5, appear_s=0.0)
 
 
 def answer_both(saver, order):
     for session in (1, 2):
         name = f"t-{session}-{order.save_id}"
-        (manifest.Path(order.directory) / name).touch()
+        (manifest.Path(order.directory) / name).write_bytes(CONTENT)
         saver.answer(session, order.save_id, [file(name)], "")
 
 
@@ -89,7 +102,7 @@ def test_older_checkpoints_stay_in_the_list(saver, cluster, tmp_path):
 def test_a_save_that_one_ps_cannot_finish_does_not_exist(saver, cluster, tmp_path):
     def answer(order):
         name = f"t-1-{order.save_id}"
-        (manifest.Path(order.directory) / name).touch()
+        (manifest.Path(order.directory) / name).write_bytes(CONTENT)
         saver.answer(1, order.save_id, [file(name)], "")
         saver.answer(2, order.save_id, [], "ps 1: disk full")
 
@@ -104,6 +117,117 @@ def test_a_ps_lost_during_a_save_fails_it_at_once(saver, cluster):
     cluster.on_order = lambda order: cluster.alive.discard(2)
     with pytest.raises(SaveFailed, match="a ps was lost"):
         saver.save()
+
+
+def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_first(saver, cluster, tmp_path):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    first = saver.save()
+    before = everything_in(first.path)
+    second, third = saver.save(), saver.save()
+    assert (second.path.name, third.path.name) == ("model.ckpt-r1-12", "model.ckpt-r2-12")
+    assert (second.step, second.rows) == (12, 6)
+    assert everything_in(first.path) == before
+    assert manifest.latest(tmp_path) == third.path
+    listed = [line for line in (tmp_path / "checkpoint").read_text().splitlines() if line.startswith("all_model_ch")]
+    assert listed[:3] == [
+        'all_model_checkpoint_paths: "model.ckpt-12"',
+        'all_model_checkpoint_paths: "model.ckpt-r1-12"',
+        'all_model_checkpoint_paths: "model.ckpt-r2-12"',
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint",
+        "model.ckpt-12",
+        "model.ckpt-r1-12",
+        "model.ckpt-r2-12",
+    ]
+
+
+def test_two_jobs_that_save_one_step_into_one_directory_at_once_take_nothing_from_each_other(tmp_path):
+    at_once = threading.Barrier(2)
+    saved = []
+
+    def save():
+        cluster = FakeCoordinator()
+        saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0)
+        cluster.on_order = lambda order: (answer_both(saver, order), at_once.wait(30))
+        for _ in range(20):
+            saved.append(saver.save().path)
+
+    threads = [threading.Thread(target=save) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(set(saved)) == 40
+    assert {path.name for path in saved} == {"model.ckpt-12", *(f"model.ckpt-r{k}-12" for k in range(1, 40))}
+    for path in saved:
+        assert all((path / item.name).read_bytes() == CONTENT for item in manifest.read(path).files)
+        assert f'all_model_checkpoint_paths: "{path.name}"' in (tmp_path / "checkpoint").read_text()
+
+
+def test_a_file_named_like_the_list_that_is_none_is_kept(saver, cluster, tmp_path):
+    (tmp_path / "checkpoint").write_text("the only copy of a thesis")
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saved = saver.save()
+    assert manifest.latest(tmp_path) == saved.path
+    (kept,) = tmp_path.glob("checkpoint-kept-*")
+    assert kept.read_text() == "the only copy of a thesis"
+
+
+@pytest.mark.parametrize("content", [None, CONTENT[:-1]])
+def test_a_file_that_a_ps_lists_but_that_is_not_here_fails_the_save(saver, cluster, tmp_path, content):
+    def answer(order):
+        answer_both(saver, order)
+        path = manifest.Path(order.directory) / f"t-2-{order.save_id}"
+        path.unlink() if content is None else path.write_bytes(content)
+
+    cluster.on_order = answer
+    with pytest.raises(SaveFailed, match=r"10 bytes to .*t-2-.*does every ps see the same directory"):
+        saver.save()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_other_machines_show_late_is_waited_for(cluster, tmp_path):
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=60.0)
+
+    def answer(order):
+        answer_both(saver, order)
+        path = manifest.Path(order.directory) / f"t-2-{order.save_id}"
+        path.unlink()
+        threading.Timer(0.3, path.write_bytes, [CONTENT]).start()
+
+    cluster.on_order = answer
+    assert saver.save().rows == 6
+
+
+def no_space(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["write", "publish", "record_latest"])
+def test_a_disk_that_is_full_at_any_step_leaves_the_old_checkpoint_and_nothing_else(
+    saver, cluster, tmp_path, monkeypatch, step
+):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save()
+    before = everything_in(tmp_path)
+    monkeypatch.setattr(manifest, step, no_space)
+    with pytest.raises(SaveFailed, match="No space left on device"):
+        saver.save()
+    assert everything_in(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model.ckpt-12"]
+    monkeypatch.undo()
+    assert manifest.latest(tmp_path).name == "model.ckpt-12"
+    assert saver.save().path.name == "model.ckpt-r1-12"
+
+
+def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkpoint(cluster, tmp_path):
+    saver = Saver(cluster, tmp_path, timeout_s=0.1, appear_s=0.0)
+    with pytest.raises(SaveFailed, match="2 ps did not finish within"):
+        saver.save()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        answer_both(saver, cluster.orders[0])
 
 
 def test_a_failed_save_of_the_same_step_keeps_the_good_one(saver, cluster, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from megalith.ps.variable import UpdateKind, Variable
 from megalith.runtime import manifest
 from megalith.runtime.manifest import Manifest
 from megalith.wire import routing
-from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound, SaveFailed
 from megalith.wire.schema import (
     Adagrad,
     Adam,
@@ -126,13 +127,30 @@ def test_a_reader_learns_which_floats_of_the_state_are_what(tmp_path):
     assert sum(f["width"] for f in fields) == len(row)
 
 
-def test_a_second_save_of_the_same_step_replaces_the_first(tmp_path):
-    stores = trained_stores(1)
-    first = save(stores, tmp_path / "c", "first")
-    second = save(stores, tmp_path / "c", "second")
-    names = {path.name for path in (tmp_path / "c").iterdir()}
-    assert names == {file.name for file in second} | {manifest.MANIFEST}
-    assert not names & {file.name for file in first}
+def test_a_shard_that_cannot_be_written_whole_leaves_nothing(tmp_path):
+    (store,) = trained_stores(1)
+    (tmp_path / "of-another-save.arrow").touch()
+    (tmp_path / "variables-ps-00000-of-00001-s.arrow").mkdir()  # so that the last file fails
+    with pytest.raises(OSError, match="variables-ps-00000-of-00001-s"):
+        checkpoint.write_shard(store, tmp_path, "s", 0, 1)
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"of-another-save.arrow"}
+
+
+def test_a_shard_whose_directory_is_removed_meanwhile_is_a_failed_save_and_leaves_nothing(tmp_path, monkeypatch):
+    """The save has timed out, and the controller discards it while the last file is written."""
+    (store,) = trained_stores(1)
+    (tmp_path / "c").mkdir()
+    read = store.variables
+
+    def too_late():
+        shutil.rmtree(tmp_path / "c")
+        (tmp_path / "c").mkdir()  # another save's, say
+        return read()
+
+    monkeypatch.setattr(store, "variables", too_late)
+    with pytest.raises(SaveFailed, match="the save was given up"):
+        checkpoint.write_shard(store, tmp_path / "c", "s", 0, 1)
+    assert list((tmp_path / "c").iterdir()) == []
 
 
 def damage_truncate(path):

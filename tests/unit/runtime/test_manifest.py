@@ -1,0 +1,90 @@
+import pytest
+
+from megalith.runtime import manifest
+from megalith.runtime.manifest import Manifest
+from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
+
+
+def checkpoint(model_dir, step, *, is_newest=True):
+    folder = model_dir / f"model.ckpt-{step}"
+    folder.mkdir()
+    manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=1.0, files=()))
+    if is_newest:
+        manifest.record_latest(model_dir, folder, 1.0)
+    return folder
+
+
+def test_a_directory_that_never_had_a_checkpoint_has_none(tmp_path):
+    (tmp_path / "logs").mkdir()
+    assert manifest.latest(tmp_path) is None
+
+
+def test_the_checkpoint_that_the_list_names_is_the_newest_also_if_others_are_newer(tmp_path):
+    older = checkpoint(tmp_path, 100)
+    checkpoint(tmp_path, 200)
+    state = tmp_path / "checkpoint"
+    state.write_text(state.read_text().replace('path: "model.ckpt-200"', 'path: "model.ckpt-100"', 1))
+    assert manifest.latest(tmp_path) == older
+
+
+def test_older_checkpoints_may_be_removed(tmp_path):
+    older = checkpoint(tmp_path, 100)
+    newest = checkpoint(tmp_path, 200)
+    (older / manifest.MANIFEST).unlink()
+    older.rmdir()
+    assert manifest.latest(tmp_path) == newest
+
+
+def lose_list(model_dir):
+    (model_dir / "checkpoint").unlink()
+
+
+def empty_list(model_dir):
+    (model_dir / "checkpoint").write_bytes(b"")
+
+
+def garbage_list(model_dir):
+    (model_dir / "checkpoint").write_bytes(b"\xff\x00 no list")
+
+
+def lose_manifest(model_dir):
+    (model_dir / "model.ckpt-200" / manifest.MANIFEST).unlink()
+
+
+def lose_folder(model_dir):
+    (model_dir / "model.ckpt-200").rename(model_dir.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("lose", "error", "named"),
+    [
+        (lose_list, CheckpointNotFound, "checkpoint is missing, and .* has model.ckpt-100, model.ckpt-200"),
+        (empty_list, CheckpointDamaged, "checkpoint names no checkpoint"),
+        (garbage_list, CheckpointDamaged, "checkpoint names no checkpoint"),
+        (lose_manifest, CheckpointNotFound, "names model.ckpt-200 .*model.ckpt-200/manifest.json is missing"),
+        (lose_folder, CheckpointNotFound, "names model.ckpt-200 .*model.ckpt-200/manifest.json is missing"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_ways_out_and_no_older_checkpoint_is_taken_for_it(
+    tmp_path, lose, error, named
+):
+    model_dir = tmp_path / "a model"
+    model_dir.mkdir()
+    checkpoint(model_dir, 100)
+    checkpoint(model_dir, 200)
+    lose(model_dir)
+    with pytest.raises(error, match=named) as refused:
+        manifest.latest(model_dir)
+    away = f"'{model_dir}'/checkpoint '{model_dir}'/model.ckpt-* '{model_dir}/moved-away'"
+    assert f"mkdir '{model_dir}/moved-away' && mv {away}" in str(refused.value)
+
+
+def test_entries_of_a_list_without_times_are_kept(tmp_path):
+    """Other writers of this format leave them out."""
+    text = 'model_checkpoint_path: "model.ckpt-2"\n' + "".join(
+        f'all_model_checkpoint_paths: "model.ckpt-{step}"\n' for step in (1, 2)
+    )
+    (tmp_path / "checkpoint").write_text(text)
+    checkpoint(tmp_path, 3)
+    written = (tmp_path / "checkpoint").read_text()
+    assert all(f'all_model_checkpoint_paths: "model.ckpt-{step}"' in written for step in (1, 2, 3))
