@@ -83,6 +83,10 @@ def _wire_dtype(name: str, value: str) -> np.dtype[Any]:
     return dtypes[value]
 
 
+def _own_ids(ids: ArrayLike | Ids) -> ArrayLike | Ids:
+    return ids if isinstance(ids, Ids) else np.array(ids)
+
+
 class Cluster:
     """Tables and variables on all parameter servers, and the controller. Thread-safe.
 
@@ -213,9 +217,13 @@ class Cluster:
     def pull_async(
         self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()
     ) -> "Future[Pulled]":
-        """`pull` in the background. With `max_inflight` calls under way, waits for one of them first."""
+        """`pull` in the background. With `max_inflight` calls under way, waits for one of them first.
+
+        Ids are copied, so that the caller may change its arrays meanwhile; `Ids` are not.
+        """
         names = tuple(variables)
-        return self._background.pull(lambda: self.pull(tables, names))
+        own = {table: _own_ids(ids) for table, ids in (tables or {}).items()}
+        return self._background.pull(lambda: self.pull(own, names))
 
     def push(
         self,

@@ -93,7 +93,7 @@ class Exchange(Generic[Q]):
         try:
             for index, request in self._pending.items():
                 request.epoch, request.run_id = routing.epoch, routing.run_id
-                address = routing.addresses[index]
+                address = routing.address_of(index)
                 try:
                     with self._peers.errors_of(index, address):
                         self._started[index] = address, self._begin(address, request, deadline)

@@ -99,7 +99,13 @@ class FeatureSet:
         Each feature has its ids as Ragged, or as what `Ragged.of` takes; all of them list the same examples. A feature
         that is left out, like an example without ids, reads zeros; so does an id that no push has touched.
         """
-        lists = {name: self._checked(name, given) for name, given in ids.items()}
+        return self._looked_up(self._lists(ids), variables)
+
+    def _lists(self, ids: BatchIds) -> dict[str, Ragged]:
+        """Checked ids by feature. Row splits are copies: the batch keeps them until its gradients come."""
+        return {name: self._checked(name, given) for name, given in ids.items()}
+
+    def _looked_up(self, lists: dict[str, Ragged], variables: Iterable[str]) -> Batch:
         size = _batch_size(lists)
         keys: dict[str, Ids] = {}
         uses: dict[str, _pooling.Uses] = {}
@@ -161,10 +167,18 @@ class FeatureSet:
         """Look up the next `depth` batches while the caller works on one; yields (batch, looked up), in order.
 
         Rows that were looked up early have not seen the pushes of the up to `depth` batches before theirs: that is
-        their staleness, beside what other workers push meanwhile. 0 looks up when asked and is never stale. `batches`
-        is read in the caller's thread, and at most `depth` + 1 of them are held.
+        their staleness, beside what other workers push meanwhile. 0 looks up when asked and is never stale.
+
+        `batches` is read, and `ids` called, in the caller's thread, and at most `depth` + 1 batches are held. The ids
+        are copied before the next batch is read: `batches` may fill the same arrays again and again. What else the
+        caller takes from a batch, such as labels, is then to be copied by the caller's generator.
         """
-        return ahead(batches, lambda batch: self.lookup(ids(batch)), depth)
+
+        def prepare(batch: T) -> Callable[[], Batch]:
+            lists = {name: ragged.copied() for name, ragged in self._lists(ids(batch)).items()}
+            return lambda: self._looked_up(lists, ())
+
+        return ahead(batches, prepare, depth)
 
     def _summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
         """What a push takes: the gradient of each row by table, for rows that a gradient reaches."""
@@ -195,7 +209,7 @@ class FeatureSet:
             raise UnknownFeature(f"no feature {name!r}; there are {sorted(self.features)}")
         feature = self.features[name]
         try:
-            ids = Ragged.of(given)
+            ids = given.copied() if isinstance(given, Ragged) else Ragged.of(given)
         except InvalidRequest as error:
             raise type(error)(f"feature {name}: {error}") from error
         if isinstance(feature.combiner, FirstN):

@@ -12,7 +12,10 @@ from megalith.wire.errors import InvalidRequest, ShapeMismatch
 
 
 class Ragged:
-    """Ids in one vector; example b has `values[row_splits[b]:row_splits[b + 1]]`. Checked when made, not copied.
+    """Ids in one vector; example b has `values[row_splits[b]:row_splits[b + 1]]`.
+
+    Arrays are checked when it is made, and not copied. A lookup checks them again and copies what it keeps, so a reader
+    may fill the same arrays anew for the next batch.
 
     Row splits start at 0, never fall and end at the number of values: anything else is ShapeMismatch. `is_shared` says
     that there is one list, which every example of the batch has, such as the user of a page of items.
@@ -60,6 +63,10 @@ class Ragged:
         offsets = np.cumsum([0, *(batch.values.size for batch in batches)])
         splits = [batch.row_splits[1:] + offset for batch, offset in zip(batches, offsets[:-1], strict=True)]
         return cls(_joined([batch.values for batch in batches]), _joined([np.zeros(1, np.int64), *splits]))
+
+    def copied(self) -> "Ragged":
+        """The same lists in memory of their own, checked again: who has the arrays may have changed them."""
+        return Ragged(self.values.copy(), self.row_splits.copy(), is_shared=self.is_shared)
 
     def __len__(self) -> int:
         """Rows: examples, or 1 for a shared list."""

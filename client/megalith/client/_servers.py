@@ -236,7 +236,7 @@ class Servers:
             request.run_id = routing.run_id
             left_s = max(0.0, deadline - time.monotonic())
             try:
-                address = routing.addresses[index]
+                address = routing.address_of(index)
                 with self.errors_of(index, address), forking.calls:
                     stub = self._stub(address)
                     return method(stub)(request, timeout=min(_ASK_S, left_s))

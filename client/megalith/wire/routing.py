@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.wire.errors import InvalidRequest, WrongRun
+from megalith.wire.errors import InvalidRequest, ShardNotOwned, WrongRun
 
 NUM_BUCKETS = 1024
 _BUCKET_SHIFT = np.uint64(54)
@@ -78,6 +78,16 @@ class Routing:
     owners: NDArray[np.uint16]
     run_id: str = ""
     instances: tuple[str, ...] = ()
+
+    def address_of(self, index: int) -> str:
+        """host:port of a ps index; ShardNotOwned for one that an earlier map had."""
+        if index >= len(self.addresses):
+            raise ShardNotOwned(
+                f"the call was split for a map with ps {index}; the map of epoch {self.epoch} has "
+                f"{len(self.addresses)} parameter servers. Make the call again: it is then split by the new map "
+                "(of a push, what the other servers have answered is applied already)"
+            )
+        return self.addresses[index]
 
     def owner_of(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
         """The ps index of each id."""

@@ -1,0 +1,43 @@
+"""Requests under a map that changes meanwhile."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from megalith.client._exchange import Exchange
+from megalith.wire.errors import PeerUnreachable, ShardNotOwned
+from megalith.wire.routing import Routing, even_owners
+
+
+class Peers:
+    """Three servers, of which the controller's next map has two."""
+
+    def __init__(self):
+        self._routing = Routing(1, ("a", "b", "c"), even_owners(3))
+
+    def routing(self):
+        return self._routing
+
+    def refresh(self, timeout_s=None):
+        self._routing = Routing(2, ("a", "b"), even_owners(2))
+        return self._routing
+
+    def errors_of(self, index, address):
+        return nullcontext()
+
+
+class Lost:
+    def finish(self, deadline):
+        raise PeerUnreachable("gone")
+
+    def abandon(self):
+        pass
+
+
+def test_a_call_that_outlives_a_map_with_more_servers_is_a_typed_error_at_once():
+    requests = {2: SimpleNamespace(epoch=0, run_id="")}
+    exchange = Exchange(Peers(), lambda address, request, deadline: Lost(), requests, 60.0)
+    exchange.send()
+    with pytest.raises(ShardNotOwned, match="ps 2; the map of epoch 2 has 2 parameter servers"):
+        exchange.finish()
