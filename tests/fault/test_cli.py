@@ -85,13 +85,27 @@ def test_ctl_without_a_controller_fails_with_one_line(processes):
     assert "no controller serves this model directory" in err
 
 
-def test_a_second_up_in_the_same_model_dir_is_refused_and_the_first_goes_on(processes):
-    cli, _, job = up(processes)
-    status, _, err = run_cli("up", "--model-dir", processes.model_dir)
+@pytest.mark.parametrize("command", [("up",), ("train", "clicks")])
+def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_the_first(processes, command):
+    cli, _, job = up(processes, "--ps", 1, "--workers", 1)
+    wait_until(lambda: (processes.model_dir / "appmaster_server_addr.txt").exists(), 60)
+
+    def files():
+        return {
+            path: path.read_bytes()
+            for path in processes.model_dir.iterdir()
+            if path.suffix != ".json" and path.is_file()
+        }
+
+    before = files()
+    status, _, err = run_cli(*command, "--model-dir", processes.model_dir)
     assert status == 1
     assert f"a controller at {job.status().address} serves it" in " ".join(err.split())
+    assert files() == before
+    assert "did not start" not in (processes.model_dir / "logs" / "controller.log").read_text()
     assert cli.poll() is None
     assert job.status().phase == "running"
+    assert run_cli("ctl", "--model-dir", processes.model_dir, "app", "status")[0] == 0
 
 
 def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes):

@@ -252,4 +252,4 @@ def test_the_mock_answers_the_helpers(tmp_path, monkeypatch):
         assert application.maybe_kill_application("enough", environ) is True
         wait_until(lambda: servers.exits["controller"].reason, 20)
         assert servers.exits["controller"].status == 1
-        assert servers.exits["controller"].reason.partition(";")[0] == "enough"  # and what is not saved
+        assert servers.exits["controller"].reason.partition(";")[0] == "killed: enough"  # and what is not saved

@@ -22,6 +22,7 @@ from megalith.client._controller import (
     Loss,
     Member,
     PsCandidate,
+    Restored,
     SavedCheckpoint,
 )
 from megalith.client._feature import Feature, Slice
@@ -128,6 +129,7 @@ __all__ = [
     "Pulled",
     "Ragged",
     "RandomUniform",
+    "Restored",
     "Rmsprop",
     "RmspropV2",
     "SavedCheckpoint",

@@ -98,7 +98,8 @@ class Job:
         logger.info("job ends succeeded=%s reason=%s", ending.succeeded, ending.reason)
         try:
             # Idempotent: the caller may try again. The platform and operators mean now; a savepoint comes before.
-            self._controller.end_job(ending.succeeded, ending.reason, at_once=True)
+            said = ending.reason if ending.succeeded else f"killed: {ending.reason}"
+            self._controller.end_job(ending.succeeded, said, at_once=True)
         except (Unavailable, DeadlinePassed) as error:
             if not self._can_force():
                 raise

@@ -1,11 +1,12 @@
 """`megalith up` and `megalith train`: a whole job on this machine, from its start to its end."""
 
 import os
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NoReturn
 
 import typer
@@ -13,29 +14,72 @@ from rich.console import Console
 
 from megalith.cli import ctl, training
 from megalith.cli.local import LocalCluster
+from megalith.cli.news import News
 from megalith.cli.output import print_status
 from megalith.cli.supervision import Supervisor
 from megalith.cli.waiting import WaitingLines
+from megalith.client import ClusterStatus, Controller
 from megalith.runner.config import RunnerConfig
 from megalith.wire.errors import InvalidSetting, MegalithError
 
 _DEFAULT_EXAMPLES = 2_000_000
 _POLL_S = 0.2
+_ASK_S = 1.0
+_LEAVE_S = 30.0  # for the controller to exit after the end of the job
+_NO_SAVES = (
+    "no saves are planned: a ps that dies is started again, but what it learned since the last checkpoint is lost; "
+    "plan them with --save-every-s or --save-every-steps"
+)
 
 
 def up(context: typer.Context) -> None:
     config = RunnerConfig.from_command_line("up", context.args, os.environ, summary=context.command.help or "")
     console = Console()
-    with _running(console, config, False) as (cluster, supervisor):
+    with _running(console, config, False) as (cluster, supervisor, news):
         print_status(cluster.controller.status(), console)
-        where = f" --model-dir {config.model_dir}" if config.model_dir != ctl.DEFAULT_MODEL_DIR else ""
-        console.print(f"logs in {cluster.model_dir}/logs; drive it with: megalith ctl{where} status", highlight=False)
+        where = ["--model-dir", config.model_dir] if config.model_dir != ctl.DEFAULT_MODEL_DIR else []
+        drive = shlex.join(["megalith", "ctl", *where, "status"])
+        console.print(
+            f"logs in {cluster.model_dir}/logs; drive it with: {drive}", highlight=False, soft_wrap=True, markup=False
+        )
+        if config.max_restarts and not (config.save_every_s or config.save_every_steps):
+            console.print(_NO_SAVES, style="yellow", highlight=False, soft_wrap=True)
         console.print("Ctrl-C stops everything")
+        outcome = _follow_up(cluster, supervisor, news)
+        if outcome is not None:
+            console.print(f"the job {outcome.outcome}: {outcome.reason}", highlight=False, soft_wrap=True, markup=False)
+            supervisor.raise_failure(outcome)
+        _wait_for_controller(cluster)
+    raise typer.Exit(cluster.controller_status or 0)
+
+
+def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> ClusterStatus | None:
+    """Say what happens until the job has an outcome; None when the controller has ended without a word of it.
+
+    A controller that hangs is asked in vain for a second at a time: its processes are supervised meanwhile, so that an
+    operator can end the job.
+    """
+    with closing(Controller(None, str(cluster.model_dir), _ASK_S)) as job:
         # A controller that exits by itself has ended the job; one that was killed is the supervisor's concern.
-        while (status := cluster.controller_status) is None or status < 0:
+        while (exit_status := cluster.controller_status) is None or exit_status < 0:
             supervisor.look()
+            try:
+                status = job.status()
+            except MegalithError:
+                status = None
+            if status is not None:
+                news.tell(status)
+            if status is not None and status.outcome:
+                return status
             time.sleep(_POLL_S)
-    raise typer.Exit(status)
+    return None
+
+
+def _wait_for_controller(cluster: LocalCluster) -> None:
+    """It has the processes leave, and tells the platform, before it exits."""
+    deadline = time.monotonic() + _LEAVE_S
+    while cluster.controller_status is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def train(context: typer.Context) -> None:
@@ -53,17 +97,19 @@ def train(context: typer.Context) -> None:
             InvalidSetting("train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0")
         )
     console = Console()
-    with _running(console, config, True) as (cluster, supervisor):
-        where = f"--model-dir {config.model_dir}"
-        console.print(f"drive it with: megalith ctl {where} status", highlight=False, soft_wrap=True)
+    with _running(console, config, True) as (cluster, supervisor, news):
+        drive = shlex.join(["megalith", "ctl", "--model-dir", config.model_dir, "status"])
+        console.print(f"drive it with: {drive}", highlight=False, soft_wrap=True, markup=False)
         started = time.monotonic()
-        status = training.follow(cluster, supervisor, console)
+        status = training.follow(cluster, supervisor, news, console)
         training.print_summary(status, time.monotonic() - started, console)
     raise typer.Exit(0 if status.outcome == "succeeded" else 1)
 
 
 @contextmanager
-def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Iterator[tuple[LocalCluster, Supervisor]]:
+def _running(
+    console: Console, config: RunnerConfig, is_run_to_end: bool
+) -> Iterator[tuple[LocalCluster, Supervisor, News]]:
     """A cluster that is formed on the way in and gone on the way out. An error is one line and exit status 1."""
     # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -73,6 +119,7 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
     except MegalithError as error:
         _fail(error)
     supervisor = Supervisor(cluster, config.max_restarts, console)
+    news = News(console, config.model_dir)
     try:
         spare = config.num_extra_ps + config.num_redundant_ps
         more = f" and {spare} to choose from" if spare else ""
@@ -80,12 +127,15 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         console.print(f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False)
         lines = WaitingLines(console)
         cluster.start(lines)
-        _wait_until_formed(cluster, supervisor, lines)
-        yield cluster, supervisor
+        _wait_until_formed(cluster, supervisor, news, lines)
+        yield cluster, supervisor, news
     except MegalithError as error:
-        _fail(error)
+        _fail(error, news.farewell())
     except KeyboardInterrupt:
-        console.print("stopping")
+        farewell = news.farewell()
+        console.print(
+            f"stopping; {farewell}" if farewell else "stopping", highlight=False, soft_wrap=True, markup=False
+        )
         raise typer.Exit(130 if is_run_to_end else 0) from None
     finally:
         # From here on the end is near and bounded; another Ctrl-C must not leave processes behind.
@@ -95,15 +145,20 @@ def _running(console: Console, config: RunnerConfig, is_run_to_end: bool) -> Ite
         cluster.stop()
 
 
-def _wait_until_formed(cluster: LocalCluster, supervisor: Supervisor, lines: WaitingLines) -> None:
+def _wait_until_formed(cluster: LocalCluster, supervisor: Supervisor, news: News, lines: WaitingLines) -> None:
     for status in training.statuses(cluster, supervisor):
+        news.tell(status)
+        if status.outcome:
+            supervisor.raise_failure(status)
         if status.outcome or (status.phase != "forming" and all(member.address for member in status.members)):
             return
         lines.tell_of(status, cluster.processes)
 
 
-def _fail(error: MegalithError) -> NoReturn:
+def _fail(error: MegalithError, farewell: str = "") -> NoReturn:
     print(f"megalith: {error}", file=sys.stderr)
+    if farewell:
+        print(f"megalith: {farewell}", file=sys.stderr)
     raise typer.Exit(1) from None
 
 

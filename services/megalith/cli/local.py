@@ -1,6 +1,7 @@
 """A whole cluster on this machine: real processes that find each other as on many."""
 
 import dataclasses
+import fcntl
 import os
 import shlex
 import signal
@@ -8,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 from megalith.cli.waiting import WaitingLines
 from megalith.client import Controller
+from megalith.controller.ownership import ModelDirOwnership
 from megalith.runner import plan
 from megalith.runner.config import RunnerConfig
 from megalith.runner.plan import PlannedProcess
@@ -18,11 +21,13 @@ from megalith.runner.wiring import wired
 from megalith.runtime import settings
 from megalith.runtime.files import prepare_model_dir
 from megalith.wire import appmaster_address, controller_address
-from megalith.wire.errors import MegalithError
+from megalith.wire.errors import MegalithError, ModelDirInUse
 
 _START_S = 60.0  # for the controller to come up; imports from a cold disk are the slow part
 _STOP_S = 6.0  # a service exits within 5 s of SIGTERM; what is left then is killed
 _POLL_S = 0.05
+_TRACEBACK_LINES = 40
+_LOCK_FILE = "up.lock"
 
 
 class ProcessFailed(MegalithError):
@@ -83,7 +88,12 @@ class LocalProcess:
             return log.read().decode(errors="replace")
 
     def last_lines(self, count: int = 5) -> str:
-        return "\n".join(self.logged().splitlines()[-count:])
+        """The end of its log; from the last traceback on, if there is one: its file and line are what helps."""
+        lines = self.logged().splitlines()
+        starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+        if starts and len(lines) - starts[-1] > count:
+            count = min(_TRACEBACK_LINES, len(lines) - starts[-1])
+        return "\n".join(lines[-count:])
 
 
 class LocalCluster:
@@ -101,17 +111,17 @@ class LocalCluster:
         self._log_dir.mkdir(exist_ok=True)
         self.processes: list[LocalProcess] = []
         self.controller = Controller(None, str(self.model_dir), timeout_s=5.0)
+        self._lock: IO[str] | None = None
 
     def start(self, lines: WaitingLines) -> None:
         """Start everything; returns once the controller answers. On failure nothing is left running."""
         try:
-            (self.model_dir / appmaster_address.FILE_NAME).unlink(missing_ok=True)  # of an earlier job
+            controller = plan.controller(self._config, stay_up=self._stay_up)
+            first, *members = wired(self._config.discovery, [controller, *plan.members(self._config)])
+            self._take_model_dir(controller.values["job"])
             before = self._address_written_at()
-            first, *members = wired(
-                self._config.discovery,
-                [plan.controller(self._config, stay_up=self._stay_up), *plan.members(self._config)],
-            )
             self._wait_for_address(self._spawn(first), before, lines)
+            (self.model_dir / appmaster_address.FILE_NAME).unlink(missing_ok=True)  # of an earlier job
             for planned in (*members, plan.appmaster(self._config, self._app_id)):
                 self._spawn(planned)
         except BaseException:
@@ -126,6 +136,9 @@ class LocalCluster:
         for process in reversed(self.processes):
             process.wait_or_kill(deadline)
         self.controller.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def start_again(self, name: str) -> LocalProcess:
         """Start a process that has ended once more, with the same arguments and log."""
@@ -139,6 +152,23 @@ class LocalCluster:
     def controller_status(self) -> int | None:
         """Exit status of the controller, negative for a signal; None while it runs."""
         return self.processes[0].poll()
+
+    def _take_model_dir(self, job: str) -> None:
+        """ModelDirInUse while another job uses the directory; nothing of that job has been touched then.
+
+        The lock is for another `up` whose controller does not listen yet.
+        """
+        ModelDirOwnership(self.model_dir, job or str(self.model_dir.absolute())).release()
+        lock = open(self.model_dir / _LOCK_FILE, "a")  # noqa: SIM115  # held until `stop`
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise ModelDirInUse(
+                f"--model-dir={self.model_dir}: another megalith up or train is starting there; "
+                "stop that one or choose another"
+            ) from None
+        self._lock = lock
 
     def _spawn(self, planned: PlannedProcess) -> LocalProcess:
         process = LocalProcess(planned, self._log_dir)

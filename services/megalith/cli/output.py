@@ -12,6 +12,7 @@ from rich.text import Text
 from megalith.client import Barrier, ClusterStatus, Member, PsCandidate
 
 _MAX_WIDTH = 400
+_LOSSES = 10  # sentences about what was lost, the newest; --json has more of them
 _LATE_S = 3.0  # a heart-beat older than this is shown in yellow
 
 
@@ -33,6 +34,13 @@ def status_view(status: ClusterStatus) -> RenderableType:
         f"last save  {_last_save(status)}",
         f"next save  {_next_save(status)}",
     ]
+    if status.unsaved:
+        lines.append(f"not saved  {escape(status.unsaved)}")
+    if status.ending:
+        lines.append(f"ending     {escape(status.ending)}; saving what was trained")
+    if status.rows_lost:
+        lines.append(f"[red]lost       {status.rows_lost:,} rows[/red]")
+    lines += [f"[red]lost       {escape(loss.what)}[/red]" for loss in status.losses[-_LOSSES:]]
     if status.outcome:
         lines.append(f"outcome    {status.outcome}: {escape(status.reason)}")
     lines += [

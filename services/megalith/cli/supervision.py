@@ -5,7 +5,8 @@ import time
 from rich.console import Console
 
 from megalith.cli.local import LocalCluster, LocalProcess, ProcessFailed
-from megalith.client import AppMaster, SupervisedProcess, Verdict
+from megalith.cli.waiting import complaint
+from megalith.client import AppMaster, ClusterStatus, SupervisedProcess, Verdict
 from megalith.wire.errors import MegalithError
 
 _LOOK_S = 0.5
@@ -30,6 +31,7 @@ class Supervisor:
         self._has_answered = False
         self._end_by: float | None = None
         self._controller_by = 0.0
+        self._failure: ProcessFailed | None = None
 
     def close(self) -> None:
         self._appmaster.close()
@@ -103,7 +105,26 @@ class Supervisor:
             notice = f"{process.name} {_how(status)}; replace it with: {process.command}"
             self._console.print(f"[yellow]{notice}[/yellow]", highlight=False, soft_wrap=True)
         elif status != 0:
-            raise ProcessFailed(f"{process.name} exited with {status}; {process.log} ends with\n{process.last_lines()}")
+            self._fail(process, status)
+
+    def _fail(self, process: LocalProcess, status: int) -> None:
+        """The job cannot go on without this process. If the model is still there, the controller saves it first."""
+        failure = ProcessFailed(f"{process.name} exited with {status}; {process.log} ends with\n{process.last_lines()}")
+        if process.planned.service not in ("worker", "appmaster"):
+            raise failure  # what a ps held went down with it, and without a controller nobody saves
+        if self._failure is not None:
+            return  # the job ends already
+        why = complaint(process.logged()) or f"exited with {status}"
+        try:
+            self._cluster.controller.end_job(False, f"{process.name} failed: {why}")
+        except MegalithError:
+            raise failure from None
+        self._failure = failure
+
+    def raise_failure(self, status: ClusterStatus) -> None:
+        """Once the job has its outcome: ProcessFailed if a process that failed is why."""
+        if self._failure is not None:
+            raise ProcessFailed(f"{self._failure}\nthe job {status.outcome}: {status.reason}") from self._failure
 
     def _is_word_expected(self) -> bool:
         is_running = any(each.name == "appmaster" and each.poll() is None for each in self._cluster.processes)

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from megalith.cli.local import LocalCluster, ProcessFailed
+from megalith.cli.news import News
 from megalith.cli.supervision import Supervisor
 from megalith.client import ClusterStatus
 from megalith.wire.errors import MegalithError
@@ -16,7 +17,7 @@ _POLL_S = 0.2
 _LINE_S = 5.0  # between progress lines where there is no terminal to redraw
 
 
-def follow(cluster: LocalCluster, supervisor: Supervisor, console: Console) -> ClusterStatus:
+def follow(cluster: LocalCluster, supervisor: Supervisor, news: News, console: Console) -> ClusterStatus:
     """Show progress until the job has an outcome; raises ProcessFailed when it cannot get one."""
     progress = Progress(
         TextColumn("{task.description}"),
@@ -31,12 +32,14 @@ def follow(cluster: LocalCluster, supervisor: Supervisor, console: Console) -> C
     with progress:
         bar = progress.add_task("starting", total=None)
         for status in statuses(cluster, supervisor):
+            news.tell(status)
             done, total, text = summary_line(status)
             progress.update(bar, description=text, completed=done, total=total or None)
             if not console.is_terminal and (status.outcome or time.monotonic() >= next_line):
                 console.print(f"{done}/{total or '?'} batches, {text}" if total else text, highlight=False)
                 next_line = time.monotonic() + _LINE_S
             if status.outcome:
+                supervisor.raise_failure(status)
                 return status
     raise ProcessFailed("the controller is gone")
 
@@ -55,9 +58,9 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     table.add_row("examples/s", f"{examples / elapsed_s:,.0f}" if elapsed_s > 0 else "-")
     table.add_row("rows", f"{sum(member.rows for member in status.members):,}")
     console.print(table)
-    console.print(f"checkpoint {status.last_checkpoint}", highlight=False, soft_wrap=True)
-    if status.outcome != "succeeded":
-        console.print(f"[red]{status.reason}[/red]", highlight=False, soft_wrap=True)
+    console.print(f"checkpoint {status.last_checkpoint or 'none'}", highlight=False, soft_wrap=True, markup=False)
+    style = None if status.outcome == "succeeded" else "red"
+    console.print(status.reason, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 _RESULT_NAMES = {"auc": "AUC", "best_auc": "best reachable AUC"}

@@ -30,6 +30,11 @@ class JobMetrics:
         metrics.gauge(
             "megalith_members", "Live sessions.", lambda: sum(p.is_connected for p, _, _ in coordinator.places())
         )
+        metrics.counter(
+            "megalith_rows_lost_total",
+            "Embedding rows that went down with a ps and came back from no checkpoint.",
+            lambda: coordinator.losses()[0],
+        )
         named = TrainingMetrics(metrics)
         tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
         named.store(

@@ -18,7 +18,7 @@ from megalith.worker.config import WorkerConfig
 from megalith.worker.member import WorkerMember
 from megalith.worker.progress import Progress
 from megalith.worker.step_metrics import StepMetrics
-from megalith.worker.task import load_task
+from megalith.worker.task import load_task, raised_at
 from megalith.worker.training import Training
 from megalith.worker.view import ClusterView, Phase, State
 
@@ -131,7 +131,7 @@ class WorkerServer:
                 self._fail(f"{type(error).__name__}: {error}")
             else:
                 logger.exception("training failed")
-                self._fail(f"training failed: {error}")
+                self._fail(f"training failed: {error}{raised_at(error)}")
 
     def _fail(self, reason: str) -> None:
         """Without its chief a job cannot end well, so on a platform the chief takes the whole job down.

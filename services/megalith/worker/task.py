@@ -1,6 +1,8 @@
 """What a worker trains: the interface of a task, and how one is found by name."""
 
 import importlib
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -8,10 +10,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+import megalith
 from megalith.wire.errors import InvalidSetting
 from megalith.wire.schema import TableConfig, VariableConfig
 
 B = TypeVar("B")
+
+_MEGALITH = tuple(megalith.__path__)  # both roots of the package
 
 Rows = Mapping[str, NDArray[np.float32]]
 Ids = Mapping[str, NDArray[np.int64]]
@@ -73,3 +78,15 @@ def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
     except TypeError as error:
         raise InvalidSetting(f"--task={name}: it does not take the keywords {sorted(options)} ({error})") from error
     return task
+
+
+def raised_at(error: BaseException) -> str:
+    """Like " (my_task.py:31 in batch)": the last line of the task's own code on the way to this error.
+
+    Lines of Megalith, of installed packages and of Python itself are passed over; if there are no others, empty.
+    """
+    others = (*_MEGALITH, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*others, "<")):
+            return f" ({frame.filename}:{frame.lineno} in {frame.name})"
+    return ""

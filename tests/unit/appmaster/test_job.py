@@ -46,7 +46,7 @@ def test_the_first_end_decides_and_reaches_the_controller_once(make_job, control
     job.end(KILLED)
     job.end(Ending(False, "again"))
     assert (job.final_status, job.ending) == (FinalStatus.FAILED, KILLED)
-    assert controller.calls == [(False, "out of memory")]
+    assert controller.calls == [(False, "killed: out of memory")]
     assert kept == [{"succeeded": False, "reason": "out of memory", "exit_code": 3, "grace_s": 0.0}]
 
 

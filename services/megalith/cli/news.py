@@ -1,0 +1,98 @@
+"""What the terminal of `up` and `train` says while a job runs: what was restored, what fails, what is lost."""
+
+import shlex
+
+from rich.console import Console
+
+from megalith.client import ClusterStatus, Loss, Restored
+
+
+class News:
+    """Compares each status with what was said before, and says what is new. Not for several threads."""
+
+    def __init__(self, console: Console, model_dir: str) -> None:
+        self._console = console
+        self._model_dir = model_dir
+        self._last: ClusterStatus | None = None
+        self._restored: dict[int, Restored] = {}  # by ps: what was said of it
+        self._losses: set[Loss] = set()
+        self._save_error = ""
+        self._ending = ""
+
+    def tell(self, status: ClusterStatus) -> None:
+        """Print a line for each thing that happened since the last status."""
+        self._last = status
+        if status.phase != "forming":
+            self._tell_restored(status)
+        self._tell_losses(status)
+        self._tell_saves(status)
+
+    def farewell(self) -> str:
+        """What becomes of the model if the job stops now; empty when nothing is known or there was no model yet."""
+        status = self._last
+        if status is None or status.outcome:  # an outcome says it itself
+            return ""
+        if status.unsaved:
+            return f"not saved: {status.unsaved}"
+        if status.last_checkpoint:
+            return f"saved: {status.last_checkpoint}"
+        return "not saved: there is no checkpoint" if status.epoch else ""
+
+    def _tell_restored(self, status: ClusterStatus) -> None:
+        parts: dict[str, list[Restored]] = {}
+        for member in status.members:
+            part = member.restored
+            if part is not None and self._restored.get(member.index) != part:
+                self._restored[member.index] = part
+                parts.setdefault(part.path, []).append(part)
+        for path, restored in parts.items():
+            self._say(_restored_line(path, restored))
+
+    def _tell_losses(self, status: ClusterStatus) -> None:
+        for loss in status.losses:
+            if loss not in self._losses:
+                self._losses.add(loss)
+                self._say(f"lost: {loss.what}", "red")
+
+    def _tell_saves(self, status: ClusterStatus) -> None:
+        save = status.last_save
+        error = save.error if save is not None else ""
+        if status.ending and (status.ending, error) != (self._ending, self._save_error):
+            self._tell_last_save(status.ending, error)
+        elif error and error != self._save_error:
+            kept = f"; {status.last_checkpoint} stands" if status.last_checkpoint else ""
+            self._say(f"a save failed: {error}{kept}; training goes on", "red")
+        elif not error and self._save_error and save is not None:
+            self._say(f"saves work again: {save.path}")
+        self._ending = status.ending
+        self._save_error = error
+
+    def _tell_last_save(self, ending: str, error: str) -> None:
+        if not error or not self._ending:
+            self._say(f"the job ends ({ending}); saving what was trained")
+        if error and error != self._save_error:
+            kill = shlex.join(["megalith", "ctl", "--model-dir", self._model_dir, "app", "kill"])
+            self._say(
+                f"the last save failed: {error}; it is tried again and the parameter servers stay up until it "
+                f"succeeds; to end the job without saving: {kill}",
+                "red",
+            )
+
+    def _say(self, line: str, style: str = "") -> None:
+        self._console.print(line, style=style or None, highlight=False, soft_wrap=True, markup=False)
+
+
+def _restored_line(path: str, parts: list[Restored]) -> str:
+    servers = "1 ps" if len(parts) == 1 else f"{len(parts)} ps"
+    if not path:
+        return f"nothing was restored on {servers}: there is no checkpoint"
+    rows = sum(part.rows for part in parts)
+    seconds = max(part.seconds for part in parts)
+    line = f"restored {path}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
+    expired = sum(part.expired for part in parts)
+    left_out = sum(part.left_out for part in parts)
+    if expired:
+        line += f"; {expired:,} rows had expired"
+    if left_out:
+        line += f"; {left_out:,} rows of other tables were left out"
+    return line
