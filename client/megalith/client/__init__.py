@@ -27,6 +27,7 @@ from megalith.client._controller import (
 )
 from megalith.client._feature import Feature, Slice
 from megalith.client._feature_set import Batch, FeatureSet
+from megalith.client._hashing import hash_ids
 from megalith.client._ids import Ids
 from megalith.client._layout import Columns, Layout, OutType
 from megalith.client._ragged import Ragged
@@ -151,4 +152,5 @@ __all__ = [
     "clip_by_global_norm",
     "connect",
     "errors",
+    "hash_ids",
 ]

@@ -1,5 +1,6 @@
 """A feature: which ids it has, what their rows look like, and how an example's rows are combined."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -7,7 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._combiners import Combiner, Sum
+from megalith.client._hashing import hash_ids
 from megalith.client._ragged import Ragged
+from megalith.wire import arrays
 from megalith.wire.errors import DuplicateKeys, InvalidRequest, WrongSlot
 from megalith.wire.fids import V1, V2, FidLayout, v1_to_v2
 from megalith.wire.schema import Adagrad, Compressor, Fp32, Initializer, Optimizer, Schedule, Segment, Zeros
@@ -101,10 +104,34 @@ class Feature:
         )
 
     def fids(self, signatures: ArrayLike) -> NDArray[np.int64]:
-        """Ids of this feature: its slot in the high bits, `signatures` (raw ids or hashes) in the low ones."""
+        """Ids of this feature: its slot in the high bits, `signatures` in the low ones.
+
+        A signature is 0 .. 2^48 - 1 (2^54 - 1 in layout V1). Another one is an InvalidRequest: `hashed` takes any.
+        """
+        slot = self._one_slot()
+        array = arrays.as_array(signatures, f"feature {self.name}: ids")
+        is_integer = array.dtype.kind in "iu"
+        if is_integer and array.size and (array.min() < 0 or array.max() > self.fid_layout.signature_mask):
+            bad = array[(array < 0) | (array > self.fid_layout.signature_mask)]
+            raise InvalidRequest(
+                f"feature {self.name}: {bad.size} of {array.size} ids are outside 0..{self.fid_layout.signature_mask} "
+                f"(2^{self.fid_layout.signature_bits} - 1), e.g. {bad.flat[0]}; "
+                f"hashed() makes ids of any 64-bit values and of strings"
+            )
+        return self.fid_layout.pack(slot, array)
+
+    def hashed(self, values: ArrayLike | Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
+        """Ids of this feature for any 64-bit integers, or for strings: `fids` of their `hash_ids`.
+
+        Of n different values n^2 / 2^49 pairs are expected to get the same id, and then share a row: 18 pairs of 100
+        million values. In layout V1 too, because tables keep 48 bits of it.
+        """
+        return self.fid_layout.pack(self._one_slot(), hash_ids(values, bits=self.fid_layout.signature_bits))
+
+    def _one_slot(self) -> int:
         if len(self.slots) != 1:
             raise InvalidRequest(f"feature {self.name}: it has {len(self.slots)} slots; ids are made for exactly one")
-        return self.fid_layout.pack(self.slots[0], signatures)
+        return self.slots[0]
 
     def stored(self, ids: Ragged) -> Ragged:
         """The ids as tables know them. WrongSlot if one is of another slot than the feature's."""

@@ -7,13 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.wire.errors import MalformedArray
+from megalith.wire.errors import InvalidRequest, MalformedArray
 
 KEY = np.dtype("<i8")
 VALUE = np.dtype("<f4")
 HALF = np.dtype("<f2")
 STATUS = np.dtype("i1")
 MAX_HALF = np.float32(65504.0)  # beyond it, float16 has only infinity
+
+
+def as_array(value: object, what: str) -> NDArray[Any]:
+    """What a caller gave as an array; InvalidRequest, naming `what`, if NumPy cannot make one of it."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # such as rows of different lengths
+        raise InvalidRequest(f"{what}: not an array of numbers: {error}") from error
 
 
 def encode(array: NDArray[Any]) -> bytes:
