@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
+from megalith.controller.config import ControllerServerSettings
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.health import resident_bytes
@@ -21,6 +22,7 @@ from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import ServerSettings
 from megalith.wire import frames
 from megalith.wire.channel import open_channel
+from megalith.wire.status import error_from_rpc
 from support import lane_peer
 from support.servers import Servers
 from support.waiting import wait_until
@@ -241,6 +243,99 @@ def test_an_error_beside_many_long_names_of_tables_is_told_as_what_it_is(tmp_pat
                 stub.Pull(request, timeout=30)
         with servers.connect(bulk_lane=False) as unary, pytest.raises(errors.UnknownTable, match="and 93 more"):
             unary.pull({"x": [1]})
+
+
+class HalfSent:
+    """Calls that send headers and nothing else, each on its own stream, over a few connections."""
+
+    def __init__(self, address, method, count):
+        self._silence = threading.Event()
+        self._channels = [open_channel(address) for _ in range(4)]
+        self.calls = []
+        for number in range(count):
+            channel = self._channels[number % len(self._channels)]
+            self.calls.append(channel.stream_stream(method)(self._nothing()))
+
+    def _nothing(self):
+        self._silence.wait(60)
+        return
+        yield
+
+    def num_ended(self):
+        return sum(not call.is_active() for call in self.calls)
+
+    def close(self):
+        self._silence.set()
+        for channel in self._channels:
+            channel.close()
+
+
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+CONTROLLER = "/megalith.v1.Coordination"
+PS = "/megalith.v1.ParameterServer"
+HEALTH = "/grpc.health.v1.Health/Check"
+
+
+@pytest.mark.parametrize("method", [f"{PS}/Push", f"{PS}/Negotiate", HEALTH, REFLECTION])
+def test_half_sent_calls_and_idle_reflection_do_not_stop_the_unary_calls_of_a_ps(tmp_path, method):
+    with one_ps(tmp_path) as (servers, ps):
+        silent = HalfSent(ps.address, method, 40)
+        try:
+            with servers.connect(timeout_s=30, bulk_lane=False) as cluster:
+                for _ in range(3):
+                    cluster.push({"t": ([1], np.ones((1, 2), np.float32))})
+                assert cluster.pull({"t": [1]}).rows["t"].tolist() == [[-3, -3]]
+        finally:
+            silent.close()
+
+
+@pytest.mark.parametrize("method", [f"{CONTROLLER}/GetStatus", f"{CONTROLLER}/Session", REFLECTION])
+def test_half_sent_calls_and_silent_sessions_keep_neither_operators_nor_members_out(tmp_path, method):
+    """More of them than the controller has threads: 2 x (1 ps) + 8 for sessions, and 16."""
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        silent = HalfSent(servers.controller.address, method, 60)
+        try:
+            assert servers.connect().controller.status().phase == "forming"
+            servers.start_ps(0)
+            wait_until(lambda: servers.connect().controller.status().phase != "forming", 15)
+        finally:
+            silent.close()
+
+
+def test_a_call_that_never_sends_its_message_is_given_up(tmp_path):
+    settings = ServerSettings(request_timeout_s=0.2, first_message_s=0.2)
+    with one_ps(tmp_path, server=settings) as (servers, ps):
+        silent = HalfSent(ps.address, f"{PS}/Push", 3)
+        wait_until(lambda: silent.num_ended() == 3, 10)
+        silent.close()
+        assert servers.connect(bulk_lane=False).pull({"t": [1]}).rows["t"].tolist() == [[0, 0]]
+
+
+def test_a_session_that_never_registers_is_ended(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_controller(server=ControllerServerSettings(port=0, metrics_port=0, first_message_s=0.2))
+        silent = HalfSent(servers.controller.address, f"{CONTROLLER}/Session", 3)
+        wait_until(lambda: silent.num_ended() == 3, 10)
+        silent.close()
+
+
+def test_calls_beyond_those_that_may_wait_are_told_to_come_again(tmp_path):
+    settings = ServerSettings(rpc_threads=1, max_waiting_calls=2)
+    with one_ps(tmp_path, server=settings) as (servers, ps):
+        ps._lane._requests.take(GIB, 1)
+        routing = servers.connect().controller.routing()
+        request = pb.PullRequest(epoch=routing.epoch, run_id=routing.run_id)
+        try:
+            with open_channel(ps.address) as channel:
+                stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
+                calls = [stub.Pull.future(request, timeout=30) for _ in range(4)]
+                refused = wait_until(lambda: [call for call in calls if call.done()])
+                assert type(error_from_rpc(refused[0].exception(), "ps")) is errors.Overloaded
+                ps._lane._requests.give_back(GIB)
+                assert sum(call.exception() is None for call in calls) == 3
+        finally:
+            ps._lane._requests._held = 0
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="the machine has no IPv6")

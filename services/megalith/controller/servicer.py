@@ -106,23 +106,27 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def Session(
         self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
     ) -> Iterator[coordination_pb2.SessionResponse]:
+        try:
+            first = next(request_iterator, coordination_pb2.SessionRequest())
+        except grpc.RpcError:
+            return  # gone before it said anything, or silent for too long
+        if first.WhichOneof("kind") != "register":
+            raise InvalidRequest("a session begins with register")
+        registration = decode_registration(first.register)
+        # Only now: a stream that never registers takes nobody's place.
         if not self._free_sessions.acquire(blocking=False):
             raise Overloaded(f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?")
         try:
-            yield from self._hold_session(request_iterator, context)
+            yield from self._hold_session(registration, request_iterator, context)
         finally:
             self._free_sessions.release()
 
     def _hold_session(
-        self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
+        self,
+        registration: Registration,
+        request_iterator: Iterator[coordination_pb2.SessionRequest],
+        context: grpc.ServicerContext,
     ) -> Iterator[coordination_pb2.SessionResponse]:
-        try:
-            first = next(request_iterator, coordination_pb2.SessionRequest())
-        except grpc.RpcError:
-            return  # gone before it said anything
-        if first.WhichOneof("kind") != "register":
-            raise InvalidRequest("a session begins with register")
-        registration = decode_registration(first.register)
         if registration.role is Role.PS and self._formation.is_selective:
             yield from self._stand_by(registration, request_iterator, context)
         else:

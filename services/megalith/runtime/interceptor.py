@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from megalith.runtime.metrics import Metrics
+from megalith.runtime.silent_calls import SilentCalls
 from megalith.wire.errors import InternalError, InvalidRequest, MegalithError
 from megalith.wire.status import CODE_KEY, status_of
 
@@ -20,10 +21,18 @@ _MAX_MESSAGE_BYTES = 2000
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):
-    """Turns raised MegalithErrors into their status and `code`; anything else into INTERNAL with a logged traceback."""
+    """Turns raised MegalithErrors into their status and `code`; anything else into INTERNAL with a logged traceback.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Every method is answered as one whose requests are a stream, which on the wire is the same: only so is the thread
+    ours while it waits for the message, and the call one that `silent` can give up.
+    """
+
+    def __init__(self, metrics: Metrics, silent: SilentCalls, request_timeout_s: float, first_message_s: float) -> None:
+        """A unary call has `request_timeout_s` to send its message, a stream `first_message_s` to send its first."""
         self._metrics = metrics
+        self._silent = silent
+        self._request_timeout_s = request_timeout_s
+        self._first_message_s = first_message_s
 
     def intercept_service(
         self,
@@ -32,8 +41,10 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         handler = continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith("/grpc."):  # unknown method; health and reflection speak for themselves
-            return handler
+        if handler is None:  # unknown method
+            return None
+        if method.startswith("/grpc."):  # health and reflection speak for themselves
+            return self._foreign(handler)
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 self._stream(method, handler.stream_stream),
@@ -42,17 +53,22 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             )
         # Parsed in `_unary`: grpc (1.85) answers bytes that are no message with INTERNAL and logs a traceback for each,
         # and the server grew by 40 MB with 4,000 of them.
-        return grpc.unary_unary_rpc_method_handler(
+        return grpc.stream_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary, handler.request_deserializer), None, handler.response_serializer
         )
 
     def _unary(self, method: str, behavior: Any, parse: Any) -> Callable[[Any, grpc.ServicerContext], Any]:
         seconds, total = self._metrics.rpc_seconds.labels(method), self._metrics.rpc_total
 
-        def answer(data: bytes, context: grpc.ServicerContext) -> Any:
+        def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             start = time.perf_counter()
             try:
+                data = self._silent.only_message(requests, context, self._request_timeout_s)
+                start = time.perf_counter()
                 response = behavior(_parsed(method, parse, data), context)
+            except grpc.RpcError:
+                total.labels(method, "cancelled").inc()
+                raise  # gRPC knows its own
             except Exception as error:
                 self._abort(method, error, context)
             finally:
@@ -65,12 +81,45 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     def _stream(self, method: str, behavior: Any) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
         def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                yield from behavior(requests, context)
+                yield from behavior(self._begun(requests, context), context)
             except Exception as error:
                 self._abort(method, error, context)
             self._metrics.rpc_total.labels(method, "ok").inc()
 
         return answer
+
+    def _begun(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        """The messages of a stream, of which the first must come in time."""
+        try:
+            yield self._silent.next_message(requests, context, self._first_message_s)
+        except StopIteration:
+            return
+        yield from requests
+
+    def _foreign(self, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+        """A method of gRPC's own services that takes one message; what takes a stream stays as it is."""
+        parse: Any = handler.request_deserializer
+        if handler.request_streaming:
+            return handler
+
+        def message(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            return parse(self._silent.only_message(requests, context, self._first_message_s))
+
+        if handler.response_streaming:
+            behavior: Any = handler.unary_stream
+
+            def stream(requests: Iterator[bytes], context: grpc.ServicerContext, *more: Any) -> Any:
+                return behavior(message(requests, context), context, *more)
+
+            vars(stream).update(vars(behavior))  # in which pool it runs, and whether it blocks
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+
+        single: Any = handler.unary_unary
+
+        def unary(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            return single(message(requests, context), context)
+
+        return grpc.stream_unary_rpc_method_handler(unary, None, handler.response_serializer)
 
     def _abort(self, method: str, error: Exception, context: grpc.ServicerContext) -> NoReturn:
         known = as_megalith_error(method, error)

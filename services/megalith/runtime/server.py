@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from megalith.runtime import addresses
 from megalith.runtime.interceptor import ErrorInterceptor
 from megalith.runtime.metrics import Metrics, MetricsServer
+from megalith.runtime.reflection import Reflection
 from megalith.runtime.settings import setting
+from megalith.runtime.silent_calls import CallPool, SilentCalls
 from megalith.wire import channel
 from megalith.wire.errors import InvalidSetting
 
@@ -33,6 +34,13 @@ class ServerSettings:
         channel.DEFAULT_MAX_MESSAGE_BYTES,
     )
     rpc_threads: int = setting("Calls answered at once; each costs a thread, and memory while it runs.", 16)
+    max_waiting_calls: int = setting(
+        "Calls that may wait for a thread; further ones are refused as overloaded, and clients try again.", 256
+    )
+    request_timeout_s: float = setting("Seconds that a call has to send its message before it is given up.", 30.0)
+    first_message_s: float = setting(
+        "Seconds that a stream has to send its first message, such as a member's registration.", 5.0
+    )
     log_level: str = setting("debug, info, warning or error.", "info")
     exit_with_stdin: bool = setting(
         "Exit when standard input closes: ends with the process that started this one.", False
@@ -46,6 +54,11 @@ class ServerSettings:
             raise InvalidSetting(f"--max-message-bytes={self.max_message_bytes}: below 4096")
         if self.rpc_threads < 1:
             raise InvalidSetting(f"--rpc-threads={self.rpc_threads}: at least 1 is needed")
+        if self.max_waiting_calls < 1:
+            raise InvalidSetting(f"--max-waiting-calls={self.max_waiting_calls}: at least 1 is needed")
+        for name in ("request_timeout_s", "first_message_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InvalidSetting(f"--log-level={self.log_level}: expected debug, info, warning or error")
 
@@ -67,12 +80,16 @@ class RpcServer:
         self._settings = settings
         self._metrics_server = MetricsServer(metrics, settings.host, settings.metrics_port)
         self._names = [*services, ""]
-        threads = futures.ThreadPoolExecutor(settings.rpc_threads + extra_threads, thread_name_prefix="rpc")
+        num_threads = settings.rpc_threads + extra_threads
+        threads = CallPool(num_threads, "rpc")
+        self._silent = SilentCalls(threads, min(settings.request_timeout_s, settings.first_message_s))
         self._server = grpc.server(
             threads,
-            interceptors=[ErrorInterceptor(metrics)],
-            # Without so_reuseport=0 a second server on the same port starts, and calls go to either.
-            options=[*channel.options(settings.max_message_bytes), ("grpc.so_reuseport", 0)],
+            interceptors=[
+                ErrorInterceptor(metrics, self._silent, settings.request_timeout_s, settings.first_message_s)
+            ],
+            options=channel.server_options(settings.max_message_bytes),
+            maximum_concurrent_rpcs=num_threads + settings.max_waiting_calls,
         )
         # A pool of its own: a watcher that stays connected must not take a thread from the data path.
         self._health = health.HealthServicer(
@@ -82,7 +99,8 @@ class RpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for add in services.values():
             add(self._server)
-        reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        self._reflection = Reflection([*services, health.SERVICE_NAME])
+        self._reflection.add_to(self._server)
         self.set_serving(False)
         self.port = 0
         self.metrics_port = 0
@@ -101,6 +119,8 @@ class RpcServer:
             logger.warning("others are told %s, which only this machine reaches; set --advertise-host", self.address)
         try:
             self.metrics_port = self._metrics_server.start()
+            self._silent.start()
+            self._reflection.start()
             self._server.start()
         except BaseException:
             self.stop(0)
@@ -130,4 +150,6 @@ class RpcServer:
         self._health.enter_graceful_shutdown()
         done: threading.Event = self._server.stop(grace_s)
         done.wait()
+        self._silent.stop()
+        self._reflection.stop()
         self._metrics_server.stop()
