@@ -75,6 +75,22 @@ def test_ctl_drives_a_running_job(processes):
     assert run_cli("ctl", "training-status", "--controller", address)[0] == 0
 
 
+def test_members_started_by_hand_end_with_up(processes):
+    cli, _, job = up(processes)
+    victim = next(member for member in job.status().members if member.role == "worker" and member.index == 1)
+    os.kill(victim.pid, signal.SIGKILL)
+    by_hand = processes.start_member("worker", 1)
+    wait_until(lambda: member_pid(job, 1) == by_hand.pid, 60, "the place of the one that was killed")
+    cli.signal(signal.SIGTERM)
+    assert cli.wait(30) == 0
+    assert by_hand.wait(30) == 0
+    assert "the job has ended" in by_hand.output()
+
+
+def member_pid(job, index):
+    return next(member.pid for member in job.status().members if member.role == "worker" and member.index == index)
+
+
 def test_ctl_without_a_controller_fails_with_one_line(processes):
     status, out, err = run_cli("ctl", "--controller", "127.0.0.1:1", "--timeout-s", 0.5, "status")
     assert (status, out) == (1, "")

@@ -1,5 +1,7 @@
 """Control and healing against real servers in one process: barriers, status, health, misbehaving members."""
 
+import os
+import socket
 import threading
 
 import grpc
@@ -202,6 +204,49 @@ def test_a_report_that_cannot_be_ends_its_session_with_the_reason(tmp_path):
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "worker report: global_step=9223372036854775807" in refused.value.details()
         assert job.status().global_step == 0
+
+
+def test_a_replacement_waits_as_long_as_the_controller_does_for_a_dead_member_with_slow_heart_beats(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=0) as servers:
+        servers.start_controller()
+        vanished = threading.Event()
+
+        def requests():  # a machine that is gone without a word: its stream stays open, and nothing comes
+            register = coordination_pb2.Register(
+                role=common_pb2.ROLE_PS,
+                address="127.0.0.1:1",
+                incarnation="gone",
+                heartbeat_s=2.0,
+                pid=4711,
+                host="far",
+            )
+            yield coordination_pb2.SessionRequest(register=register)
+            vanished.wait(60)
+
+        with grpc.insecure_channel(servers.controller.address) as channel:
+            responses = coordination_pb2_grpc.CoordinationStub(channel).Session(requests())
+            next(responses)
+            replacement = servers.start_ps(0)
+            job = servers.connect().controller
+            wait_until(lambda: job.status().members[0].address == replacement.address, 30)
+            assert servers.exits["ps-0"].reason == ""
+            vanished.set()
+
+
+def test_a_refusal_names_the_process_that_holds_the_place(tmp_path):
+    with Servers(tmp_path, num_ps=1, num_workers=0) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        job = servers.connect().controller
+        member = wait_until(lambda: (now := job.status().members[0]).is_ready and now, 60)
+        assert (member.pid, member.host) == (os.getpid(), socket.gethostname())
+        channel, responses, silence = session(servers.controller.address, common_pb2.ROLE_PS, index=0)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(responses)
+        silence.set()
+        channel.close()
+        assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+        assert f"(process {os.getpid()} on {socket.gethostname()})" in refused.value.details()
 
 
 def test_a_member_of_another_job_is_refused_and_the_cluster_goes_on(training, job):

@@ -99,12 +99,18 @@ def test_consul_an_error_that_nobody_foresaw_does_not_end_the_renewals(opened, a
 def test_consul_garbage_is_left_out_and_logged_once(opened, agent, job, caplog):
     discovery = opened(agent, job)
     discovery.register("ps", 0, ADDRESS)
-    for number, tags in enumerate((["index:x", "name:ps", "ip:h"], [], ["index:1", "name:ps", "ip:a b"])):
+    garbage = (
+        ["index:x", "name:ps", "ip:h"],
+        [],
+        ["index:1", "name:ps", "ip:a b"],
+        ["index:\u00b2", "name:ps", "ip:h"],
+    )
+    for number, tags in enumerate(garbage):
         body = {"Name": job, "ID": f"{job}-garbage-{number}", "Port": 1, "Tags": tags}
         ask(agent, "agent/service/register", "PUT", body)
     for _ in range(3):
         assert discovery.query_all() == {"ps": {0: ADDRESS}}
-    assert sum("ignored an entry" in record.message for record in caplog.records) == 3
+    assert sum("ignored an entry" in record.message for record in caplog.records) == 4
 
 
 def test_consul_golden_g12_a_machine_that_is_not_shown_is_an_error(opened, agent, job):

@@ -57,6 +57,8 @@ class Member:
     is_blocked: bool = False
     is_finished: bool = False
     failovers: int = 0
+    pid: int = 0
+    host: str = ""
     restored: "Restored | None" = None  # parameter servers: None until it is ready
 
 
@@ -377,6 +379,8 @@ def _member(message: coordination_pb2.MemberStatus) -> Member:
         "is_connected": message.is_connected,
         "silent_s": round(message.silent_s, 3),
         "standing": coordination_pb2.Standing.Name(message.standing).removeprefix("STANDING_").lower(),
+        "pid": message.pid,
+        "host": message.host,
     }
     if message.role == common_pb2.ROLE_PS:
         ps = message.ps

@@ -143,6 +143,8 @@ class Register(_message.Message):
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     HELD_SHARD_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
@@ -170,6 +172,10 @@ class Register(_message.Message):
     """Workers: one more than the first_step that an earlier state told; 0 = none yet."""
     run_id: _builtins.str
     """The run of the maps that it has obeyed; empty = none yet."""
+    pid: _builtins.int
+    """Its process id, for people; 0 = not said."""
+    host: _builtins.str
+    """Name of its machine, for people; empty = not said."""
     held_shard: _builtins.int
     """Parameter servers: one more than the shard that an earlier welcome gave; 0 = none yet."""
     def __init__(
@@ -188,11 +194,13 @@ class Register(_message.Message):
         global_step: _builtins.int = ...,
         first_step: _builtins.int = ...,
         run_id: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        host: _builtins.str = ...,
         held_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "host", b"host", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "pid", b"pid", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -626,6 +634,7 @@ class Welcome(_message.Message):
     OWNERS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     num_ps: _builtins.int
     """Parameter servers in the cluster."""
     num_workers: _builtins.int
@@ -640,6 +649,10 @@ class Welcome(_message.Message):
     """The job's name; the member says it when it comes back."""
     shard: _builtins.int
     """Parameter servers: the place in the map that it holds. Its index, unless more ps were"""
+    generation: _builtins.int
+    """started than the map needs.
+    Grows with each controller of the model directory. A member that has seen a higher one
+    """
     def __init__(
         self,
         *,
@@ -650,10 +663,11 @@ class Welcome(_message.Message):
         owners: _builtins.bytes = ...,
         job: _builtins.str = ...,
         shard: _builtins.int = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1145,6 +1159,8 @@ class MemberStatus(_message.Message):
     PS_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What it is."""
     index: _builtins.int
@@ -1161,6 +1177,10 @@ class MemberStatus(_message.Message):
     """What the controller makes of it."""
     buckets: _builtins.int
     """Parameter servers: buckets that the map gives it; 0 without a map."""
+    pid: _builtins.int
+    """Its process id; 0 = not known."""
+    host: _builtins.str
+    """Name of its machine; empty = not known."""
     @_builtins.property
     def worker(self) -> Global___WorkerReport:
         """Workers: the last report."""
@@ -1182,10 +1202,12 @@ class MemberStatus(_message.Message):
         ps: Global___PsReport | None = ...,
         standing: Global___Standing.ValueType = ...,
         buckets: _builtins.int = ...,
+        pid: _builtins.int = ...,
+        host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ps", b"ps", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "buckets", b"buckets", "index", b"index", "is_connected", b"is_connected", "metrics_address", b"metrics_address", "ps", b"ps", "role", b"role", "silent_s", b"silent_s", "standing", b"standing", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "buckets", b"buckets", "host", b"host", "index", b"index", "is_connected", b"is_connected", "metrics_address", b"metrics_address", "pid", b"pid", "ps", b"ps", "role", b"role", "silent_s", b"silent_s", "standing", b"standing", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,6 +59,7 @@ class MegalithError(Exception):
     """Base of all of them. `code` is stable across versions and travels in the trailing metadata."""
 
     code = "error"
+    retry_for_s = 0.0  # how long the cause may still go away by itself; travels too
 
 
 class InvalidRequest(MegalithError):

@@ -1,5 +1,6 @@
 """The one table between error classes and gRPC statuses, and the way back."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from megalith.wire import errors
 from megalith.wire.errors import MegalithError
 
 CODE_KEY = "megalith-error"  # trailing metadata: the error class's `code`
+RETRY_KEY = "megalith-retry-for-s"  # trailing metadata: the error's `retry_for_s`; left out when it is 0
 
 # What grpc itself answers when a server has as many calls under way as `maximum_concurrent_rpcs` allows.
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
@@ -58,10 +60,26 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
         return errors.InternalError(f"{peer}: {error}")
     metadata = dict(error.trailing_metadata() or ())
     if CODE_KEY in metadata:
-        return errors.error_for(str(metadata[CODE_KEY]))(error.details())
+        known = errors.error_for(str(metadata[CODE_KEY]))(error.details())
+        known.retry_for_s = _seconds(str(metadata.get(RETRY_KEY, "")))
+        return known
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in (error.details() or ""):
         return errors.Overloaded(f"{peer}: {error.details()}")
     return _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
+
+
+def metadata_of(error: MegalithError) -> tuple[tuple[str, str], ...]:
+    """What travels beside the status and the text."""
+    hint = ((RETRY_KEY, f"{error.retry_for_s:.3f}"),) if error.retry_for_s else ()
+    return ((CODE_KEY, error.code), *hint)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """What the AppMaster remembers over its own restarts: one JSON file, replaced whole at each change."""
 
-import fcntl
 import json
 import logging
 import threading
@@ -8,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from megalith.runtime import files
 from megalith.runtime.files import write_atomically
 from megalith.wire.errors import AppMasterRunning
 
@@ -28,7 +28,7 @@ class StateFile:
     def __init__(self, path: Path | None, app_id: str, checks: Mapping[str, Check] | None = None) -> None:
         self._path, self._app_id, self._checks = path, app_id, checks or {}
         self._lock = threading.Lock()
-        self._held: IO[str] | None = None
+        self._held: IO[bytes] | None = None
         if path is not None:
             self._hold(path)
         self._sections: dict[str, dict[str, Any]] = self._read(path) if path is not None else {}
@@ -54,9 +54,10 @@ class StateFile:
     def _hold(self, path: Path) -> None:
         """Refuse a second AppMaster. The kernel releases the lock when its holder dies, however it dies."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._held = open(path.with_name(f"{path.name}.lock"), "w")  # noqa: SIM115  # held open while this lives
+        self._held = files.open_plain(path.with_name(f"{path.name}.lock"), "r+b")  # held open while this lives
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not files.lock(self._held):
+                logger.warning("%s has no file locks: a second AppMaster is not noticed", path.parent)
         except BlockingIOError:
             self.close()
             raise AppMasterRunning(

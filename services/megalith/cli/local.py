@@ -19,7 +19,7 @@ from megalith.runner.config import RunnerConfig
 from megalith.runner.plan import PlannedProcess
 from megalith.runner.wiring import wired
 from megalith.runtime import settings
-from megalith.runtime.files import prepare_model_dir
+from megalith.runtime.files import open_plain, prepare_model_dir
 from megalith.wire import appmaster_address, controller_address
 from megalith.wire.errors import MegalithError, ModelDirInUse
 
@@ -49,7 +49,7 @@ class LocalProcess:
         command = ["megalith", planned.service, *settings.to_flags(planned.values)]
         self.command = shlex.join(["env", *variables, *command] if variables else command)
         flags = settings.to_flags({**planned.values, "exit_with_stdin": True})
-        with open(self.log, "ab") as log:  # a second start must not cut the log of the first
+        with open_plain(self.log, "ab") as log:  # a second start must not cut the log of the first
             self._logged_before = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"megalith.{planned.service}", *flags],

@@ -4,14 +4,16 @@ monolith_action            what to do, in protobuf's text format: `action: TRIGG
 monolith_action_response   OK once it is done, otherwise why it is not
 """
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from google.protobuf import text_format
 
 from megalith.protos.controller_hooks_pb2 import ControllerHooksProto
-from megalith.runtime.files import write_atomically
+from megalith.runtime.files import open_plain, write_atomically
 from megalith.wire.errors import MegalithError
 
 logger = logging.getLogger(__name__)
@@ -34,9 +36,11 @@ class ActionFile:
     def look(self) -> None:
         """Obey the request that is there, if one is."""
         try:
-            with open(self._request, "rb") as request:
-                text = request.read(_MAX_BYTES).decode(errors="replace").strip()
+            text = self._read()
         except FileNotFoundError:
+            return
+        except OSError as error:
+            self._refuse(f"{REQUEST}: {error.strerror}")
             return
         try:
             answer = self._obey(text)
@@ -44,6 +48,21 @@ class ActionFile:
             write_atomically(self._response, answer.encode())
         finally:
             self._request.unlink(missing_ok=True)
+
+    def _read(self) -> str:
+        with open_plain(self._request, "rb") as request:
+            if os.fstat(request.fileno()).st_nlink > 1:  # another name of a file that its author may not read
+                raise OSError(errno.EMLINK, "has other names; write a file of its own")
+            return request.read(_MAX_BYTES).decode(errors="replace").strip()
+
+    def _refuse(self, answer: str) -> None:
+        """Answer to what was not read, and remove it, unless it cannot be removed: then it is said again and again."""
+        logger.warning("%s", answer)
+        try:
+            self._request.unlink()
+        except OSError as error:
+            logger.warning("%s cannot be removed: %s", self._request, error.strerror)
+        write_atomically(self._response, answer.encode())
 
     def _obey(self, text: str) -> str:
         try:

@@ -48,9 +48,9 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         raise InvalidRequest(
             f"register: heartbeat_s={message.heartbeat_s}: outside 0..{MAX_HEARTBEAT_S:.0f}; its death goes unnoticed"
         )
-    for name in ("incarnation", "job", "run_id", "address", "metrics_address"):
+    for name in ("incarnation", "job", "run_id", "address", "metrics_address", "host"):
         _check_length(f"register: {name}", getattr(message, name))
-    for name in ("epoch", "initialized_epoch", "global_step", "first_step", "held_shard", "num_ps"):
+    for name in ("epoch", "initialized_epoch", "global_step", "first_step", "held_shard", "num_ps", "pid"):
         _check_count(f"register: {name}", getattr(message, name))
     return Registration(
         role=role,
@@ -66,6 +66,8 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         global_step=message.global_step,
         first_step=message.first_step - 1 if message.first_step else None,
         held_shard=message.held_shard - 1 if message.held_shard else None,
+        pid=message.pid,
+        host=message.host,
         run_id=message.run_id,
     )
 
@@ -190,6 +192,8 @@ def encode_place(
         is_connected=place.is_connected,
         silent_s=silent_s,
         standing=_STANDINGS[standing],
+        pid=place.pid,
+        host=place.host,
         buckets=buckets.get(place.index, 0) if place.role is Role.PS else 0,
     )
     if place.role is Role.WORKER:

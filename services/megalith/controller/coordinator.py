@@ -25,6 +25,8 @@ from megalith.wire.routing import Routing, check_run
 
 logger = logging.getLogger(__name__)
 
+_SURVIVORS_S = 60.0  # a member notices after 30 s that its controller is paused: the keep-alive of its channel
+
 
 class RestoreFault(Protocol):
     """Why parameter servers that are ready must not go on together; see `StartPoint.fault`."""
@@ -39,6 +41,8 @@ class Coordinator:
     called under it, so each session sees directives in the order of the decisions; they only enqueue. `wake_journal`
     and `restore_fault` are called under it too; `flush_journal` is called without it and returns once the newest state
     is on disk. A fault of what servers have restored ends the job before workers hear of them.
+    `check_current` raises once a newer controller serves the job: this one takes nobody in and decides nothing then.
+    `find_alive` says which of some addresses somebody listens at; it is called without the lock.
 
     With the `journal` of a controller that died, the run may be the one that it tells of; see `Run`.
     """
@@ -52,18 +56,24 @@ class Coordinator:
         job: str = "",
         checkpoint_step: int = 0,
         journal: Journal | None = None,
+        ended_run: str = "",
         wake_journal: Callable[[], None] = lambda: None,
         flush_journal: Callable[[], None] = lambda: None,
         restore_fault: RestoreFault = lambda restored, *, is_first: "",
+        check_current: Callable[[], None] = lambda: None,
+        find_alive: Callable[[Sequence[str]], Sequence[str]] = lambda addresses: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
         self._restore_fault = restore_fault
         self._clock, self._patience = clock, patience
         self._wake_journal, self._flush_journal = wake_journal, flush_journal
+        self.check_current = check_current
+        self._find_alive = find_alive
+        self._survivors_until = clock() + _SURVIVORS_S
         self._changed = threading.Condition()
         self._roster = Roster(num_ps, num_workers, patience, clock)
-        self._run = Run(job, self._roster, checkpoint_step)
+        self._run = Run(job, self._roster, checkpoint_step, ended_run)
         self._sessions = Sessions()
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
         self._ending: tuple[bool, str] | None = None  # the outcome that is to be, once the last save is made
@@ -82,6 +92,7 @@ class Coordinator:
 
     def join(self, registration: Registration, send: Send) -> int:
         """Seat a process and return its session; `send` gets every directive, the first being the current state."""
+        self.check_current()
         with self._changed:
             self.check_job(registration)
             self._run.check(registration)
@@ -121,6 +132,7 @@ class Coordinator:
 
     def watch(self) -> None:
         """Look at the time: let go of members that are silent, and draw the consequences of suspects that died."""
+        self._look_for_survivors()
         with self._changed:
             self._forgive_own_pause(self._clock())
             silent = self._sessions.by_place(*self._roster.silent())
@@ -137,6 +149,15 @@ class Coordinator:
             if (place.index, place.incarnation) not in self._given_up and self._outcome is None:
                 self._given_up.add((place.index, place.incarnation))
                 self._losses.add(0, f"{place.lost_share()}; start it again to train the rest")
+
+    def _look_for_survivors(self) -> None:
+        """Give members of the journal that still listen the time to leave a controller that hangs, and to come here."""
+        with self._changed:
+            addresses = self._run.awaited_addresses() if self._clock() < self._survivors_until else ()
+        if addresses:
+            alive = self._find_alive(addresses)
+            with self._changed:
+                self._run.go_on_waiting_for(alive)
 
     def _forgive_own_pause(self, now: float) -> None:
         """A controller that did not run heard nobody: what looks like their silence was its own."""
@@ -176,6 +197,11 @@ class Coordinator:
         """Whether that session still holds its place."""
         with self._changed:
             return session in self._sessions
+
+    @property
+    def run_id(self) -> str:
+        with self._changed:
+            return self._run.id
 
     @property
     def has_members(self) -> bool:
@@ -225,6 +251,7 @@ class Coordinator:
 
     def place_barrier(self, action: str = "", reason: str = "", kind: HolderKind = HolderKind.OPERATOR) -> BarrierState:
         """Hold training until this holder lets go, whoever else holds it. BarrierAlreadyPlaced if it holds already."""
+        self.check_current()
         with self._changed:
             placed = self._run.barrier.place(action, reason or kind.value, kind)
             logger.info("barrier placed id=%d by=%s action=%r reason=%s", placed.id, kind, action, reason or kind)
@@ -234,6 +261,7 @@ class Coordinator:
 
     def remove_barrier(self, kind: HolderKind = HolderKind.OPERATOR) -> None:
         """End that holder's hold; an operator also ends that of the health check, for a while. Others hold on."""
+        self.check_current()
         lifted = (kind, HolderKind.HEALTH) if kind is HolderKind.OPERATOR else (kind,)
         with self._changed:
             before = self._run.barrier.state
@@ -312,6 +340,7 @@ class Coordinator:
 
     def order_save(self, order: SaveOrder) -> list[int]:
         """Tell every ps to write its shard; returns their sessions. NotReady unless all of them are ready."""
+        self.check_current()
         with self._changed:
             missing = {*self._roster.missing_ps(), *(p.index for p in self._roster.ps if not p.is_connected)}
             if missing or not self._run.is_routed:

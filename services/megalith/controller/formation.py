@@ -23,6 +23,7 @@ from megalith.wire.errors import IndexTaken, InvalidSetting, NotInCluster
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10.0  # for the answers to a measurement, beyond its own time
+_CONNECTION_S = 30.0  # after which a connection to a machine that vanished is noticed: its keep-alive
 _QUORUM = 0.9  # of the workers must be here before anything is measured
 
 
@@ -58,6 +59,8 @@ class Offer:
     shard: int | None = None
     is_over: bool = False  # withdrawn, or dismissed
     reason: str = ""  # why it is to exit; empty = only its session ends
+    pid: int = 0  # for people, as is the host
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,13 @@ class Formation:
                     f"ps {index} says that it holds shard {registration.held_shard}; this cluster has shards "
                     f"0 to {self._shape.num_ps - 1}, so it belongs to another one"
                 )
-            offer = Offer(index, registration.address, registration.incarnation)
+            offer = Offer(
+                index,
+                registration.address,
+                registration.incarnation,
+                pid=registration.pid,
+                host=registration.host,
+            )
             if self._is_over is not None:
                 offer.is_over, offer.reason = True, self._is_over[0]
                 return offer
@@ -288,10 +297,12 @@ class Formation:
     def _check_free(self, registration: Registration) -> None:
         other = self._offers.get(registration.index)
         if other is not None and other.incarnation != registration.incarnation:
-            raise IndexTaken(
-                f"ps {registration.index} is held by a live process at {other.address}; "
-                "stop that one or use another index"
+            named = f"at {other.address} (process {other.pid} on {other.host})" if other.pid else f"at {other.address}"
+            error = IndexTaken(
+                f"ps {registration.index} is held by a live process {named}; stop that one or use another index"
             )
+            error.retry_for_s = _CONNECTION_S
+            raise error
         if registration.held_shard is not None:
             holder = self._index_by_shard.get(registration.held_shard, registration.index)
             if holder != registration.index:

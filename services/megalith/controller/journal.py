@@ -5,7 +5,6 @@ import dataclasses
 import json
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +13,14 @@ from typing import Any
 
 from megalith.controller.barrier import BarrierState, Holder, HolderKind
 from megalith.controller.losses import Loss
+from megalith.runtime.files import open_plain, write_atomically
 from megalith.runtime.guard import guarded
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "controller_state.json"
+_ENDED_FILE = "controller_ended_run.txt"
+_MAX_RUN_ID = 256
 _FORMAT = 3
 MAX_COUNT = 2**53  # steps, epochs and positions stay below it; no run gets there, and JSON keeps such numbers exact
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
@@ -100,6 +102,26 @@ def read(model_dir: Path) -> Journal | None:
         return None
 
 
+def record_ended(model_dir: Path, run_id: str) -> None:
+    """Remember that this run is over: a member of it that was away meanwhile must not carry its rows into the next."""
+    try:
+        write_atomically(model_dir / _ENDED_FILE, run_id.encode())
+    except OSError as error:
+        logger.warning("the end of run %s is not recorded: %s", run_id, error)
+
+
+def ended_run(model_dir: Path) -> str:
+    """The run of this directory that ended last; empty if none has."""
+    try:
+        with open_plain(model_dir / _ENDED_FILE, "rb") as file:
+            return file.read(_MAX_RUN_ID).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        logger.warning("%s: %s; members of a run that has ended are not told apart", _ENDED_FILE, error.strerror)
+        return ""
+
+
 def _parse(content: dict[str, Any]) -> Journal:
     if content.pop("format") != _FORMAT:
         raise ValueError(f"format is not {_FORMAT}")
@@ -123,12 +145,17 @@ def _barrier(content: dict[str, Any]) -> BarrierState:
 class JournalKeeper:
     """Writes what `take` returns, a few times a second when it changed, and at once on `flush` and `wake`.
 
-    `_due` guards the flags between the thread that writes and those that ask. Nothing is synced to the disk: a power
-    cut also ends the members that a journal could find again.
+    `_due` guards the flags between the thread that writes and those that ask. Only this user may read the file: it
+    holds the members' incarnations, and whoever knows one can take that member's place. Nothing is written or removed
+    once `may_write` says no: another controller serves the directory then.
     """
 
-    def __init__(self, model_dir: Path, take: Callable[[], Journal]) -> None:
-        self._path, self._take = model_dir / FILE_NAME, take
+    def __init__(
+        self, model_dir: Path, take: Callable[[], Journal], may_write: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._path = model_dir / FILE_NAME
+        self._take = take
+        self._may_write = may_write
         self._due = threading.Condition()
         self._asked = self._written = 0
         self._is_stopping = self._has_failed = False
@@ -159,7 +186,7 @@ class JournalKeeper:
             self._due.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-            if is_over:
+            if is_over and self._may_write():
                 self._path.unlink(missing_ok=True)
 
     def _run(self) -> None:
@@ -177,12 +204,11 @@ class JournalKeeper:
 
     def _write(self) -> None:
         journal = self._take()
-        if journal == self._last:
+        if journal == self._last or not self._may_write():
             return
-        temporary = self._path.with_name(f"{FILE_NAME}-tmp-{secrets.token_hex(4)}")
+        content = json.dumps({"format": _FORMAT, **dataclasses.asdict(journal)}).encode()
         try:
-            temporary.write_text(json.dumps({"format": _FORMAT, **dataclasses.asdict(journal)}))
-            os.replace(temporary, self._path)
+            write_atomically(self._path, content, mode=0o600)
             self._last, self._has_failed = journal, False
         except OSError as error:
             if not self._has_failed:

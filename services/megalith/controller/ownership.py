@@ -1,30 +1,43 @@
-"""One controller for a model directory: a second one is refused with the first one's address while that one lives."""
+"""One controller for a model directory: a second one is refused, and one that was thought dead steps down."""
 
-import fcntl
+import logging
+import os
+import socket
 from pathlib import Path
-from typing import IO
 
 import grpc
 
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
+from megalith.runtime import files
 from megalith.wire import channel, controller_address
-from megalith.wire.errors import ModelDirInUse
+from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
+
+logger = logging.getLogger(__name__)
 
 _LOCK_FILE = "controller.lock"
+_GENERATIONS = "controller.generation"
 _PROBE_S = 1.0  # for a controller on another machine to answer; a dead one refuses at once
 
 
 class ModelDirOwnership:
     """Held from construction until `release`, or the death of the process: the kernel then drops the file lock.
 
-    On a shared file system whose locks do not reach other machines, the controller at the written address is asked too.
+    A lock may not reach other machines, or not exist at all on a shared file system. Then the controller at the written
+    address is asked. One that does not answer may only be paused, so each controller also claims a generation, one
+    above all earlier ones, by making a file that must not exist: `controller.generation/<number>`. A controller that
+    finds a higher one has been replaced: it must not write any more, and ends.
     """
 
     def __init__(self, model_dir: Path, job: str) -> None:
-        self._model_dir, self._job = model_dir, job
-        self._lock: IO[str] = open(model_dir / _LOCK_FILE, "w")  # noqa: SIM115  # held open for as long as this serves
+        self._model_dir = model_dir
+        self._job = job
+        try:
+            self._lock = files.open_plain(model_dir / _LOCK_FILE, "r+b")
+        except OSError as error:
+            raise InvalidSetting(f"--model-dir={model_dir}: {_LOCK_FILE}: {error.strerror}") from error
         try:
             self._take()
+            self.generation = _claim(model_dir / _GENERATIONS)
         except BaseException:
             self._lock.close()
             raise
@@ -32,12 +45,38 @@ class ModelDirOwnership:
     def release(self) -> None:
         self._lock.close()
 
+    def withdraw(self) -> None:
+        """Release it for a controller that did not start: one that it was about to replace goes on."""
+        (self._model_dir / _GENERATIONS / str(self.generation)).unlink(missing_ok=True)
+        self.release()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a newer controller has claimed the directory. A directory that cannot be read replaces nobody."""
+        try:
+            return _newest(self._model_dir / _GENERATIONS) > self.generation
+        except OSError as error:
+            logger.warning("cannot see whether this controller has been replaced: %s", error)
+            return False
+
+    def check(self) -> None:
+        """NotReady if a newer controller has claimed the directory: whoever asks must ask that one."""
+        if self.is_replaced:
+            raise NotReady(f"{self.replacement}; ask the one that --model-dir names now")
+
+    @property
+    def replacement(self) -> str:
+        """For people: what has happened to this controller."""
+        return f"a newer controller serves {self._model_dir}; this one, generation {self.generation}, steps down"
+
     def _take(self) -> None:
         address = controller_address.read(self._model_dir)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = files.lock(self._lock)
         except BlockingIOError:
             raise self._refusal(address or "an address not written yet") from None
+        if not is_locked:
+            logger.warning("%s has no file locks: a second controller is only found if it answers", self._model_dir)
         if address is not None and _job_at(address) == self._job:
             raise self._refusal(address)
 
@@ -45,6 +84,41 @@ class ModelDirOwnership:
         return ModelDirInUse(
             f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
         )
+
+
+def _claim(directory: Path) -> int:
+    """A number above all that were claimed before; the older ones are forgotten."""
+    try:
+        directory.mkdir(exist_ok=True)
+        while True:
+            generation = _newest(directory) + 1
+            try:
+                claim = os.open(
+                    directory / str(generation), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644
+                )
+            except FileExistsError:
+                continue  # somebody was faster
+            with open(claim, "w") as file:
+                file.write(f"{socket.gethostname()} {os.getpid()}\n")
+            break
+        for older in _claimed(directory):
+            if older < generation:
+                (directory / str(older)).unlink(missing_ok=True)
+    except OSError as error:
+        raise InvalidSetting(f"directory {directory}: {error.strerror}; it numbers the controllers") from error
+    return generation
+
+
+def _newest(directory: Path) -> int:
+    return max(_claimed(directory), default=0)
+
+
+def _claimed(directory: Path) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 15]
 
 
 def _job_at(address: str) -> str | None:

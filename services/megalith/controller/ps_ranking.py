@@ -26,7 +26,7 @@ def overridden(override: str, address_by_index: Mapping[int, str]) -> tuple[str,
     """The servers that an operator chose, by index or by address: "3,0" or "host:port,host:port"."""
     chosen = []
     for item in filter(None, (item.strip() for item in override.split(","))):
-        if item.isdigit():
+        if item.isascii() and item.isdigit():
             if int(item) not in address_by_index:
                 raise InvalidSetting(f"--ps-override={override}: ps {item} is not here")
             chosen.append(address_by_index[int(item)])

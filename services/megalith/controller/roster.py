@@ -9,6 +9,8 @@ from megalith.controller.barrier import BarrierState
 from megalith.runtime.manifest import Restored
 from megalith.wire.errors import IndexTaken, NotInCluster
 
+_TAKEOVER_S = 3.0  # a holder that is silent for this long gives way to a replacement that is here
+
 
 class Role(StrEnum):
     PS = "ps"
@@ -78,6 +80,8 @@ class Registration:
     global_step: int = 0
     first_step: int | None = None
     held_shard: int | None = None
+    pid: int = 0  # for people, as is the host
+    host: str = ""
     run_id: str = ""
 
 
@@ -93,6 +97,8 @@ class Place:
     is_connected: bool = False
     last_seen: float = 0.0
     heartbeat_s: float = 0.0
+    pid: int = 0
+    host: str = ""
     progress: WorkerProgress = field(default_factory=WorkerProgress)
     load: PsLoad = field(default_factory=PsLoad)
 
@@ -112,7 +118,28 @@ class Place:
 
     def is_silent(self, now: float, limit_s: float) -> bool:
         """Not heard of for `limit_s`, and for three of its own heart-beats."""
-        return now - self.last_seen > max(limit_s, 3 * self.heartbeat_s)
+        return now - self.last_seen > self.silence_limit_s(limit_s)
+
+    def silence_limit_s(self, limit_s: float) -> float:
+        """How long its holder may say nothing before it is given up."""
+        return max(limit_s, 3 * self.heartbeat_s)
+
+    @property
+    def process(self) -> str:
+        """For people: which process holds it, as far as that is known."""
+        if not self.pid:
+            return f"at {self.address}"
+        return f"at {self.address} (process {self.pid} on {self.host or 'an unnamed machine'})"
+
+    def taken(self, now: float, limit_s: float) -> IndexTaken:
+        """The refusal of another process. It says how long the holder may be silent, should it be dead."""
+        unheard_s = now - self.last_seen
+        error = IndexTaken(
+            f"{self.role} {self.index} is held by a live process {self.process}, heard {unheard_s:.1f} s ago; stop "
+            f"that one or use another index. Were it dead, its place would be free after {limit_s:.0f} s of silence"
+        )
+        error.retry_for_s = limit_s
+        return error
 
     def standing(self, now: float, suspect_s: float) -> Standing:
         if self.is_connected:
@@ -175,15 +202,15 @@ class Roster:
             )
         place = places[index]
         is_same = place.incarnation == registration.incarnation
-        if place.is_connected and not is_same and not place.is_silent(now, min(3.0, self._patience.silence_s)):
-            raise IndexTaken(
-                f"{role} {index} is held by a live process at {place.address}; stop that one or use another index"
-            )
+        limit_s = place.silence_limit_s(min(_TAKEOVER_S, self._patience.silence_s))
+        if place.is_connected and not is_same and now - place.last_seen <= limit_s:
+            raise place.taken(now, limit_s)
         if not is_same:
             place.load = PsLoad()
         place.address, place.metrics_address = registration.address, registration.metrics_address
         place.incarnation, place.is_connected, place.last_seen = registration.incarnation, True, now
         place.heartbeat_s = registration.heartbeat_s
+        place.pid, place.host = registration.pid, registration.host
         return place
 
     def hear(self, place: Place) -> None:

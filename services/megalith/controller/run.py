@@ -3,11 +3,12 @@
 import hashlib
 import logging
 import secrets
+from collections.abc import Collection
 from dataclasses import replace
 
 from megalith.controller.barrier import Barrier
 from megalith.controller.journal import Journal, JournaledMember
-from megalith.controller.roster import PsLoad, Registration, Role, Roster, Standing, WorkerProgress
+from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.wire import routing
 from megalith.wire.errors import InvalidRequest, NotInCluster
 from megalith.wire.routing import Routing
@@ -31,8 +32,9 @@ class Run:
     are never mixed with those of another.
     """
 
-    def __init__(self, job: str, roster: Roster, checkpoint_step: int) -> None:
+    def __init__(self, job: str, roster: Roster, checkpoint_step: int, ended_run: str = "") -> None:
         self._job, self._roster, self._checkpoint_step = job, roster, checkpoint_step
+        self._ended_run = ended_run  # the last one of this directory that is over; its members belong to no other
         self.id = secrets.token_hex(8)
         self._is_id_open = True  # until there is a map: without a journal, a member may know the run better
         self.barrier = Barrier()
@@ -60,6 +62,11 @@ class Run:
         NotInCluster for a process that has been in another run than this one, InvalidRequest for one that claims what
         this run cannot have reached.
         """
+        if registration.run_id and registration.run_id == self._ended_run:
+            raise NotInCluster(
+                f"{registration.role} {registration.index} (process {registration.pid} on {registration.host}) has "
+                f"been in run {registration.run_id}, which has ended; start the process again to join the present one"
+            )
         if not self._is_id_open and registration.run_id not in ("", self.id):
             raise NotInCluster(
                 f"{registration.role} {registration.index} has been in run {registration.run_id}, this is run "
@@ -186,7 +193,7 @@ class Run:
         """Whether the run of the journal goes on: it does once one of its members is back."""
         if not self._awaited:
             return
-        known = [p for p in self._roster.places if p.incarnation in self._awaited]
+        known = self._awaited_places()
         if any(place.is_connected for place in known):
             self._awaited = frozenset()
             self.has_recovered = True
@@ -200,6 +207,19 @@ class Run:
         elif not any(self._roster.standing(place) is Standing.SUSPECT for place in known):
             logger.info("no process of the last run is left; this is a new run")
             self._begin_anew()
+
+    def awaited_addresses(self) -> tuple[str, ...]:
+        """Of the members one of which would prove that the journal's run goes on."""
+        return tuple(place.address for place in self._awaited_places())
+
+    def go_on_waiting_for(self, addresses: Collection[str]) -> None:
+        """Somebody listens there: these members are not given up yet."""
+        for place in self._awaited_places():
+            if place.address in addresses:
+                self._roster.hear(place)
+
+    def _awaited_places(self) -> list[Place]:
+        return [place for place in self._roster.places if place.incarnation in self._awaited]
 
     def _begin_anew(self) -> None:
         self.id = secrets.token_hex(8)

@@ -25,7 +25,7 @@ from megalith.controller.servicer import About, ControllerServicer, Coordination
 from megalith.controller.start_point import StartPoint
 from megalith.controller.unsaved import Unsaved
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
-from megalith.runtime import application, lifecycle, manifest
+from megalith.runtime import application, lifecycle, liveness, manifest
 from megalith.runtime.files import prepare_model_dir, write_atomically
 from megalith.runtime.guard import guarded
 from megalith.runtime.lifecycle import ExitRequest
@@ -43,6 +43,8 @@ _FORM_S = 0.5  # between two looks at what only time decides: vacant shards, ans
 _PROGRESS_S = 5.0  # between two lines about parameter servers that are missing
 _SCHEDULE_S = 0.5  # between two looks at whether a save is due, or possible
 _STOP_HOLD_S = 30.0  # for workers to block before a stop by file lets them go to their end
+_LEAVE_S = 1.0  # the same, when this process is told to stop
+_ENDED = "the job has ended, its controller was stopped"
 _DISMISS_S = 3.0  # for members to leave once they are told to
 
 
@@ -54,10 +56,11 @@ class ControllerServer:
         self._model_dir = prepare_model_dir(config.model_dir)
         job = config.job or str(self._model_dir.absolute())
         self._ownership = ModelDirOwnership(self._model_dir, job)
+        self._has_served = False
         try:
             self._construct(config, job)
         except BaseException:
-            self._ownership.release()
+            self._ownership.withdraw()
             raise
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
@@ -69,7 +72,9 @@ class ControllerServer:
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
         manifest.warn_of_leftovers(self._model_dir)
-        self._journal = JournalKeeper(self._model_dir, lambda: self._coordinator.journal())
+        self._journal = JournalKeeper(
+            self._model_dir, lambda: self._coordinator.journal(), may_write=lambda: not self._ownership.is_replaced
+        )
         self._coordinator = Coordinator(
             config.num_ps,
             config.num_workers,
@@ -82,9 +87,12 @@ class ControllerServer:
             job=job,
             checkpoint_step=step,
             journal=journal.read(self._model_dir),
+            ended_run=journal.ended_run(self._model_dir),
             wake_journal=self._journal.wake,
             flush_journal=self._journal.flush,
             restore_fault=start_point.fault,
+            check_current=self._ownership.check,
+            find_alive=lambda addresses: liveness.probe(addresses).alive,
         )
         if newest is not None:
             self._coordinator.checkpoint_saved(checkpoint_path, newest.saved_at_s)
@@ -105,6 +113,7 @@ class ControllerServer:
             config.num_ps,
             config.num_workers,
             config.num_extra_ps + config.num_redundant_ps,
+            self._ownership.generation,
         )
         self._formation = Formation(
             Shape(
@@ -168,6 +177,7 @@ class ControllerServer:
             self._serve()
         except BaseException:
             self.stop(0)
+            self._ownership.withdraw()
             raise
 
     def _serve(self) -> None:
@@ -180,6 +190,7 @@ class ControllerServer:
             thread.start()
         self._presence.announce(self.address)
         self._rpc.set_serving(True)
+        self._has_served = True
         logger.info("controller serving address=%s metrics=%s", self.address, self._rpc.metrics_address)
 
     def stop(self, grace_s: float) -> None:
@@ -188,9 +199,12 @@ class ControllerServer:
         self._rpc.set_serving(False)
         if self._coordinator.outcome is None and (unsaved := self._unsaved.text()):
             logger.warning("stopped before the end of the job; not saved: %s", unsaved)
-        # Members that are there now will look for the next controller, which finds them by the journal.
-        is_over = self._coordinator.outcome is not None or not self._coordinator.has_members
-        self._formation.dismiss("")
+        is_ended = self._is_job_ended()
+        is_over = is_ended or not self._coordinator.has_members
+        self._formation.dismiss(_ENDED if is_ended else "")
+        if is_ended:
+            self._coordinator.dismiss(_ENDED, _LEAVE_S)
+            journal.record_ended(self._model_dir, self._coordinator.run_id)
         self._coordinator.end_sessions()
         self._rpc.stop(grace_s)
         self._journal.stop(is_over=is_over)
@@ -202,12 +216,30 @@ class ControllerServer:
                 thread.join(_JOIN_S)
         self._ownership.release()
 
+    def _is_job_ended(self) -> bool:
+        """Whether members are to exit with this controller; otherwise they look for the next one.
+
+        Whoever started this process and keeps its standard input, `megalith up`, starts no other controller.
+        """
+        if not self._has_served or self._ownership.is_replaced:
+            return False
+        return self._coordinator.outcome is not None or self._config.server.exit_with_stdin
+
     def _watch_members(self) -> None:
         every_s = min(1.0, self._config.silence_s / 4, self._config.suspect_s / 4)
-        looks = guarded("watching members", self._coordinator.watch), guarded("job metrics", self._job_metrics.watch)
+        looks = (
+            guarded("looking for a newer controller", self._step_down_if_replaced),
+            guarded("watching members", self._coordinator.watch),
+            guarded("job metrics", self._job_metrics.watch),
+        )
         while not self._stopping.wait(every_s):
             for look in looks:
                 look()
+
+    def _step_down_if_replaced(self) -> None:
+        """Leave the job to a controller that was started while this one seemed dead."""
+        if self._ownership.is_replaced:
+            self._exit_request.request(1, self._ownership.replacement)
 
     def _form(self) -> None:
         """Choose parameter servers, and say how many are still missing."""

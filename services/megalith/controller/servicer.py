@@ -196,6 +196,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     owners=routing.encode_owners(routing.even_owners(self._about.num_ps)),
                     job=self._coordinator.job,
                     shard=registration.index,
+                    generation=self._about.generation,
                 )
             )
             while not isinstance(directive := mailbox.get(), SessionEnd):
@@ -294,6 +295,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def EndJob(
         self, request: coordination_pb2.EndJobRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.EndJobResponse:
+        self._coordinator.check_current()
         self._ending.ask(request.succeeded, request.reason, request.at_once)
         return coordination_pb2.EndJobResponse()
 
@@ -301,9 +303,12 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
 class About:
     """Facts of this controller that replies carry."""
 
-    def __init__(self, model_dir: str, num_ps: int, num_workers: int, num_spare_ps: int = 0) -> None:
+    def __init__(
+        self, model_dir: str, num_ps: int, num_workers: int, num_spare_ps: int = 0, generation: int = 0
+    ) -> None:
         self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
         self._num_spare_ps = num_spare_ps
+        self.generation = generation
         self.address = ""
         self.started_at = time.monotonic()
 

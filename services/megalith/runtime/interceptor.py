@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.silent_calls import SilentCalls
 from megalith.wire.errors import InternalError, InvalidRequest, MegalithError
-from megalith.wire.status import CODE_KEY, status_of
+from megalith.wire.status import metadata_of, status_of
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     def _abort(self, method: str, error: Exception, context: grpc.ServicerContext) -> NoReturn:
         known = as_megalith_error(method, error)
         self._metrics.rpc_total.labels(method, known.code).inc()
-        context.set_trailing_metadata(((CODE_KEY, known.code),))
+        context.set_trailing_metadata(metadata_of(known))
         context.abort(status_of(type(known)), bounded_text(str(known)))
 
 

@@ -1,8 +1,10 @@
 """A process's place in the cluster: its session with the controller, kept for as long as the process lives."""
 
 import logging
+import os
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +30,10 @@ _CLOSE = object()  # in the outbox: end the stream
 _CLOSE_S = 1.0  # for the controller to read the last report and end the stream; a hung one is not waited for
 _LOG_EVERY = 10  # tries between two log lines: about ten seconds
 MAX_HEARTBEAT_S = 300.0  # a member is given up after three; one that reports less often would never be missed
-_TAKEN_GRACE_S = 5.0  # a replacement may arrive before the controller has noticed that its predecessor died
+# A replacement may arrive before the controller has noticed that its predecessor died. The refusal says how long that
+# takes; this is the least, and the margin on top covers the wait between two tries.
+_TAKEN_GRACE_S = 5.0
+_TAKEN_MARGIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,8 @@ class Member:
         self._job = settings.job  # from the first welcome on the one joined: its rows and steps belong to no other
         self._address = ""
         self._last_contact = 0.0
+        self._taken_since: float | None = None  # the first refusal because another process has our place
+        self._generation = 0  # of the newest controller that welcomed us
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
     def start(self) -> None:
@@ -142,9 +149,12 @@ class Member:
         """A registration is idempotent, so only time and refusals end the tries."""
         if self._stopping.is_set():
             return False
-        silent_s = time.monotonic() - self._last_contact
+        now = time.monotonic()
         if isinstance(error, IndexTaken):
-            return silent_s < _TAKEN_GRACE_S
+            if self._taken_since is None:
+                self._taken_since = now
+            return now - self._taken_since < max(_TAKEN_GRACE_S, error.retry_for_s + _TAKEN_MARGIN_S)
+        silent_s = now - self._last_contact
         limit_s = self._settings.rejoin_timeout_s if self._was_welcomed else self._settings.join_timeout_s
         return isinstance(error, Unavailable | LimitExceeded) and silent_s < limit_s
 
@@ -188,6 +198,8 @@ class Member:
         register = self._handler.register()
         register.incarnation, register.heartbeat_s = self._incarnation, self._settings.heartbeat_s
         register.job = self._job
+        register.pid = os.getpid()
+        register.host = socket.gethostname()
         self._address = register.address
         yield coordination_pb2.SessionRequest(register=register)
         while True:
@@ -205,7 +217,9 @@ class Member:
     def _dispatch(self, response: coordination_pb2.SessionResponse) -> None:
         match response.WhichOneof("kind"):
             case "welcome":
+                self._obey(response.welcome.generation)
                 self._was_welcomed, self._job = True, response.welcome.job
+                self._taken_since = None
                 self._presence.announce(self._address)
                 self._handler.on_welcome(response.welcome)
             case "standby":
@@ -220,3 +234,11 @@ class Member:
                 self._handler.on_save_shard(response.save_shard)
             case "shutdown":
                 self._handler.on_shutdown(response.shutdown.reason)
+
+    def _obey(self, generation: int) -> None:
+        """Stay with the newest controller: PeerUnreachable for one that has been replaced and does not know it yet."""
+        if generation < self._generation:
+            raise PeerUnreachable(
+                f"the controller is generation {generation} and was replaced by generation {self._generation}"
+            )
+        self._generation = generation

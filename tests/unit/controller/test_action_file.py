@@ -1,5 +1,7 @@
 """Control by files (cluster.md 2.3)."""
 
+import os
+
 import pytest
 
 from megalith.controller.action_file import ActionFile
@@ -70,3 +72,19 @@ def test_a_request_whose_action_fails_unforeseen_is_not_obeyed_again(tmp_path):
     with pytest.raises(ZeroDivisionError):
         ActionFile(tmp_path, lambda: None, lambda: 1 / 0).look()
     assert not (tmp_path / "monolith_action").exists()
+
+
+def test_a_pipe_or_a_link_is_not_read_and_blocks_nobody(tmp_path, calls):
+    secret = tmp_path / "secret"
+    secret.write_text("password: hunter2")
+    request = tmp_path / "monolith_action"
+    actions = ActionFile(tmp_path, lambda: calls.append("save"), lambda: calls.append("stop"))
+    for put in (lambda: os.mkfifo(request), lambda: request.symlink_to(secret), lambda: request.hardlink_to(secret)):
+        put()
+        actions.look()
+        assert not request.exists()
+        answer = (tmp_path / "monolith_action_response").read_text()
+        assert answer.startswith("monolith_action: ")
+        assert "hunter2" not in answer
+    assert calls == []
+    assert secret.read_text() == "password: hunter2"

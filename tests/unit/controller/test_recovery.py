@@ -223,3 +223,30 @@ def test_while_it_is_not_known_whether_a_run_goes_on_nobody_is_shown_its_map(lef
     cluster = coordinator(clock, left)
     _, told = join(cluster, Role.PS, 0, "new-0")
     assert last_state(told).routing is None
+
+
+def test_a_member_of_a_run_that_has_ended_is_refused_also_without_a_journal(clock):
+    cluster = coordinator(clock, ended_run="over")
+    with pytest.raises(NotInCluster, match="has been in run over, which has ended"):
+        join(cluster, Role.PS, 0, run_id="over")
+    assert cluster.run_id != "over"
+    join(cluster, Role.PS, 0)
+
+
+def test_members_of_the_journal_that_listen_are_waited_for_a_while(left, clock):
+    listening = ["ps-0:1"]
+    cluster = coordinator(clock, left, find_alive=lambda addresses: [a for a in addresses if a in listening])
+    for _ in range(40):
+        clock.now += 1.0
+        cluster.watch()
+    join(cluster, Role.PS, 0, run_id=left.run_id)
+    assert cluster.current_routing().run_id == left.run_id
+    assert cluster.current_routing().epoch == left.epoch
+
+
+def test_members_that_listen_and_never_come_do_not_hold_up_a_new_run_for_ever(left, clock):
+    cluster = coordinator(clock, left, find_alive=lambda addresses: addresses)
+    for _ in range(70):
+        clock.now += 1.0
+        cluster.watch()
+    assert cluster.run_id != left.run_id

@@ -1,6 +1,9 @@
+import os
+import stat
+
 import pytest
 
-from megalith.runtime.files import prepare_model_dir, write_atomically
+from megalith.runtime.files import NotPlainFile, open_plain, prepare_model_dir, write_atomically
 from megalith.wire.errors import InvalidSetting
 
 
@@ -36,3 +39,39 @@ def test_a_model_dir_that_cannot_be_written_is_refused_by_name(tmp_path):
 def test_a_missing_model_dir_setting_is_refused():
     with pytest.raises(InvalidSetting, match="--model-dir is not given"):
         prepare_model_dir("")
+
+
+@pytest.mark.parametrize("mode", ["rb", "ab", "r+b"])
+def test_neither_a_link_nor_a_pipe_is_opened_in_place_of_a_file(tmp_path, mode):
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    (tmp_path / "link").symlink_to(target)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(NotPlainFile, match="not a plain file"):  # and at once: nobody is at the pipe's other end
+            open_plain(tmp_path / name, mode)
+    with pytest.raises(IsADirectoryError):
+        open_plain(tmp_path, mode)
+    assert target.read_text() == "of somebody else"
+
+
+def test_a_plain_file_is_made_and_never_cut(tmp_path):
+    for mode in ("ab", "r+b"):
+        with open_plain(tmp_path / mode, mode) as file:
+            file.write(b"one")
+        with open_plain(tmp_path / mode, mode):
+            pass
+        assert (tmp_path / mode).read_bytes() == b"one"
+
+
+def test_a_secret_file_is_for_its_user_alone(tmp_path):
+    write_atomically(tmp_path / "file", b"secret", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+
+def test_a_model_dir_of_another_user_is_said(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    if os.getuid() == 0:
+        os.chown(tmp_path, 54321, -1)
+    prepare_model_dir(str(tmp_path))
+    assert "belongs to user" in caplog.text

@@ -18,7 +18,7 @@ import urllib3.connection
 from requests.adapters import HTTPAdapter
 
 from megalith.runtime import addresses
-from megalith.runtime.discovery.interface import NAMES, Discovery, Entries
+from megalith.runtime.discovery.interface import NAMES, Discovery, Entries, parse_index
 from megalith.wire.errors import DiscoveryFailed
 
 logger = logging.getLogger(__name__)
@@ -97,13 +97,14 @@ class ConsulDiscovery(Discovery):
             self._instances(is_passing=True), key=lambda one: int(one["Service"].get("CreateIndex", 0))
         ):
             service = instance["Service"]
-            name, index, host = _identity(service)
-            if name not in NAMES or not index.isdigit():
+            name, digits, host = _identity(service)
+            index = parse_index(digits)
+            if name not in NAMES or index is None:
                 self._ignore(service["ID"], str(service.get("Tags")), f"tags {service.get('Tags')}")
                 continue
             address = self._readable(service["ID"], addresses.join(host, service.get("Port", 0)))
             if address is not None:
-                found.setdefault(name, {})[int(index)] = address
+                found.setdefault(name, {})[index] = address
         return found
 
     def close(self) -> None:

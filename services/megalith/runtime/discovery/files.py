@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from megalith.runtime.discovery.interface import NAMES, Discovery, Entries
+from megalith.runtime import files
+from megalith.runtime.discovery.interface import NAMES, Discovery, Entries, parse_index
 from megalith.wire.errors import DiscoveryFailed
 
 _LOCK_FILE = ".lock"
@@ -36,7 +37,7 @@ class FileDiscovery(Discovery):
         temporary = path.with_name(f".{index}-tmp-{secrets.token_hex(4)}")
         with _translated(path), self._lock:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(temporary, "wb")  # noqa: SIM115  # held open for as long as the entry stands
+            file = open(temporary, "xb")  # noqa: SIM115  # held open for as long as the entry stands
             try:
                 file.write(address.encode())
                 file.flush()
@@ -88,14 +89,14 @@ class FileDiscovery(Discovery):
 
     def _paths(self, name: str) -> list[Path]:
         try:
-            return [path for path in (self._directory / name).iterdir() if path.name.isascii() and path.name.isdigit()]
+            return [path for path in (self._directory / name).iterdir() if parse_index(path.name) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _read_live(self, path: Path) -> str | None:
         """The content, or None if its writer is dead; then the file is removed."""
         try:
-            with open(path, "rb") as file:
+            with files.open_plain(path, "rb") as file:
                 content = file.read(_MAX_BYTES).decode(errors="replace").strip()
                 if not _is_abandoned(file.fileno()):
                     return content
@@ -104,12 +105,14 @@ class FileDiscovery(Discovery):
                         path.unlink()
         except (FileNotFoundError, IsADirectoryError):
             pass
+        except files.NotPlainFile as error:
+            self._ignore(str(path), "", str(error.strerror))
         return None
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """One change of names at a time, among all processes: a new entry is never removed in place of an old one."""
-        with open(self._directory / _LOCK_FILE, "wb") as file:
+        with files.open_plain(self._directory / _LOCK_FILE, "r+b") as file:
             _lock_if_possible(file.fileno(), wait=True)
             yield
 

@@ -11,6 +11,8 @@ logger = logging.getLogger(__name__)
 
 NAMES = ("controller", "ps", "worker")
 
+_MAX_DIGITS = 9
+
 Entries = dict[int, str]  # address by index
 
 
@@ -96,8 +98,14 @@ class Discovery(ABC):
 
 def parse_entry(text: str) -> tuple[str, int] | None:
     """`ps.3` as ("ps", 3); None for anything else."""
-    name, _, index = text.rpartition(".")
-    return (name, int(index)) if name in NAMES and index.isascii() and index.isdigit() else None
+    name, _, digits = text.rpartition(".")
+    index = parse_index(digits)
+    return (name, index) if name in NAMES and index is not None else None
+
+
+def parse_index(text: str) -> int | None:
+    """An index as back ends write it, in decimal digits; None for anything else, also for digits of other scripts."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 def _check(name: str, index: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tenacity
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import make_acl
@@ -180,7 +180,7 @@ class ZooKeeperDiscovery(Discovery):
         path = self._path(name, index)
         try:
             self._write_node(path, address.encode())
-        except (NoNodeError, NodeExistsError) as error:
+        except (NoNodeError, NodeExistsError, BadVersionError) as error:
             raise DiscoveryFailed(
                 f"ZooKeeper: {path} changes under our hands; is {name} {index} started twice, or its job cleared?"
             ) from error
@@ -192,7 +192,8 @@ class ZooKeeperDiscovery(Discovery):
         except NodeExistsError:
             found, stat = self._ask(self._client.get_async, path)
             if stat.ephemeralOwner != self._session():
-                self._ask(self._client.delete_async, path)
+                # Only the node that was looked at: its owner may have written it again meanwhile.
+                self._ask(self._client.delete_async, path, version=stat.version)
                 self._ask(self._client.create_async, path, content, ephemeral=True, makepath=True)
             elif found != content:
                 self._ask(self._client.set_async, path, content)

@@ -1,0 +1,111 @@
+"""Who serves a model directory, also where file locks do not reach."""
+
+import errno
+import fcntl
+import logging
+import stat
+
+import pytest
+
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.journal import FILE_NAME, JournalKeeper, ended_run, record_ended
+from megalith.controller.ownership import ModelDirOwnership
+from megalith.controller.roster import Patience
+from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
+
+
+def without_locks(monkeypatch, number):
+    def refuse(descriptor, operation):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Claims the directory; everything claimed is released in the end."""
+    owners = []
+
+    def claim():
+        owners.append(ModelDirOwnership(tmp_path, "job"))
+        return owners[-1]
+
+    yield claim
+    for owner in owners:
+        owner.release()
+
+
+def test_a_second_controller_is_refused_while_the_lock_reaches_it(own):
+    first = own()
+    with pytest.raises(ModelDirInUse):
+        own()
+    assert not first.is_replaced  # one that was refused replaces nobody
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
+def test_without_locks_it_starts_with_a_warning_and_the_older_controller_learns_of_the_newer(
+    own, monkeypatch, caplog, number
+):
+    without_locks(monkeypatch, number)
+    with caplog.at_level(logging.WARNING):
+        first = own()
+    assert "has no file locks" in caplog.text
+    first.check()
+    second = own()
+    assert second.generation > first.generation
+    assert (first.is_replaced, second.is_replaced) == (True, False)
+    with pytest.raises(NotReady, match="a newer controller serves"):
+        first.check()
+    second.check()
+
+
+def test_any_number_of_controllers_later_the_first_still_learns_of_it(own, tmp_path, monkeypatch):
+    without_locks(monkeypatch, errno.ENOLCK)
+    owners = [own() for _ in range(12)]
+    assert [owner.is_replaced for owner in owners] == [True] * 11 + [False]
+    assert len(list((tmp_path / "controller.generation").iterdir())) == 1
+
+
+def test_a_controller_that_did_not_start_replaces_nobody(own, monkeypatch):
+    without_locks(monkeypatch, errno.ENOLCK)
+    first = own()
+    own().withdraw()
+    assert not first.is_replaced
+
+
+def test_a_lock_file_that_is_a_link_is_refused_and_its_target_stays_whole(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("years of work")
+    (tmp_path / "controller.lock").symlink_to(precious)
+    with pytest.raises(InvalidSetting, match="not a plain file"):
+        ModelDirOwnership(tmp_path, "job")
+    assert precious.read_text() == "years of work"
+
+
+@pytest.fixture
+def taken():
+    cluster = Coordinator(1, 0, patience=Patience(silence_s=1, suspect_s=1, lost_worker_s=1))
+    return cluster.journal()
+
+
+def test_a_replaced_controller_neither_writes_nor_removes_the_journal(tmp_path, taken):
+    (tmp_path / FILE_NAME).write_text("of the newer one")
+    keeper = JournalKeeper(tmp_path, lambda: taken, may_write=lambda: False)
+    keeper.start()
+    keeper.flush()
+    keeper.stop(is_over=True)
+    assert (tmp_path / FILE_NAME).read_text() == "of the newer one"
+
+
+def test_only_its_user_may_read_the_journal(tmp_path, taken):
+    keeper = JournalKeeper(tmp_path, lambda: taken)
+    keeper.start()
+    keeper.flush()
+    keeper.stop(is_over=False)
+    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+
+
+def test_a_run_that_ended_is_remembered(tmp_path):
+    assert ended_run(tmp_path) == ""
+    record_ended(tmp_path, "abc")
+    assert ended_run(tmp_path) == "abc"
