@@ -19,6 +19,7 @@ class TableStats:
     expired: int = 0
     touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
     touched_overflow: int = 0  # changed ids that were forgotten: who follows them needs a full copy
+    max_rows: int = 0  # rows that all servers together have addresses for; a memory budget may allow fewer
 
 
 def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]:

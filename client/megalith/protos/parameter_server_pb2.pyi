@@ -1064,6 +1064,7 @@ class TableStatus(_message.Message):
     EXPIRED_FIELD_NUMBER: _builtins.int
     TOUCHED_FIELD_NUMBER: _builtins.int
     TOUCHED_OVERFLOW_FIELD_NUMBER: _builtins.int
+    MAX_ROWS_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Rows held here."""
     bytes: _builtins.int
@@ -1071,7 +1072,7 @@ class TableStatus(_message.Message):
     created: _builtins.int
     """Rows ever made."""
     refused: _builtins.int
-    """Writes of new ids dropped because the memory budget was reached."""
+    """Writes of new ids dropped because the memory budget, or max_rows, was reached."""
     barred: _builtins.int
     """Writes of new ids dropped by the admission filter."""
     nonfinite: _builtins.int
@@ -1082,6 +1083,8 @@ class TableStatus(_message.Message):
     """Ids changed since they were last asked for; 0 also if they are not tracked."""
     touched_overflow: _builtins.int
     """Changed ids that were forgotten for lack of room; who follows them needs a full copy."""
+    max_rows: _builtins.int
+    """Rows that there are addresses for here; new ids beyond them are refused. A budget may allow fewer."""
     @_builtins.property
     def config(self) -> _table_pb2.TableConfig:
         """As created."""
@@ -1099,10 +1102,11 @@ class TableStatus(_message.Message):
         expired: _builtins.int = ...,
         touched: _builtins.int = ...,
         touched_overflow: _builtins.int = ...,
+        max_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows", "touched", b"touched", "touched_overflow", b"touched_overflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "max_rows", b"max_rows", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows", "touched", b"touched", "touched_overflow", b"touched_overflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -64,13 +64,13 @@ class TableConfig(_message.Message):
     max_expire_share: _builtins.float
     """One expiry drops at most this share of the rows."""
     initial_capacity: _builtins.int
-    """Rows to make room for at once."""
+    """Rows to make room for at once; more than the memory of a ps holds is refused."""
     seed: _builtins.int
     """Of random initializers."""
     skip_nonfinite: _builtins.bool
     """Leave out and count gradients with NaN or infinity, instead of refusing the push."""
     touched_capacity: _builtins.int
-    """Changed ids that are remembered until somebody asks for them; 0 = none."""
+    """Changed ids that are remembered until somebody asks for them, 32 bytes each; 0 = none."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
         """Slices of a row, in order; at least one."""

@@ -1,5 +1,6 @@
 """When a row is too old: data time, days by slot, and how much may go at once."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,15 @@ class Quota(NamedTuple):
     most: int  # but no more than this altogether
 
 
+@lru_cache(maxsize=16)
+def _seconds_by_slot(expire_days: int, by_slot: tuple[tuple[int, int], ...]) -> I64:
+    """Seconds of each slot; nobody writes to them. Kept, because tables mostly expire alike: it is 256 KB."""
+    seconds = np.full(NUM_SLOTS, expire_days * DAY_S, np.int64)
+    for slot, days in by_slot:
+        seconds[slot] = days * DAY_S
+    return seconds
+
+
 class Expiry:
     """A row of slot s expires when `now - last update >= days of s`, where now is the newest time in the data.
 
@@ -28,9 +38,8 @@ class Expiry:
     """
 
     def __init__(self, config: TableConfig) -> None:
-        self.seconds_by_slot: I64 = np.full(NUM_SLOTS, config.expire_days * DAY_S, np.int64)
-        for slot, days in config.expire_days_by_slot.items():
-            self.seconds_by_slot[slot] = days * DAY_S
+        by_slot = tuple(sorted(config.expire_days_by_slot.items()))
+        self.seconds_by_slot = _seconds_by_slot(config.expire_days, by_slot)
         self._max_share = config.max_expire_share
 
     def expired(self, keys: I64, times: I64, now_s: int) -> Bools:

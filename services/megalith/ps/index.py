@@ -25,7 +25,10 @@ from megalith.ps.reservation import HUGE_PAGE, Reservation
 SLOT_BYTES = 16
 _SLOTS_PER_PAGE = HUGE_PAGE // SLOT_BYTES
 _SPILL_PAGES = MOST_SPILL // _SLOTS_PER_PAGE
+_HUGE_AT_ENTRIES = 1 << 20  # partitions of about 1 MB
 _LEAST_CAPACITY = 256  # small, but enough to start all partitions at different sizes
+# A share of the hash space can exceed the mean; addresses cost nothing.
+ADDRESS_BYTES = int(2 * SLOT_BYTES * GROWTH / layout.GROW_AT)  # reserved for an entry
 # Just after growing, a partition is GROW_AT / GROWTH full: the most index memory that an entry can cost.
 MOST_BYTES_PER_ENTRY = SLOT_BYTES * GROWTH / layout.GROW_AT
 
@@ -38,13 +41,11 @@ class IndexMemory:
     """
 
     def __init__(self, max_entries: int, expected_entries: int, secret: Secret) -> None:
-        # A share of the hash space can exceed the mean; addresses cost nothing.
-        room = int(2 * max_entries / PARTITIONS * GROWTH / layout.GROW_AT) + _SLOTS_PER_PAGE
+        room = max_entries * ADDRESS_BYTES // SLOT_BYTES // PARTITIONS + _SLOTS_PER_PAGE
         # An odd number of huge pages apart, so that partitions do not compete for the same sets of the TLB.
         pages = (room // _SLOTS_PER_PAGE + 1 + _SPILL_PAGES) | 1
-        least = PARTITIONS * (2 + _SPILL_PAGES) * HUGE_PAGE
-        self._memory = Reservation.largest(PARTITIONS * pages * HUGE_PAGE, least)
-        stride = self._memory.bytes.size // PARTITIONS // HUGE_PAGE * _SLOTS_PER_PAGE
+        stride = pages * _SLOTS_PER_PAGE
+        self._memory = Reservation(PARTITIONS * pages * HUGE_PAGE)
         self._expected = expected_entries
         parts = np.zeros(PARTITIONS * RECORD, np.int64)
         # A partition grows downwards from an end of its own within a huge page: so the partitions' sizes stay different
@@ -56,10 +57,8 @@ class IndexMemory:
         parts[ROOM::RECORD] = ends - begins - LEAST_SPILL
         self.arrays = Index(self._memory.array(np.uint64), parts, secret)
         self.reset_capacities()
-        for partition in range(PARTITIONS):
-            # Up to there a partition has small pages: a small table takes kilobytes, not 64 MB. They are not collapsed.
-            begin = partition * stride * SLOT_BYTES
-            self._memory.use_huge_pages(begin, begin + stride * SLOT_BYTES - (_SPILL_PAGES + 1) * HUGE_PAGE)
+        self._has_huge_pages = False
+        self.expect(expected_entries)
 
     def _field(self, name: int) -> I64:
         return self.arrays.parts[name::RECORD]
@@ -73,6 +72,15 @@ class IndexMemory:
     def nbytes(self) -> int:
         return int((self._field(CAPACITY) + self._field(SPILL)).sum()) * SLOT_BYTES
 
+    def expect(self, entries: int) -> None:
+        """Use huge pages from now on if there will be so many entries that each partition fills some.
+
+        All at once, so that a table has few mappings. A smaller one takes kilobytes with small pages, not 64 MB.
+        """
+        if not self._has_huge_pages and entries >= _HUGE_AT_ENTRIES:
+            self._has_huge_pages = True
+            self._memory.use_huge_pages()
+
     def reset_capacities(self) -> None:
         """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
         share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
@@ -85,4 +93,7 @@ class IndexMemory:
     def clear(self) -> None:
         """Forget everything and give the memory back; the caller is the writer of all partitions."""
         self._memory.release()
+        self._memory.use_small_pages()
+        self._has_huge_pages = False
         self.reset_capacities()
+        self.expect(self._expected)

@@ -11,14 +11,14 @@ FREED_BYTES = 4  # an element of the stack of freed rows
 
 
 class RowMemory:
-    """Rows of equal width, side by side, as the kernels take them in `arrays`."""
+    """Addresses for `max_rows` rows of equal width, side by side, as the kernels take them in `arrays`."""
 
     def __init__(self, template: F32, max_rows: int) -> None:
         self.row_bytes = template.size * _FLOAT_BYTES
-        self._memory = Reservation.largest(max_rows * self.row_bytes, 2 * HUGE_PAGE)
-        self._memory.use_huge_pages(HUGE_PAGE, self._memory.bytes.size)  # a small table takes small pages
-        self.max_rows = min(self._memory.bytes.size // self.row_bytes, 2**32 - 2)
-        self._freed = Reservation.largest(self.max_rows * FREED_BYTES, self.max_rows * FREED_BYTES)
+        self.max_rows = max_rows
+        self._memory = Reservation(max_rows * self.row_bytes)
+        self._memory.use_huge_pages(HUGE_PAGE)  # a small table takes small pages
+        self._freed = Reservation(max_rows * FREED_BYTES)
         pool = np.zeros(POOL, np.int64)
         pool[POOL_LIMIT], pool[POOL_SLOTS] = self.max_rows, UNLIMITED
         self.arrays = Rows(self._memory.array(np.float32), template, pool, self._freed.array(np.uint32))
@@ -28,6 +28,11 @@ class RowMemory:
         """Hand out no more than this many rows at a time, to an index of no more than this many slots."""
         self.arrays.pool[POOL_LIMIT] = min(max_rows, self.max_rows)
         self.arrays.pool[POOL_SLOTS] = max_slots
+
+    @property
+    def num_taken(self) -> int:
+        """Rows ever used since the start or the last `clear`."""
+        return int(self.arrays.pool[POOL_NEXT])
 
     @property
     def nbytes(self) -> int:

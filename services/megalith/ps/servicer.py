@@ -120,4 +120,5 @@ def _encode_status(table: EmbeddingTable) -> pb.TableStatus:
         expired=stats.expired,
         touched=stats.touched,
         touched_overflow=stats.touched_overflow,
+        max_rows=stats.max_rows,
     )

@@ -8,16 +8,14 @@ import numpy as np
 
 from megalith.ps import batch
 from megalith.ps.admission import AdmissionFilter, admission_filter, readjusted
-from megalith.ps.index import IndexMemory
 from megalith.ps.kernels import actions, erase, gather, scan, write
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.kernels.layout import Secret
-from megalith.ps.memory import addressable_rows, limits
+from megalith.ps.memory import limits, reserve
 from megalith.ps.row_layout import RowLayout
-from megalith.ps.rows import RowMemory
 from megalith.ps.secret import draw
 from megalith.ps.table_stats import LoadResult, TableStats, WriteResult
-from megalith.ps.touched import TouchedKeySet
+from megalith.ps.touched import TouchedKeySet, check_capacity
 from megalith.ps.touched_rows import TouchedRows
 from megalith.ps.writer import EVERYTHING, Writer
 from megalith.wire.errors import InvalidRequest, TableConflict
@@ -77,10 +75,10 @@ class EmbeddingTable:
         if admission is None and config.admission is not None:
             admission = admission_filter(config.admission)
         if touched is None and config.touched_capacity:
+            check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
             touched = TouchedKeySet(config.touched_capacity)
         self._admission = admission
-        self._rows = RowMemory(self.layout.template, addressable_rows(self.layout.width))
-        self._index = IndexMemory(self._rows.max_rows, config.initial_capacity, secret or draw())
+        self._rows, self._index = reserve(config, self.layout.template, secret or draw())
         self._empty_bytes = self._index.nbytes
         self._rows.limit(*limits(config, self._rows, self._empty_bytes))
         self._touched = TouchedRows(self._index, touched)
@@ -140,6 +138,7 @@ class EmbeddingTable:
         with self._writer.lock:
             counts = TableStats(**{name: getattr(self._writer.counts, name) for name in TableStats.__slots__})
         counts.size, counts.nbytes, counts.touched_overflow = self.size, self.nbytes, self._touched.forgotten
+        counts.max_rows = self._rows.max_rows
         counts.touched = 0 if self.touched is None else self.touched.size
         return counts
 
@@ -300,6 +299,8 @@ class EmbeddingTable:
             )
         if config.admission is not None and config.admission != self.config.admission:
             admission_filter(config.admission)
+        if config.touched_capacity != self.config.touched_capacity:
+            check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
         limits(config, self._rows, self._empty_bytes)
         return layout
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TableStats:
-    """Counts since the table was made, except `size`, `nbytes` and `touched`, which are as of now."""
+    """Counts since the table was made, except `size`, `nbytes`, `max_rows` and `touched`, which are as of now."""
 
     size: int = 0
     nbytes: int = 0
+    max_rows: int = 0  # rows that there are addresses for; a memory budget may allow fewer
     touched: int = 0  # changed ids that nobody asked for yet
     looked_up: int = 0  # ids of lookups
     found: int = 0  # of them

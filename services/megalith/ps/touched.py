@@ -6,10 +6,12 @@ import numpy as np
 
 from megalith.ps.kernels import touched
 from megalith.ps.kernels.dtypes import I64
+from megalith.ps.memory import physical_bytes
 from megalith.ps.secret import draw
-from megalith.wire.errors import InvalidSetting, MalformedArray
+from megalith.wire.errors import InvalidSetting, LimitExceeded, MalformedArray
 
 DEFAULT_CAPACITY = 64 * 2**20 // 32  # keys
+_KEY_BYTES = 32  # at most, of slots and list
 
 
 class TouchedKeySet:
@@ -19,18 +21,16 @@ class TouchedKeySet:
     insert after that starts over. `add` returns how many keys were dropped; a caller that must not miss a key then
     sends everything instead.
 
-    Memory (32 bytes a key of capacity at most) is taken at the first insert and kept. The lock guards the index, the
-    list and both counters; it is held for one kernel call, about 17 ns a key, which releases the GIL.
+    Addresses for 32 bytes a key of capacity at most are taken when the set is made: an insert comes after a write, so
+    it must not fail for lack of them. The system gives the memory as keys come. The lock guards the index, the list and
+    both counters; it is held for one kernel call, about 17 ns a key, which releases the GIL.
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        if capacity < 1:
-            raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
+        self._slots, self._listed = _room_for(capacity)
         self.capacity = capacity
         self._multiplier = draw().multiply_1
         self._lock = threading.Lock()
-        self._slots = np.empty(0, np.int64)
-        self._listed = np.empty(0, np.int64)
         self._counts = np.zeros(touched.COUNTS, np.int64)
         self._dropped = 0
 
@@ -41,8 +41,6 @@ class TouchedKeySet:
         if not keys.size:
             return 0
         with self._lock:
-            if not self._slots.size:
-                self._allocate()
             dropped = int(touched.add(keys, self.capacity, self._multiplier, self._slots, self._listed, self._counts))
             self._dropped += dropped
             return dropped
@@ -62,13 +60,12 @@ class TouchedKeySet:
 
     def resize(self, capacity: int) -> int:
         """Hold up to `capacity` keys from now on; returns how many of those at hand were dropped for it."""
-        if capacity < 1:
-            raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
+        slots, listed = _room_for(capacity)  # before anything changes
         with self._lock:
             keys = self._listed[: self._counts[touched.SIZE]].copy()
             self.capacity = capacity
             self._counts[:] = 0
-            self._allocate()
+            self._slots, self._listed = slots, listed
             dropped = int(touched.add(keys, capacity, self._multiplier, self._slots, self._listed, self._counts))
             self._dropped += dropped
             return dropped
@@ -85,7 +82,23 @@ class TouchedKeySet:
         with self._lock:
             return int(self._counts[touched.SIZE])
 
-    def _allocate(self) -> None:
-        num_slots = 1 << (3 * (self.capacity + 1) // 2).bit_length()  # at 2/3 full most probes end in one line
-        self._slots = np.zeros(num_slots, np.int64)
-        self._listed = np.empty(self.capacity + 1, np.int64)
+
+def check_capacity(capacity: int, what: str = "touched keys") -> None:
+    """Refuse a set that no memory would hold; 0 stands for no set. `what` names it in the error."""
+    if capacity * _KEY_BYTES > physical_bytes():
+        raise InvalidSetting(
+            f"{what}: a capacity of {capacity} takes up to {capacity * _KEY_BYTES} bytes, this machine has "
+            f"{physical_bytes()}"
+        )
+
+
+def _room_for(capacity: int) -> tuple[I64, I64]:
+    """Slots, all free, and the list of keys. Their pages come as they are written."""
+    if capacity < 1:
+        raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
+    check_capacity(capacity)
+    num_slots = 1 << (3 * (capacity + 1) // 2).bit_length()  # at 2/3 full most probes end in one line
+    try:
+        return np.zeros(num_slots, np.int64), np.empty(capacity + 1, np.int64)
+    except MemoryError as error:
+        raise LimitExceeded(f"touched keys: the system refuses memory for a capacity of {capacity}") from error

@@ -115,6 +115,7 @@ class Writer:
         """
         outcome = np.empty(keys.size, np.uint8) if outcome is None else outcome
         notes = Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(1, np.int64))
+        self._index.expect(self._rows.num_taken + keys.size)
         arrays = self._index.arrays, self._rows.arrays, self._layout.fills
         if not write.write(*arrays, action, keys, inputs, times, admitted, notes):
             return WriteResult(), self._touched_keys(notes)

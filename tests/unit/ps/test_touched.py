@@ -1,3 +1,4 @@
+import os
 import threading
 
 import numpy as np
@@ -127,11 +128,18 @@ def test_stealing_while_others_insert_loses_and_repeats_nothing():
     np.testing.assert_array_equal(np.sort(everything), expected)
 
 
-def test_an_unused_set_takes_no_memory():
-    keys = TouchedKeySet()
+def test_an_unused_set_takes_addresses_but_no_memory():
+    before = rss_bytes()
+    keys = TouchedKeySet(20_000_000)
+    assert keys._slots.nbytes + keys._listed.nbytes > 400_000_000
     assert keys.add(np.empty(0, np.int64)) == 0
     assert keys.steal().size == 0
-    assert keys._slots.nbytes == keys._listed.nbytes == 0
+    assert rss_bytes() - before < 50_000_000
+
+
+def rss_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_bad_input_is_refused():

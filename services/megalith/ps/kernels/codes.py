@@ -15,7 +15,7 @@ import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
 from megalith.ps.kernels.dtypes import I64
-from megalith.ps.kernels.layout import CAPACITY, LAST, PARTITION_BITS, U64, Int, Secret
+from megalith.ps.kernels.layout import CAPACITY, LAST, PARTITION_BITS, RECORD, U64, Int, Secret
 
 _SHIFT_1, _SHIFT_2 = np.uint64(32), np.uint64(27)
 _SHIFT_2_TWICE = np.uint64(54)
@@ -60,6 +60,15 @@ def partition_of(code: np.uint64) -> Int:
 def share_of(code: np.uint64) -> np.uint64:
     """Which share of its partition's codes is below it, in units of 2^-32."""
     return (code << _BITS) >> _32
+
+
+@inlined
+def first_code(parts: I64, record: Int, home: Int) -> np.uint64:
+    """The smallest code of the partition whose home is this line, or one closer to the beginning of the range."""
+    line = np.uint64(parts[record + LAST] - home) >> _LINE_SHIFT
+    lines = np.uint64(parts[record + CAPACITY]) >> _LINE_SHIFT
+    share = ((line << _32) + lines - np.uint64(1)) // lines
+    return (np.uint64(record // RECORD) << _TOP) + (share << (_32 - _BITS))
 
 
 @inlined

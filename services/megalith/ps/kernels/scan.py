@@ -8,7 +8,7 @@ whatever came, went or grew meanwhile.
 import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
-from megalith.ps.kernels.codes import home_of, key_of
+from megalith.ps.kernels.codes import first_code, home_of, key_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.kernels.index import (
@@ -26,7 +26,7 @@ from megalith.ps.kernels.latch import enter, leave
 from megalith.ps.kernels.layout import LINE, PARTITION_BITS, PARTITIONS, RECORD, U64, USED, Index, Int, Rows
 from megalith.ps.kernels.pool import give_rows
 
-CHUNK = 256  # rows of a dump per latch: at most 8 us for the threads that wait for it; rows given back at once
+CHUNK = 256  # rows and homes of a dump per latch: at most 8 us for who waits for it; rows given back at once
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _TOP = np.uint64(64 - PARTITION_BITS)
@@ -79,10 +79,12 @@ def dump(
         home, begin = home_of(parts, record, code), begin_of(parts, record)
         while home >= begin and visited < CHUNK and count < keys.size and not is_done:
             slot = next_in(slots, parts, record, home, code)
+            visited += 1
             if slot < 0:
                 home -= LINE
+                code = max(code, first_code(parts, record, home))
+                is_done = bool(code > last)
                 continue
-            visited += 1
             code, entry = slots[2 * slot], slots[2 * slot + 1]
             key = key_of(index.secret, code)
             is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
