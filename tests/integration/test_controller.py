@@ -225,10 +225,10 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
         first.stop(0)
         started, release, restore = threading.Event(), threading.Event(), checkpoint.restore_shard
 
-        def slowly(*arguments):
+        def slowly(*arguments, **settings):
             started.set()
             release.wait(200)
-            return restore(*arguments)
+            return restore(*arguments, **settings)
 
         monkeypatch.setattr(checkpoint, "restore_shard", slowly)
         servers.start_ps(0, server=same_port)

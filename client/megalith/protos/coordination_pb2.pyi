@@ -448,6 +448,7 @@ class ShardFile(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Relative to the checkpoint directory."""
     kind: _builtins.str
@@ -460,6 +461,8 @@ class ShardFile(_message.Message):
     """Length of the file."""
     sha256: _builtins.str
     """Hex digest of the file."""
+    buckets: _builtins.str
+    """Buckets that it is about, such as "0-511,600-600", or "none"; empty = unknown."""
     def __init__(
         self,
         *,
@@ -469,10 +472,11 @@ class ShardFile(_message.Message):
         rows: _builtins.int = ...,
         bytes: _builtins.int = ...,
         sha256: _builtins.str = ...,
+        buckets: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "kind", b"kind", "name", b"name", "rows", b"rows", "sha256", b"sha256", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "bytes", b"bytes", "kind", b"kind", "name", b"name", "rows", b"rows", "sha256", b"sha256", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

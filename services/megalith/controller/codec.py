@@ -130,7 +130,8 @@ def decode_restored(message: coordination_pb2.Restored) -> Restored:
 
 
 def decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:
-    return [ShardFile(file.name, file.kind, file.table, file.rows, file.bytes, file.sha256) for file in messages]
+    names = [field.name for field in dataclasses.fields(ShardFile)]
+    return [ShardFile(**{name: getattr(file, name) for name in names}) for file in messages]
 
 
 def encode_phase(phase: Phase) -> "coordination_pb2.Phase.ValueType":

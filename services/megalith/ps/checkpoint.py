@@ -1,43 +1,45 @@
 """A ps's part of a checkpoint: Arrow files for the rows, filter and touched keys of each table, one for its variables.
 
-Any Arrow reader opens them. A table's columns are bucket, id, embedding, state and updated_s; the schema's metadata has
-its configuration as JSON under "megalith", which floats of the state are what under "state_fields", and its data time,
-Unix seconds, under "max_update_s". Rows expired at that time are left out. A ps restores the rows of its own buckets,
-whatever the number of servers that wrote them.
+Any Arrow reader opens them; see table_files.py, filter_files.py and variable_files.py. The manifest says which buckets
+a file is about. A ps restores the rows of its own buckets, whatever the number of servers that wrote them, and reads
+only the files that have some.
 """
 
 import contextlib
-import json
 import logging
+import os
 import re
+import threading
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.ps import filter_files, schema_json, variable_files
+from megalith.ps import arrow_files, filter_files, table_files, variable_files
 from megalith.ps.counting_filter import CountingFilter
+from megalith.ps.expiry import Expiry
 from megalith.ps.filter_union import State, union_of
-from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.dtypes import I64, Bools
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.serving import ServingTable
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
+from megalith.ps.variable import Variable
 from megalith.ps.variable_files import SavedVariable
 from megalith.runtime import manifest
-from megalith.runtime.files import sync
-from megalith.runtime.manifest import Restored, ShardFile
+from megalith.runtime.manifest import Manifest, Restored, ShardFile
 from megalith.wire import routing
-from megalith.wire.errors import CheckpointDamaged, SaveFailed
-from megalith.wire.schema import TableConfig
+from megalith.wire.errors import CheckpointDamaged, LimitExceeded, SaveFailed
 
 logger = logging.getLogger(__name__)
 
-_ROWS_PER_SLICE = 65_536  # rows of a record batch, copied beside training: 8 MB at 128 bytes a row
-_META, _DATA_TIME, _STATE_FIELDS = b"megalith", b"max_update_s", b"state_fields"
+_MOST_THREADS = 4  # that check and load files; each has one record batch in memory
+_PROGRESS_S = 10.0  # between two lines about a long restore
+_KINDS = ("table", filter_files.FILTER, filter_files.TOUCHED, "variables")
 
 
 def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
@@ -64,78 +66,11 @@ def _write_files(store: Store, directory: Path, suffix: str) -> list[ShardFile]:
     for number, table in enumerate(store.tables()):
         # The number, not the readable part, keeps the files of two tables apart.
         end = f"{number:04}-{_readable(table.config.name)}-{suffix}"
-        files.append(_write_table(table, directory, f"table-{end}"))
+        files.append(table_files.write(table, directory, f"table-{end}"))
         files += _write_memory(table, store.buckets(), directory, end)
-    files.append(variable_files.write(store.variables(), directory, f"variables-{suffix}"))
+    variables = variable_files.write(store.variables(), directory, f"variables-{suffix}")
+    files.append(replace(variables, buckets=arrow_files.ranges_of(store.buckets())))
     return files
-
-
-def restore_shard(store: Store, directory: Path, owners: NDArray[np.uint16], index: int) -> Restored:
-    """Load the rows and variables whose buckets `index` owns.
-
-    Every file is verified against the manifest before a row of it is used.
-    """
-    started = time.monotonic()
-    content = manifest.read(directory)
-    tables: dict[str, EmbeddingTable] = {}
-    filters: dict[str, list[State | None]] = {}
-    touched: list[tuple[str, I64, int]] = []
-    saved: list[SavedVariable] = []
-    for file in content.files:
-        manifest.verify(directory, file)
-        with pa.memory_map(str(directory / file.name)) as source:
-            reader = _open(source, file)
-            match file.kind:
-                case "table":
-                    config: TableConfig = schema_json.from_json(json.loads(reader.schema.metadata[_META]))
-                    if config.name not in tables:
-                        tables[config.name] = EmbeddingTable(config)
-                    _load_rows(tables[config.name], RowLayout(config).signature, reader, owners, index)
-                case filter_files.FILTER:
-                    state = filter_files.read_filter(reader, file.name, owners == index)
-                    filters.setdefault(file.table, []).append(state)
-                case filter_files.TOUCHED:
-                    touched.append((file.table, *filter_files.read_touched(reader, owners == index)))
-                case "variables":
-                    saved += variable_files.read(reader)
-                case _:
-                    raise CheckpointDamaged(f"{file.name} is of unknown kind {file.kind!r}: written by a newer version")
-    for table in tables.values():
-        _restore_filter(table, filters.get(table.config.name))
-    for name, keys, forgotten in touched:
-        tables[name].restore_touched(keys, forgotten)
-    variables = variable_files.owned(saved, owners, index)
-    for table in tables.values():
-        store.adopt(table=table)
-    for variable in variables:
-        store.adopt(variable=variable)
-    restored = Restored(
-        path=str(directory),
-        step=content.step,
-        rows=sum(len(table) for table in tables.values()),
-        seconds=time.monotonic() - started,
-    )
-    logger.info("restored path=%s rows=%d seconds=%.1f", restored.path, restored.rows, restored.seconds)
-    return restored
-
-
-def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> dict[str, ServingTable]:
-    """All tables of a checkpoint, by name, as serving stores them; every file is verified first."""
-    tables: dict[str, ServingTable] = {}
-    for file in manifest.read(directory).files:
-        if file.kind != "table":
-            continue
-        manifest.verify(directory, file)
-        with pa.memory_map(str(directory / file.name)) as source:
-            reader = _open(source, file)
-            config: TableConfig = schema_json.from_json(json.loads(reader.schema.metadata[_META]))
-            if config.name not in tables:
-                tables[config.name] = ServingTable(config, skip_zero_embedding=skip_zero_embedding)
-            for number in range(reader.num_record_batches):
-                rows = reader.get_batch(number)
-                keys, times = (rows.column(name).to_numpy().astype(np.int64) for name in ("id", "updated_s"))
-                tables[config.name].upsert(keys, _matrix(rows.column("embedding")), times)
-    return tables
 
 
 def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: str) -> list[ShardFile]:
@@ -150,7 +85,180 @@ def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: s
         files.append(filter_files.write_touched(table.touched, forgotten, name, directory, f"touched-{end}"))
     if isinstance(table.admission, CountingFilter):
         files.append(filter_files.write_filter(table.admission, name, buckets, directory, f"filter-{end}"))
-    return files
+    about = arrow_files.ranges_of(buckets)
+    return [replace(file, buckets=about) for file in files]
+
+
+def restore_shard(
+    store: Store, directory: Path, owners: NDArray[np.uint16], index: int, *, over_budget: bool = False
+) -> Restored:
+    """Load the rows and variables whose buckets `index` owns: all of them, or an error and nothing.
+
+    A file is verified against the manifest before a row of it is used, and so is the number of its rows. Rows that are
+    expired at their table's data time are dropped and counted. Rows that a memory budget has no room for are a
+    LimitExceeded, unless `over_budget`: then the table takes them all, and no new ids until there is room.
+    """
+    started = time.monotonic()
+    content = manifest.read(directory)
+    for file in content.files:
+        manifest.check_size(directory, file)
+        if file.kind not in _KINDS:
+            raise CheckpointDamaged(f"{file.name} is of unknown kind {file.kind!r}: written by a newer version")
+    tables, expired = _restore_tables(content, directory, owners == index, over_budget)
+    _restore_memory(content, directory, owners == index, tables)
+    variables = _restore_variables(content, directory, owners, index)
+    for table in tables.values():
+        store.adopt(table=table)
+    for variable in variables:
+        store.adopt(variable=variable)
+    restored = Restored(
+        path=str(directory),
+        step=content.step,
+        rows=sum(len(table) for table in tables.values()),
+        expired=expired,
+        seconds=time.monotonic() - started,
+    )
+    logger.info(
+        "restored path=%s rows=%d expired=%d left_out=%d seconds=%.1f",
+        restored.path,
+        restored.rows,
+        restored.expired,
+        restored.left_out,
+        restored.seconds,
+    )
+    return restored
+
+
+def _restore_tables(
+    content: Manifest, directory: Path, mine: Bools, over_budget: bool
+) -> tuple[dict[str, EmbeddingTable], int]:
+    """The tables by name with their rows of the buckets in `mine`, and how many rows were expired."""
+    files = [file for file in content.files if file.kind == "table"]
+    headers = {file.name: table_files.header(directory, file) for file in files}
+    data_times = table_files.newest(headers, files)
+    configs = {file.table: headers[file.name].config for file in reversed(files)}  # the first file's
+    tables = {}
+    for name, config in configs.items():
+        tables[name] = EmbeddingTable(replace(config, memory_budget_bytes=0) if over_budget else config)
+    # A file without a row of this server is another server's to check.
+    needed = [file for file in files if (arrow_files.buckets_of(file) & mine).any() or not file.rows]
+    progress = _Progress(len(needed), sum(file.rows for file in needed))
+
+    def load(file: ShardFile) -> int:
+        signature = RowLayout(headers[file.name].config).signature
+        expired = _load_rows(tables[file.table], directory, file, signature, mine, data_times.get(file.table), progress)
+        progress.end_file()
+        return expired
+
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "restore") as pool:
+        try:
+            expired = sum(pool.map(load, needed))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for name, table in tables.items():
+        table.reconfigure(configs[name])
+        budget = configs[name].memory_budget_bytes
+        if budget and table.nbytes > budget:
+            logger.warning(
+                "table %s takes %d bytes, its memory budget is %d: it takes no new ids until there is room",
+                name,
+                table.nbytes,
+                budget,
+            )
+    return tables, expired
+
+
+def _load_rows(
+    table: EmbeddingTable,
+    directory: Path,
+    file: ShardFile,
+    signature: str,
+    mine: Bools,
+    data_time_s: int | None,
+    progress: "_Progress",
+) -> int:
+    """Load a file's rows of the buckets in `mine`, every one of them; how many were expired."""
+    found = created = refused = expired = 0
+    for batch in table_files.batches(directory, file):
+        is_mine = mine[routing.buckets_of(batch.keys)]
+        rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
+        result = table.load(
+            batch.keys[is_mine],
+            rows,
+            batch.times[is_mine],
+            signature,
+            data_time_s,
+            drop_expired=data_time_s is not None,  # early versions wrote neither data times nor expired rows
+        )
+        found += rows.shape[0]
+        created += result.created
+        refused += result.refused
+        expired += result.expired
+        progress.add(batch.keys.size)
+    path = directory / file.name
+    if refused:
+        raise LimitExceeded(
+            f"table {table.config.name}: {refused} of the {found} rows that this ps needs of {path} find no room; it "
+            f"holds {len(table)} rows in a memory_budget_bytes of {table.config.memory_budget_bytes}; "
+            "start more parameter servers, or give them --restore-over-budget"
+        )
+    if created + expired != found:
+        raise CheckpointDamaged(
+            f"{path} has {found} rows for this ps, {created} are new and {expired} expired: "
+            f"{found - created - expired} ids are in another file of table {table.config.name} too"
+        )
+    return expired
+
+
+class _Progress:
+    """Says from time to time how far a restore is. The lock guards its counts, which several threads add to."""
+
+    def __init__(self, num_files: int, num_rows: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._num_files = num_files
+        self._num_rows = num_rows
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._files = 0
+        self._rows = 0
+        self._said_at = clock()
+
+    def end_file(self) -> None:
+        with self._lock:
+            self._files += 1
+
+    def add(self, rows: int) -> None:
+        with self._lock:
+            self._rows += rows
+            if self._clock() - self._said_at < _PROGRESS_S:
+                return
+            self._said_at = self._clock()
+            read = self._rows, self._num_rows, self._files, self._num_files
+        logger.info("restoring: %d of %d rows read, %d of %d files done", *read)
+
+
+def _restore_memory(content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]) -> None:
+    """Give tables their touched keys, and what their servers had counted."""
+    filters: dict[str, list[State | None]] = {}
+    touched: list[tuple[str, I64, int]] = []
+    for file in content.files:
+        if file.kind not in (filter_files.FILTER, filter_files.TOUCHED):
+            continue
+        is_needed = bool((arrow_files.buckets_of(file) & mine).any())
+        if file.kind == filter_files.FILTER and not is_needed:
+            filters.setdefault(file.table, []).append(None)
+        if not is_needed:
+            continue
+        manifest.verify(directory, file)
+        with arrow_files.opened(directory, file) as reader:
+            if file.kind == filter_files.FILTER:
+                filters.setdefault(file.table, []).append(filter_files.read_filter(reader, file.name, mine))
+            else:
+                touched.append((file.table, *filter_files.read_touched(reader, mine)))
+    for table in tables.values():
+        _restore_filter(table, filters.get(table.config.name))
+    for name, keys, forgotten in touched:
+        tables[name].restore_touched(keys, forgotten)
 
 
 def _restore_filter(table: EmbeddingTable, states: list[State | None] | None) -> None:
@@ -164,72 +272,37 @@ def _restore_filter(table: EmbeddingTable, states: list[State | None] | None) ->
         table.admission.restore(union_of(concerned))
 
 
-def _load_rows(table: EmbeddingTable, signature: str, reader: Any, owners: NDArray[np.uint16], index: int) -> None:
-    refused, data_time_s = 0, reader.schema.metadata.get(_DATA_TIME)
-    max_update_s = None if data_time_s is None else int(data_time_s)  # older files have none
-    for number in range(reader.num_record_batches):
-        rows = _owned_rows(reader.get_batch(number), owners, index)
-        refused += table.load(*rows, signature, max_update_s).refused
-    if refused:
-        logger.warning("memory budget too small for all rows table=%s refused=%d", table.config.name, refused)
+def _restore_variables(
+    content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int
+) -> Iterable[Variable]:
+    num_ps = int(owners.max()) + 1
+    files = [file for file in content.files if file.kind == "variables"]
+    if [file.buckets for file in files] == [arrow_files.ranges_of(owners == number) for number in range(num_ps)]:
+        files = [files[index]]  # each was written by a server that had what one has now
+    saved: list[SavedVariable] = []
+    for file in files:
+        manifest.verify(directory, file)
+        with arrow_files.opened(directory, file) as reader:
+            saved += variable_files.read(reader, file, owners, index)
+    return variable_files.owned(saved, owners, index)
 
 
-def _write_table(table: EmbeddingTable, directory: Path, name: str) -> ShardFile:
-    dim, rows, offset = table.layout.dim, 0, 0
-    state_width = table.layout.width - dim
-    fields = [
-        pa.field("bucket", pa.uint16()),
-        pa.field("id", pa.int64()),
-        pa.field("embedding", pa.list_(pa.float32(), dim)),
-        pa.field("state", pa.list_(pa.float32(), state_width)),
-        pa.field("updated_s", pa.uint32()),
-    ]
-    about = {
-        _META: json.dumps(schema_json.to_json(table.config)),
-        _DATA_TIME: str(table.max_update_s),
-        _STATE_FIELDS: json.dumps(table.layout.state_fields),
-    }
-    arrow_schema = pa.schema(fields, metadata=about)
-    path = directory / name
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, arrow_schema) as writer:
-        while (part := table.dump(limit=_ROWS_PER_SLICE, offset=offset)).keys.size:
-            offset, rows = part.offset, rows + part.keys.size
-            columns = [
-                pa.array(routing.buckets_of(part.keys).astype(np.uint16)),
-                pa.array(part.keys),
-                _fixed_lists(part.rows[:, :dim]),
-                _fixed_lists(part.rows[:, dim:]),
-                pa.array(part.times.astype(np.uint32)),
-            ]
-            writer.write_batch(pa.record_batch(columns, schema=arrow_schema))
-    sync(path)
-    return ShardFile(name, "table", table.config.name, rows, path.stat().st_size, manifest.sha256_of(path))
-
-
-def _owned_rows(batch: pa.RecordBatch, owners: NDArray[np.uint16], index: int) -> tuple[I64, F32, I64]:
-    """(ids, whole rows, times) of the buckets that `index` owns."""
-    keys = batch.column("id").to_numpy()
-    mine = owners[routing.buckets_of(keys)] == index
-    rows = np.concatenate([_matrix(batch.column(name))[mine] for name in ("embedding", "state")], axis=1)
-    return keys[mine], rows, batch.column("updated_s").to_numpy()[mine].astype(np.int64)
-
-
-def _open(source: Any, file: ShardFile) -> Any:
-    try:
-        return pa.ipc.open_file(source)
-    except pa.ArrowInvalid as error:
-        raise CheckpointDamaged(f"{file.name} is not an Arrow file: {error}") from error
-
-
-def _fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    # from_arrays divides by the width, which is 0 for the state of a stateless optimizer.
-    return pa.Array.from_buffers(pa.list_(pa.float32(), values.shape[1]), len(values), [None], children=[flat])
-
-
-def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
-    matrix: NDArray[np.float32] = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
-    return matrix
+def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> dict[str, ServingTable]:
+    """All tables of a checkpoint, by name, as serving stores them, without expired rows; every file is verified."""
+    files = [file for file in manifest.read(directory).files if file.kind == "table"]
+    headers = {file.name: table_files.header(directory, file) for file in files}
+    data_times = table_files.newest(headers, files)
+    tables: dict[str, ServingTable] = {}
+    for file in files:
+        config = headers[file.name].config
+        if config.name not in tables:
+            tables[config.name] = ServingTable(config, skip_zero_embedding=skip_zero_embedding)
+        expiry = Expiry(config)
+        now_s = data_times.get(file.table, 0)
+        for batch in table_files.batches(directory, file):
+            is_kept = ~expiry.expired(batch.keys, batch.times, now_s)
+            tables[config.name].upsert(batch.keys[is_kept], batch.embeddings[is_kept], batch.times[is_kept])
+    return tables
 
 
 def _readable(table: str) -> str:

@@ -41,6 +41,7 @@ class PsMember:
         recent_calls: Callable[[], tuple[float, float]],
         memory_limit_bytes: int,
         expire_on_save: bool,
+        restore_over_budget: bool,
         exit_request: ExitRequest,
     ) -> None:
         self._index, self._num_ps, self._store, self._scratch = index, num_ps, store, scratch
@@ -48,6 +49,7 @@ class PsMember:
         self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
         self._recent_calls, self._memory_limit_bytes = recent_calls, memory_limit_bytes
         self._expire_on_save = expire_on_save
+        self._restore_over_budget = restore_over_budget
         self._restored: Restored | None = None  # known once it is ready
         self._was_welcomed = False
         self._cluster_num_ps = 0
@@ -125,7 +127,13 @@ class PsMember:
             warm_up()
             if welcome.restore_from:
                 owners = routing.decode_owners(welcome.owners)
-                restored = checkpoint.restore_shard(self._store, Path(welcome.restore_from), owners, self._shard)
+                restored = checkpoint.restore_shard(
+                    self._store,
+                    Path(welcome.restore_from),
+                    owners,
+                    self._shard,
+                    over_budget=self._restore_over_budget,
+                )
             else:
                 restored = Restored()
         except Exception as error:
@@ -169,6 +177,7 @@ class PsMember:
                     rows=file.rows,
                     bytes=file.bytes,
                     sha256=file.sha256,
+                    buckets=file.buckets,
                 )
                 for file in files
             )

@@ -96,6 +96,7 @@ class PsServer:
             recent_calls=RecentCalls(metrics).figures,
             memory_limit_bytes=config.memory_limit_bytes,
             expire_on_save=config.expire_on_save,
+            restore_over_budget=config.restore_over_budget,
             exit_request=exit_request,
         )
 

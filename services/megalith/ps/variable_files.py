@@ -22,6 +22,7 @@ from megalith.runtime.manifest import ShardFile
 from megalith.wire import routing
 from megalith.wire.errors import CheckpointDamaged
 from megalith.wire.schema import DenseOptimizer, Part, Schedule, VariableConfig
+from megalith.wire.variable_parts import num_parts
 
 _SCHEMA = pa.schema(
     [
@@ -63,10 +64,26 @@ def write(variables: Iterable[Variable], directory: Path, name: str) -> ShardFil
     return ShardFile(name, "variables", "", len(rows), path.stat().st_size, manifest.sha256_of(path))
 
 
-def read(reader: Any) -> list[SavedVariable]:
-    """Everything in one file."""
-    rows = [row for number in range(reader.num_record_batches) for row in reader.get_batch(number).to_pylist()]
-    return [_saved(row) for row in rows]
+def read(reader: Any, file: ShardFile, owners: NDArray[np.uint16], index: int) -> list[SavedVariable]:
+    """What one file has of the variables of which ps `index` holds something, and perhaps of other large ones."""
+    saved, rows = [], 0
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        rows += batch.num_rows
+        about = batch.select(["name", "parts", "dtype", "shape"]).to_pylist()
+        for row, description in enumerate(about):
+            if _may_be_held(description, owners, index):
+                saved += [_saved(each) for each in batch.slice(row, 1).to_pylist()]
+    if rows != file.rows:
+        raise CheckpointDamaged(f"{file.name} has {rows} variables, the manifest says {file.rows}")
+    return saved
+
+
+def _may_be_held(row: Mapping[str, Any], owners: NDArray[np.uint16], index: int) -> bool:
+    """Whether ps `index` may hold some of the variable; of one in parts, whose whole is not known here, it may."""
+    num_ps = int(owners.max()) + 1
+    is_whole = row["parts"] == 1 and num_parts(row["shape"], np.dtype(row["dtype"]).itemsize, num_ps) == 1
+    return not is_whole or routing.part_owner(owners, num_ps, row["name"], 0) == index
 
 
 def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int) -> list[Variable]:

@@ -98,6 +98,7 @@ class RunnerConfig:
     action_poll_s: float = _as_in("action_poll_s", "controller")
     expire_every_s: float = _as_in("expire_every_s", "ps")
     expire_on_save: bool = _as_in("expire_on_save", "ps")
+    restore_over_budget: bool = _as_in("restore_over_budget", "ps")
     log_level: str = _as_in("log_level", *SERVICES)
 
     def __post_init__(self) -> None:

@@ -32,14 +32,19 @@ from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, 2)  # files of version 1 do not say which buckets they are about
 MANIFEST = "manifest.json"
 STATE_FILE = "checkpoint"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One file of a checkpoint. `kind` is "table", "filter", "touched" or "variables"; `rows` counts what is in it."""
+    """One file of a checkpoint. `kind` is "table", "filter", "touched" or "variables"; `rows` counts what is in it.
+
+    `buckets` are those that it is about: of the ids in a table's file, of the server that wrote it for the others. They
+    are ranges such as "0-511,600-600", or "none"; empty = unknown, any.
+    """
 
     name: str
     kind: str
@@ -47,6 +52,7 @@ class ShardFile:
     rows: int
     bytes: int
     sha256: str
+    buckets: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,8 +129,8 @@ def read(directory: Path) -> Manifest:
     except ValueError as error:
         raise CheckpointDamaged(f"{directory / MANIFEST} is not JSON: {error}") from error
     version = content.pop("format", None) if isinstance(content, dict) else None
-    if version != FORMAT_VERSION:
-        raise CheckpointDamaged(f"{directory / MANIFEST} has format {version}, this version reads {FORMAT_VERSION}")
+    if version not in _READ_VERSIONS:
+        raise CheckpointDamaged(f"{directory / MANIFEST} has format {version}, this version reads {_READ_VERSIONS}")
     try:
         files = tuple(ShardFile(**file) for file in content.pop("files"))
         return Manifest(**content, files=files)
@@ -135,15 +141,21 @@ def read(directory: Path) -> Manifest:
 def verify(directory: Path, file: ShardFile) -> None:
     """CheckpointDamaged unless the file is what was written."""
     path = directory / file.name
+    check_size(directory, file)
+    digest = sha256_of(path)
+    if digest != file.sha256:
+        raise CheckpointDamaged(f"{path} has sha256 {digest}, the manifest says {file.sha256}")
+
+
+def check_size(directory: Path, file: ShardFile) -> None:
+    """CheckpointDamaged unless the file is there, with the length that was written."""
+    path = directory / file.name
     try:
         size = path.stat().st_size
     except FileNotFoundError:
         raise CheckpointDamaged(f"{path} is missing") from None
     if size != file.bytes:
         raise CheckpointDamaged(f"{path} has {size} bytes, the manifest says {file.bytes}")
-    digest = sha256_of(path)
-    if digest != file.sha256:
-        raise CheckpointDamaged(f"{path} has sha256 {digest}, the manifest says {file.sha256}")
 
 
 def sha256_of(path: Path) -> str:

@@ -1,18 +1,19 @@
 import json
+import os
 import shutil
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from megalith.ps import checkpoint, schema_json
+from megalith.ps import arrow_files, checkpoint, schema_json
 from megalith.ps.store import Store
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.runtime import manifest
 from megalith.runtime.manifest import Manifest
 from megalith.wire import routing
-from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound, SaveFailed
+from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound, LimitExceeded, SaveFailed
 from megalith.wire.schema import (
     Adagrad,
     Adam,
@@ -220,6 +221,137 @@ def test_every_setting_of_a_table_is_restored(tmp_path):
     store.adopt(table=EmbeddingTable(CONFIG))
     save([store], tmp_path / "c")
     assert restore(tmp_path / "c", 1)[0].tables()[0].config == CONFIG
+
+
+def rewrite_manifest(directory, change):
+    path = directory / manifest.MANIFEST
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("kind", ["table", "variables"])
+def test_a_file_with_a_row_less_than_the_manifest_says_is_refused_with_the_numbers(tmp_path, kind):
+    files = save(trained_stores(1), tmp_path / "c")
+    file = next(file for file in files if file.kind == kind)
+
+    def one_more(content):
+        next(item for item in content["files"] if item["name"] == file.name)["rows"] += 1
+
+    rewrite_manifest(tmp_path / "c", one_more)
+    numbers = f"{file.name} has {file.rows} (rows|variables), the manifest says {file.rows + 1}"
+    with pytest.raises(CheckpointDamaged, match=numbers):
+        restore(tmp_path / "c", 1)
+
+
+def test_an_id_in_two_files_is_refused_with_the_numbers(tmp_path):
+    stores = [Store(0), Store(1)]
+    for store, keys in zip(stores, ([1, 2, 3], [3, 4, 5]), strict=True):
+        table = EmbeddingTable(TableConfig("t", (Segment(1),)))
+        table.assign(np.array(keys), np.ones((len(keys), 1), np.float32))
+        store.adopt(table=table)
+    save(stores, tmp_path / "c")
+    with pytest.raises(CheckpointDamaged, match=r"rows for this ps, . are new and 0 expired: 1 ids are in another"):
+        restore(tmp_path / "c", 1)
+
+
+def test_rows_beyond_a_memory_budget_are_refused_with_the_numbers_unless_asked_for(tmp_path):
+    """Two servers with 1 MB each had room for rows that one of them has not."""
+    config = TableConfig("t", (Segment(8, Ones()),), memory_budget_bytes=1 << 20)
+    stores = [Store(0), Store(1)]
+    spread = np.concatenate([IDS + 1, IDS])
+    owner = routing.even_owners(2)[routing.buckets_of(spread)]
+    for index, store in enumerate(stores):
+        table = EmbeddingTable(config)
+        table.assign(spread[owner == index], np.ones((np.count_nonzero(owner == index), 8), np.float32))
+        assert table.stats().refused == 0
+        store.adopt(table=table)
+    save(stores, tmp_path / "c")
+    with pytest.raises(
+        LimitExceeded, match=r"table t: \d+ of the \d+ rows .*memory_budget_bytes of 1048576"
+    ) as refused:
+        restore(tmp_path / "c", 1)
+    assert "--restore-over-budget" in str(refused.value)
+    store = Store(0)
+    restored = checkpoint.restore_shard(store, tmp_path / "c", routing.even_owners(1), 0, over_budget=True)
+    (table,) = store.tables()
+    assert restored.rows == len(table) == spread.size
+    assert table.config == config
+    assert table.assign(np.array([17]), np.ones((1, 8), np.float32)).refused == 1
+
+
+def test_a_file_that_is_cut_short_after_the_check_is_an_error_and_not_the_end_of_the_process(tmp_path, monkeypatch):
+    files = save(trained_stores(1), tmp_path / "c")
+    verify = manifest.verify
+
+    def verify_and_cut(directory, file):
+        verify(directory, file)
+        os.truncate(directory / file.name, file.bytes // 2)
+
+    monkeypatch.setattr(manifest, "verify", verify_and_cut)
+    with pytest.raises(CheckpointDamaged, match=r"table-0000-.* cannot be read as an Arrow file") as error:
+        restore(tmp_path / "c", 1)
+    assert files[0].name in str(error.value)
+
+
+def test_a_ps_reads_only_the_files_that_have_rows_or_variables_of_its_own(tmp_path, monkeypatch):
+    stores = trained_stores(2)
+    for store in stores:
+        store.route(routing.Routing(1, ("a", "b"), routing.even_owners(2)), is_initialized=True)
+    files = save(stores, tmp_path / "c")
+    verified = []
+    verify = manifest.verify
+    monkeypatch.setattr(manifest, "verify", lambda d, file: (verified.append(file.name), verify(d, file)))
+    restored = restore(tmp_path / "c", 2)
+    assert sorted(verified) == sorted(file.name for file in files)  # each once, not once for each server
+    assert content(restored) == content(stores)
+    verified.clear()
+    assert content(restore(tmp_path / "c", 3)) == content(stores)
+    assert len(verified) == 8 + 6  # the middle one of three reads the rows of both; all read all variables
+
+
+def test_a_manifest_of_version_1_which_does_not_name_buckets_is_restored(tmp_path):
+    stores = trained_stores(2)
+    save(stores, tmp_path / "c")
+
+    def as_version_1(content):
+        content["format"] = 1
+        for item in content["files"]:
+            del item["buckets"]
+
+    rewrite_manifest(tmp_path / "c", as_version_1)
+    assert content(restore(tmp_path / "c", 3)) == content(stores)
+
+
+@pytest.mark.parametrize("owned", [[], [0], [1023], range(1024), [0, 1, 5, 6, 7, 1023]])
+def test_buckets_are_read_from_a_manifest_as_they_were_written(owned):
+    buckets = np.zeros(1024, np.bool_)
+    buckets[list(owned)] = True
+    file = manifest.ShardFile("f", "table", "t", 1, 1, "", arrow_files.ranges_of(buckets))
+    np.testing.assert_array_equal(arrow_files.buckets_of(file), buckets)
+    assert file.buckets != ""
+
+
+def test_a_checkpoint_holds_expired_rows_and_a_restore_drops_and_counts_them(tmp_path):
+    """Data time is that of all servers: what is old beside another server's rows is dropped too."""
+    stores, day_s = [Store(0), Store(1)], 86400
+    for store, keys, times in zip(stores, ([1, 2], [3, 4]), ((1000, 1100), (1000, 1000 + day_s)), strict=True):
+        table = EmbeddingTable(TableConfig("t", (Segment(1),), expire_days=1))
+        for key, req_time_s in zip(keys, times, strict=True):
+            table.assign(np.array([key]), np.ones((1, 1), np.float32), req_time_s=req_time_s)
+        store.adopt(table=table)
+    files = save(stores, tmp_path / "c")
+    assert [file.rows for file in files if file.kind == "table"] == [2, 2]
+    store = Store(0)
+    restored = checkpoint.restore_shard(store, tmp_path / "c", routing.even_owners(1), 0)
+    assert (restored.rows, restored.expired) == (2, 2)
+    assert sorted(store.tables()[0].dump().keys.tolist()) == [2, 4]
+    assert sorted(checkpoint.load_for_serving(tmp_path / "c")["t"].contains(np.arange(1, 5)).tolist()) == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_rows_expired_at_data_time_are_left_out(tmp_path):

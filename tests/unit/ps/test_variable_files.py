@@ -43,11 +43,14 @@ def save(held, directory):
 
 
 def restore(directory, files, num_ps):
-    saved = []
-    for file in files:
-        with pa.memory_map(str(directory / file.name)) as source:
-            saved += variable_files.read(pa.ipc.open_file(source))
-    return [variable_files.owned(saved, routing.even_owners(num_ps), index) for index in range(num_ps)]
+    owners, held = routing.even_owners(num_ps), []
+    for index in range(num_ps):
+        saved = []
+        for file in files:
+            with pa.memory_map(str(directory / file.name)) as source:
+                saved += variable_files.read(pa.ipc.open_file(source), file, owners, index)
+        held.append(variable_files.owned(saved, owners, index))
+    return held
 
 
 def joined(held):

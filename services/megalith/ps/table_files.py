@@ -1,0 +1,142 @@
+"""The file of a table's rows in a checkpoint.
+
+Its columns are bucket, id, embedding, state and updated_s; the schema's metadata has the table's configuration as JSON
+under "megalith", which floats of the state are what under "state_fields", and its data time, Unix seconds, under
+"max_update_s". Rows that are expired at that time are in the file too: whoever loads it drops them.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megalith.ps import arrow_files, schema_json
+from megalith.ps.kernels.dtypes import F32, I64
+from megalith.ps.table import EmbeddingTable
+from megalith.runtime import manifest
+from megalith.runtime.files import sync
+from megalith.runtime.manifest import ShardFile
+from megalith.wire import routing
+from megalith.wire.errors import CheckpointDamaged
+from megalith.wire.schema import TableConfig
+
+_MOST_ROWS = 65_536  # of a record batch, copied beside training
+_LEAST_ROWS = 1024
+_BATCH_BYTES = 16 << 20  # what a batch of wide rows takes; a reader has a few of them in memory
+_META, _DATA_TIME, _STATE_FIELDS = b"megalith", b"max_update_s", b"state_fields"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says about its table. `data_time_s` is None in files of early versions."""
+
+    config: TableConfig
+    data_time_s: int | None
+
+
+class Batch(NamedTuple):
+    """Some rows of a file; `states` is the optimizer state."""
+
+    keys: I64
+    embeddings: F32
+    states: F32
+    times: I64
+
+
+def write(table: EmbeddingTable, directory: Path, name: str) -> ShardFile:
+    """Write all rows, expired ones too; returns what was written."""
+    dim, rows, offset = table.layout.dim, 0, 0
+    about = {
+        _META: json.dumps(schema_json.to_json(table.config)),
+        _DATA_TIME: str(table.max_update_s),
+        _STATE_FIELDS: json.dumps(table.layout.state_fields),
+    }
+    schema = _schema(dim, table.layout.width - dim).with_metadata(about)
+    limit = min(_MOST_ROWS, max(_LEAST_ROWS, _BATCH_BYTES // (4 * table.layout.width)))
+    has_rows = np.zeros(routing.NUM_BUCKETS, np.bool_)
+    path = directory / name
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        while (part := table.dump(limit=limit, offset=offset, with_expired=True)).keys.size:
+            offset, rows = part.offset, rows + part.keys.size
+            buckets = routing.buckets_of(part.keys)
+            has_rows[buckets] = True
+            columns = [
+                pa.array(buckets.astype(np.uint16)),
+                pa.array(part.keys),
+                _fixed_lists(part.rows[:, :dim]),
+                _fixed_lists(part.rows[:, dim:]),
+                pa.array(part.times.astype(np.uint32)),
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+    sync(path)
+    digest = manifest.sha256_of(path)
+    about_buckets = arrow_files.ranges_of(has_rows)
+    return ShardFile(name, "table", table.config.name, rows, path.stat().st_size, digest, about_buckets)
+
+
+def header(directory: Path, file: ShardFile) -> Header:
+    """What the file says about its table; the rest of it is not read."""
+    with arrow_files.opened(directory, file) as reader:
+        try:
+            metadata = reader.schema.metadata
+            config: TableConfig = schema_json.from_json(json.loads(metadata[_META]))
+            data_time = metadata.get(_DATA_TIME)
+            return Header(config, None if data_time is None else int(data_time))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointDamaged(f"{directory / file.name} does not describe a table: {error!r}") from error
+
+
+def batches(directory: Path, file: ShardFile) -> Iterator[Batch]:
+    """All rows of a file, after a check that it is the file that was written, with the rows that the manifest says."""
+    manifest.verify(directory, file)
+    rows = 0
+    with arrow_files.opened(directory, file) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            rows += batch.num_rows
+            yield Batch(
+                batch.column("id").to_numpy(),
+                _matrix(batch.column("embedding")),
+                _matrix(batch.column("state")),
+                batch.column("updated_s").to_numpy().astype(np.int64),
+            )
+    if rows != file.rows:
+        raise CheckpointDamaged(f"{directory / file.name} has {rows} rows, the manifest says {file.rows}")
+
+
+def newest(headers: dict[str, Header], files: list[ShardFile]) -> dict[str, int]:
+    """The data time of each table, over all of its files, by name; without those whose files do not say it."""
+    times: dict[str, int] = {}
+    for file in files:
+        data_time_s = headers[file.name].data_time_s
+        if data_time_s is not None:
+            times[file.table] = max(times.get(file.table, 0), data_time_s)
+    return times
+
+
+def _schema(dim: int, state_width: int) -> Any:
+    return pa.schema(
+        [
+            pa.field("bucket", pa.uint16()),
+            pa.field("id", pa.int64()),
+            pa.field("embedding", pa.list_(pa.float32(), dim)),
+            pa.field("state", pa.list_(pa.float32(), state_width)),
+            pa.field("updated_s", pa.uint32()),
+        ]
+    )
+
+
+def _fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    # from_arrays divides by the width, which is 0 for the state of a stateless optimizer.
+    return pa.Array.from_buffers(pa.list_(pa.float32(), values.shape[1]), len(values), [None], children=[flat])
+
+
+def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
+    matrix: NDArray[np.float32] = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    return matrix
