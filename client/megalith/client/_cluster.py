@@ -42,6 +42,7 @@ def connect(
     *,
     model_dir: str | None = None,
     timeout_s: float = 60.0,
+    connect_timeout_s: float = 20.0,
     max_message_bytes: int = channel.DEFAULT_MAX_MESSAGE_BYTES,
     max_inflight: int = 8,
     max_inflight_bytes: int = 1 << 30,
@@ -57,6 +58,9 @@ def connect(
         Exactly one of them.
     timeout_s
         How long a call may wait for servers that start, move or come back, in all.
+    connect_timeout_s
+        How long to wait here for a controller that answers. If none does, this raises PeerUnreachable; a controller
+        whose cluster is still forming has answered. 0 asks nobody: a wrong address is then found by the first call.
     max_message_bytes
         Largest request or reply; not above the servers' --max-message-bytes.
     max_inflight
@@ -72,6 +76,12 @@ def connect(
         raise InvalidRequest(f"max_inflight={max_inflight}, max_inflight_bytes={max_inflight_bytes}: below 1")
     dtypes = [_wire_dtype(name, value) for name, value in (("row", row_dtype), ("gradient", gradient_dtype))]
     controller = Controller(address, model_dir, timeout_s)
+    if connect_timeout_s:
+        try:
+            controller.reach(min(connect_timeout_s, timeout_s))
+        except BaseException:
+            controller.close()
+            raise
     servers = Servers(controller, max_message_bytes, max_inflight_bytes, max_inflight, use_lane=bulk_lane)
     return Cluster(controller, servers, timeout_s, max_inflight, *dtypes)
 

@@ -1,5 +1,6 @@
 """The controller as an operator or a program sees it."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,13 +18,17 @@ from megalith.protos import (
     coordination_pb2_grpc,
 )
 from megalith.wire import channel, codec, controller_address, forking
-from megalith.wire.errors import InvalidRequest, MegalithError, PeerUnreachable
+from megalith.wire.errors import InvalidRequest, MegalithError, NotReady, PeerUnreachable
 from megalith.wire.routing import Routing
 from megalith.wire.status import translated
 
 R = TypeVar("R")
 FindController = Callable[[], str]  # the controller's host:port now; PeerUnreachable while nobody knows it
 
+logger = logging.getLogger(__name__)
+
+_REACH_S = 1.5  # one try to reach a controller for the first time
+_SILENT_S = 2.0  # who waits longer for it is told
 _ATTEMPT_S = 5.0  # one try of a short call; a lost controller is looked for again after it
 _ROLES = {common_pb2.ROLE_PS: "ps", common_pb2.ROLE_WORKER: "worker"}
 
@@ -175,6 +180,8 @@ class Controller:
     def __init__(self, address: str | FindController | None, model_dir: str | None, timeout_s: float) -> None:
         if (address is None) == (model_dir is None):
             raise InvalidRequest("give either the controller's address or its model_dir")
+        if isinstance(address, str):
+            controller_address.checked(address)
         self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
@@ -196,6 +203,42 @@ class Controller:
             if self._channel is not None:
                 self._channel.close()
                 self._channel = None
+
+    def reach(self, timeout_s: float) -> None:
+        """Wait until a controller answers, whatever it says; PeerUnreachable, and what to correct, if none does.
+
+        A warning says after 2 s that somebody waits, and for whom.
+        """
+        where = self._given_address if isinstance(self._given_address, str) else self._model_dir
+        name = f"model directory {where}" if self._model_dir is not None else where or "its discovery"
+        began = time.monotonic()
+        is_said = False
+        request = coordination_pb2.GetStatusRequest()
+
+        def attempt() -> None:
+            nonlocal is_said
+            left_s = max(0.1, min(_REACH_S, began + timeout_s - time.monotonic()))
+            try:
+                self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetStatus(request, timeout=left_s))
+            except NotReady:
+                return  # a controller said so
+            except _retry.PASSING as error:
+                if not is_said and time.monotonic() - began > _SILENT_S:
+                    is_said = True
+                    logger.warning("waiting up to %.0f s for the controller of %s: %s", timeout_s, name, error)
+                raise
+
+        try:
+            _retry.until(timeout_s)(attempt)
+        except _retry.PASSING as error:
+            raise PeerUnreachable(
+                f"no controller answers at {name} within {timeout_s:.0f} s ({error}); start the job, correct the "
+                "address or model_dir, or raise connect_timeout_s if the job needs longer to start"
+            ) from error
+        except MegalithError as error:
+            if type(error) is not MegalithError:
+                raise
+            raise InvalidRequest(f"what answers at {name} is not a Megalith controller: {error}") from error
 
     # --- the five public calls, and the end of the job ---
 

@@ -49,6 +49,7 @@ class WorkerServer:
         self._cluster = connect(
             self._presence.find_controller,
             timeout_s=config.step_timeout_s,
+            connect_timeout_s=0,  # its membership waits for the controller, --join-timeout-s
             max_message_bytes=config.server.max_message_bytes,
             row_dtype=config.wire.row_dtype,
             gradient_dtype=config.wire.gradient_dtype,
