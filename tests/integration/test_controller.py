@@ -154,7 +154,7 @@ def test_the_end_of_a_job_reaches_every_member_of_a_controller_that_stays_up(tra
     assert training.exits["controller"].reason == ""
 
 
-def test_a_client_outlives_a_cluster_and_works_with_the_next_one(tmp_path):
+def test_a_client_that_outlives_its_run_is_refused_by_the_next_one_and_connects_again(tmp_path):
     table = TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),))
     with Servers(tmp_path, num_ps=2) as first:
         first.start_all()
@@ -162,10 +162,13 @@ def test_a_client_outlives_a_cluster_and_works_with_the_next_one(tmp_path):
         lasting.create_tables(table)
     with Servers(tmp_path, num_ps=2) as second:
         second.start_all()
-        lasting.create_tables(table)
-        lasting.push({"t": ([1], np.ones((1, 1), np.float32))})
-        np.testing.assert_array_equal(lasting.pull({"t": [1]}).rows["t"], [[-1]])
+        with pytest.raises(errors.WrongRun, match="connect again"):
+            lasting.create_tables(table)
         lasting.close()
+        again = second.connect()
+        again.create_tables(table)
+        again.push({"t": ([1], np.ones((1, 1), np.float32))})
+        np.testing.assert_array_equal(again.pull({"t": [1]}).rows["t"], [[-1]])
 
 
 def test_threads_that_share_a_controller_get_typed_errors_while_it_is_away(tmp_path):
