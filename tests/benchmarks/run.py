@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("startup.py", "data_plane.py", "stop.py")
+BENCHMARKS = ("startup.py", "data_plane.py", "stop.py", "controller.py")
 
 
 def main():

@@ -178,20 +178,24 @@ class Coordinator:
             if progress.is_blocked and not place.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
             self._run.check_progress(progress.global_step, progress.initialized_epoch)
+            has_news = progress.standing != place.progress.standing
             place.progress = progress
             self._run.advance(progress.global_step, progress.initialized_epoch)
-            self._settle()
+            if has_news:
+                self._settle()
 
     def report_ps(self, session: int, load: PsLoad) -> None:
         with self._changed:
             place = self._heard(session)
             if place is None:
                 return
+            has_news = load.standing != place.load.standing
             place.load = load
             if load.restored is not None:
                 self._losses.ps_ready(place.index, load.restored, counts_steps=self.num_workers > 0)
-            self._look_at_health(place)
-            self._settle()
+            has_news = self._look_at_health(place) or has_news
+            if has_news:
+                self._settle()
 
     def is_alive(self, session: int) -> bool:
         """Whether that session still holds its place."""
@@ -222,8 +226,8 @@ class Coordinator:
             self._roster.hear(place)
         return place
 
-    def _look_at_health(self, place: Place) -> None:
-        """Hold training while a ps complains; each complaint is logged once.
+    def _look_at_health(self, place: Place) -> bool:
+        """Hold training while a ps complains, and say whether it is held since now; each complaint is logged once.
 
         A resume lifts the hold, and training goes on for `health_resume_s` although the same ps still complain. Then,
         or as soon as another one complains, it is held again.
@@ -231,17 +235,18 @@ class Coordinator:
         key = (place.index, place.incarnation)
         if not place.load.complaint:
             self._unhealthy.discard(key)
-            return
+            return False
         if key not in self._unhealthy:
             self._unhealthy = {(ps.index, ps.incarnation) for ps in self._roster.ps} & (self._unhealthy | {key})
             self._tolerated_until = self._clock()
             self._log_complaints()
-        elif self._clock() < self._tolerated_until:
-            return
-        if not self._run.barrier.is_held_by(HolderKind.HEALTH):
-            reason = f"ps {place.index}: {place.load.complaint}"
-            placed = self._run.barrier.place(reason=reason, kind=HolderKind.HEALTH)
-            logger.error("training is held id=%d: %s; `megalith ctl resume` lets it go on", placed.id, reason)
+        is_tolerated = self._clock() < self._tolerated_until
+        if is_tolerated or self._run.barrier.is_held_by(HolderKind.HEALTH):
+            return False
+        reason = f"ps {place.index}: {place.load.complaint}"
+        placed = self._run.barrier.place(reason=reason, kind=HolderKind.HEALTH)
+        logger.error("training is held id=%d: %s; `megalith ctl resume` lets it go on", placed.id, reason)
+        return True
 
     def _log_complaints(self) -> None:
         ill = [place for place in self._roster.ps if place.is_connected and place.load.complaint]

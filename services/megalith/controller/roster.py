@@ -45,6 +45,18 @@ class WorkerProgress:
     failovers: int = 0
     is_trained: bool = False
 
+    @property
+    def standing(self) -> tuple[object, ...]:
+        """What decisions depend on. A report that leaves it as it was, and most do, costs no look at the others."""
+        return (
+            self.is_blocked,
+            self.barrier_id,
+            self.has_begun,
+            self.is_trained,
+            self.is_finished,
+            self.initialized_epoch,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PsLoad:
@@ -61,6 +73,11 @@ class PsLoad:
     memory_limit_bytes: int = 0
     complaint: str = ""
     restored: Restored | None = None  # None until it is ready
+
+    @property
+    def standing(self) -> tuple[object, ...]:
+        """As of `WorkerProgress`."""
+        return (self.is_ready, self.complaint != "", self.restored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -402,3 +402,26 @@ def test_a_replacement_is_asked_for_what_it_restored_and_not_saved_before(clock)
     assert replacement.state.routing.epoch == 1  # the old map, which it is not in
     with pytest.raises(NotReady):
         cluster.order_save(SaveOrder("id", "/nowhere", 0))
+
+
+@pytest.mark.parametrize("num_workers", [10, 1000])
+def test_a_report_without_news_looks_at_no_other_member(num_workers):
+    looks = 0
+
+    def clock():
+        nonlocal looks
+        looks += 1
+        return 100.0
+
+    cluster = Coordinator(2, num_workers, patience=PATIENCE, clock=clock)
+    servers = [Member(cluster, Role.PS, index) for index in range(2)]
+    for server in servers:
+        cluster.report_ps(server.session, PsLoad(is_ready=True))
+    worker = Member(cluster, Role.WORKER, 3)
+    cluster.report_worker(worker.session, WorkerProgress(has_begun=True, global_step=1))
+    before = looks
+    for step in range(2, 102):
+        cluster.report_worker(worker.session, WorkerProgress(has_begun=True, global_step=step, position=step))
+        cluster.report_ps(servers[0].session, PsLoad(is_ready=True, rows=step))
+    assert looks - before == 200  # each member is heard, and that is all
+    assert (cluster.global_step, cluster.state().positions[3]) == (101, 101)
