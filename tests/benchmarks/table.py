@@ -1,6 +1,6 @@
 """Speed and memory of one embedding table; one JSON object a line, the best of the repetitions and their range.
 
-    python tests/benchmarks/table.py [w1] [shapes] [growth] [curve] [threads] [ready]      all of them by default
+    python tests/benchmarks/table.py [w1] [shapes] [growth] [curve] [threads] [ready] [ids]    all of them by default
 
 w1      10 M random ids, 16 floats + 16 Adagrad accumulators, batches of 65,536, one thread on one core
 shapes  the same with two slices (FTRL 1 + Adagrad 16), and with 8 and 64 floats
@@ -8,6 +8,8 @@ growth  from empty to 10 M: slowest against median batch, also without what the 
         and peak memory against the final
 curve   nanoseconds an id at 1, 3, 10, 30 and 50 M rows
 threads lookups and updates on two threads against one
+ids     inserting, loading and looking up 300,000 ids that are random, sorted, clustered, in the order of a dump, or
+        chosen to collide under the hash without its secret: seconds, and how many times those for random ids
 ready   seconds from the start of a process to the first update and lookup, with and without cached kernels
 
 TABLE_ROWS and TABLE_REPS change the sizes. Ids are splitmix64 of the row number; uniform batches draw rows evenly, Zipf
@@ -274,12 +276,67 @@ def bench_ready() -> None:
         report(name, "s", seconds[-REPS:], higher=False)
 
 
+SIZE = 300_000
+
+
+def colliding_ids() -> Keys:
+    """Ids whose codes share their top 40 bits if the hash of a table has no secret."""
+    codes = (np.uint64(0x123456789A) << np.uint64(24)) + np.random.default_rng(1).permutation(1 << 24)[:SIZE].astype(
+        np.uint64
+    )
+    with np.errstate(over="ignore"):
+        x = codes * np.uint64(pow(0x1C69B3F74AC4AE35, -1, 1 << 64))
+        x ^= (x >> np.uint64(27)) ^ (x >> np.uint64(54))
+        x *= np.uint64(pow(0x3C79AC492BA7B653, -1, 1 << 64))
+        return (x ^ (x >> np.uint64(32))).view(np.int64)
+
+
+def bench_ids() -> None:
+    warm_up(adagrad(16))
+    random = keys_of(np.arange(SIZE))
+    source = table_of(adagrad(16))
+    source.assign(random, np.ones((SIZE, 16), np.float32))
+    runs = np.random.default_rng(2).integers(0, 1 << 40, SIZE // 1000) * 1000
+    kinds = {
+        "random": random,
+        "sorted": np.arange(SIZE),
+        "clustered": (runs[:, None] + np.arange(1000)).reshape(-1),
+        "dump": source.dump(limit=SIZE).keys,
+        "adversarial": colliding_ids(),
+    }
+    values, rows = np.ones((BATCH, 16), np.float32), np.ones((BATCH, 32), np.float32)
+    times, out = np.ones(BATCH, np.int64), np.empty((BATCH, 16), np.float32)
+
+    def seconds(call: Callable[[Keys], object], keys: Keys) -> float:
+        start = time.perf_counter()
+        for begin in range(0, SIZE, BATCH):
+            call(keys[begin : begin + BATCH])
+        return time.perf_counter() - start
+
+    taken: dict[tuple[str, str], list[float]] = {}
+    for _ in range(REPS + 1):  # in turns, so that a busy machine slows all of them down
+        for kind, keys in kinds.items():
+            inserted, loaded = table_of(adagrad(16)), table_of(adagrad(16))
+            for what, call in (
+                ("insert", lambda part: inserted.assign(part, values[: part.size])),  # noqa: B023
+                ("load", lambda part: loaded.load(part, rows[: part.size], times[: part.size])),  # noqa: B023
+                ("lookup", lambda part: loaded.lookup(part, out[: part.size])),  # noqa: B023
+            ):
+                taken.setdefault((what, kind), []).append(seconds(call, keys))
+            assert len(inserted) == len(loaded) == SIZE
+    for (what, kind), values_s in taken.items():
+        report(f"{what}_{kind}_ids", "s", values_s[1:], higher=False)
+        ratio = min(values_s[1:]) / min(taken[what, "random"][1:])
+        report(f"{what}_{kind}_ids_ratio", "x of random ids", [ratio], higher=False)
+
+
 BENCHES = {
     "w1": bench_w1,
     "shapes": bench_shapes,
     "growth": bench_growth,
     "curve": bench_curve,
     "threads": bench_threads,
+    "ids": bench_ids,
     "ready": bench_ready,
 }
 

@@ -34,7 +34,7 @@ class Partition:
             distinct.number_all(ids, routing.owners, servers, counts)
         else:
             found, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
-            found = found[: distinct.distinct(ids, routing.owners, found, servers, numbers, counts)]
+            found = found[: distinct.distinct(distinct.SECRET, ids, routing.owners, found, servers, numbers, counts)]
         bounds = np.concatenate([[0], np.cumsum(counts)])
         keys, places = np.empty(found.size, np.int64), np.empty(found.size, np.int32)
         distinct.sort_by_server(found, servers, bounds[:-1].copy(), keys, places)

@@ -32,7 +32,7 @@ def locate(table: str, lists: Mapping[str, Ragged]) -> tuple[NDArray[np.int64], 
     ids = np.concatenate([ragged.values for ragged in lists.values()])
     keys, servers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
     numbers = np.empty(ids.size, np.int32)
-    count = distinct.distinct(ids, _ONE_SERVER, keys, servers, numbers, np.zeros(1, np.int64))
+    count = distinct.distinct(distinct.SECRET, ids, _ONE_SERVER, keys, servers, numbers, np.zeros(1, np.int64))
     parts = np.split(numbers, np.cumsum([ragged.values.size for ragged in lists.values()])[:-1])
     uses = {
         name: Uses(table, places, ragged.row_splits, ragged.is_shared)

@@ -157,7 +157,7 @@ def reorder(tables, num_servers, dims):
         ids = np.array(ids, np.int64)
         keys, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
         one_server, servers = np.zeros(1024, np.uint16), np.empty(ids.size, np.int32)
-        count = distinct.distinct(ids, one_server, keys, servers, numbers, np.zeros(1, np.int64))
+        count = distinct.distinct(distinct.SECRET, ids, one_server, keys, servers, numbers, np.zeros(1, np.int64))
         ordered, counts, places = split(keys[:count], keys[:count] % num_servers, num_servers)
         distinct.follow(places, numbers, numbers)
         parts.append((ordered, counts, numbers))
@@ -220,7 +220,7 @@ def test_golden_reorder_by_indices_but_by_first_appearance(ids, servers, ordered
     keys, numbers = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
     one_server = np.zeros(1024, np.uint16)
     count = distinct.distinct(
-        np.array(ids), one_server, keys, np.empty(len(ids), np.int32), numbers, np.zeros(1, np.int64)
+        distinct.SECRET, np.array(ids), one_server, keys, np.empty(len(ids), np.int32), numbers, np.zeros(1, np.int64)
     )
     first = np.array([ids.index(key) for key in keys[:count].tolist()])
     found, counts, _ = split(keys[:count], np.array(servers)[first], len(sizes))

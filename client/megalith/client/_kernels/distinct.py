@@ -1,4 +1,10 @@
-"""Finding the distinct ids of a batch and the server of each: open addressing over the routing hash."""
+"""Finding the distinct ids of a batch and the server of each: open addressing over the routing hash.
+
+The routing hash is fixed and known. Its place in a table here is its product with a secret odd number, so that nobody
+can choose ids that share a place and make the search for distinct ones slow.
+"""
+
+import secrets
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +17,12 @@ I64 = NDArray[np.int64]
 _A = np.uint64(0xBF58476D1CE4E5B9)
 _B = np.uint64(0x94D049BB133111EB)
 _BUCKET_SHIFT = np.uint64(54)
+SECRET = np.uint64(secrets.randbits(64) | 1)  # an argument of kernels: a constant in them would be kept in their cache
 
 
 @kernel
 def mix(key: np.int64) -> np.uint64:
-    """The hash of megalith.wire.routing: its top ten bits are the bucket, its low bits are free for tables here."""
+    """The hash of megalith.wire.routing: its top ten bits are the bucket."""
     x = np.uint64(key)
     x ^= x >> np.uint64(30)
     x *= _A
@@ -25,7 +32,9 @@ def mix(key: np.int64) -> np.uint64:
 
 
 @kernel
-def distinct(ids: I64, owners: NDArray[np.uint16], keys: I64, servers: I32, numbers: I32, counts: I64) -> int:
+def distinct(
+    secret: np.uint64, ids: I64, owners: NDArray[np.uint16], keys: I64, servers: I32, numbers: I32, counts: I64
+) -> int:
     """Number the distinct ids in order of first appearance; how many there are.
 
     keys[k] is distinct id number k and servers[k] its owner, numbers[i] the number of ids[i]; counts[p] grows by the
@@ -36,10 +45,11 @@ def distinct(ids: I64, owners: NDArray[np.uint16], keys: I64, servers: I32, numb
     while (1 << bits) < 2 * ids.size:
         bits += 1
     cells, mask, count = np.full(1 << bits, -1, np.int32), np.uint64((1 << bits) - 1), 0
+    shift = np.uint64(64 - bits)
     for i in range(ids.size):
         key = ids[i]
         code = mix(key)
-        cell = code & mask
+        cell = (code * secret) >> shift
         number = cells[cell]
         while number >= 0 and keys[number] != key:
             cell = (cell + np.uint64(1)) & mask
