@@ -58,7 +58,7 @@ class PsServer:
         requests = ByteBudget(config.max_inflight_bytes)  # one for both lanes
         replies = ByteBudget(config.max_inflight_bytes)
         self._lane = LaneServer(
-            config.server.host,
+            config.server.bind_host,
             config.lane_port,
             LaneCalls(data, metrics, self._token, limit),
             limit,

@@ -1,12 +1,9 @@
-"""Prometheus metrics of one server, on a port of their own."""
+"""Prometheus metrics of one server."""
 
-import contextlib
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -53,31 +50,3 @@ class _CountedElsewhere(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(self._name, self._help, value=self._value())
-
-
-class MetricsServer:
-    """The /metrics page."""
-
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        self._metrics, self._host, self._port = metrics, host, port
-        self._server: WSGIServer | None = None
-
-    def start(self) -> int:
-        """Bind and serve in the background; returns the port really bound."""
-        try:
-            self._server, self._thread = start_http_server(self._port, self._host, self._metrics.registry)
-        except OSError as error:
-            raise InvalidSetting(
-                f"--metrics-port={self._port}: cannot listen on {self._host}:{self._port} ({error.strerror}); "
-                "choose another port, or 0 for any free one"
-            ) from error
-        return int(self._server.server_port)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            with contextlib.suppress(OSError):  # wakes it up; by itself it looks twice a second whether it is to stop
-                self._server.socket.shutdown(socket.SHUT_RDWR)
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
-            self._server = None

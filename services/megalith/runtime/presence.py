@@ -108,11 +108,16 @@ class Presence:
 
 
 def assigned(name: str, index: int, server: S, settings: DiscoverySettings) -> tuple[int, S]:
-    """Index and listening address as the platform prescribes them, where it does; otherwise what was given."""
+    """Index and address as the platform prescribes them, where it does; otherwise what was given.
+
+    A --host that was given is bound whatever the platform prescribes: it is how others are kept out.
+    """
     discovery = settings.open_prescribed()
     assignment = discovery.assignment(name, index) if discovery is not None else None
     if assignment is None:
         return index, server
     host, port = addresses.split(assignment.address)
-    bind = server.host if addresses.is_loopback(assignment.address) else "0.0.0.0"
+    bind = server.host
+    if not bind and not addresses.is_loopback(assignment.address):
+        bind = "0.0.0.0"
     return assignment.index, dataclasses.replace(server, host=bind, port=port, advertise_host=host)

@@ -11,7 +11,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from megalith.runtime import addresses
 from megalith.runtime.interceptor import ErrorInterceptor
-from megalith.runtime.metrics import Metrics, MetricsServer
+from megalith.runtime.metrics import Metrics
+from megalith.runtime.metrics_page import MetricsServer
 from megalith.runtime.reflection import Reflection
 from megalith.runtime.settings import setting
 from megalith.runtime.silent_calls import CallPool, SilentCalls
@@ -25,7 +26,11 @@ logger = logging.getLogger(__name__)
 class ServerSettings:
     """How a process listens."""
 
-    host: str = setting("Address to bind; 0.0.0.0 to be reachable from other machines.", "127.0.0.1")
+    host: str = setting(
+        "Address to bind; 0.0.0.0 to be reachable from other machines. Empty = 127.0.0.1, or 0.0.0.0 where --discovery "
+        "prescribes an address that other machines use.",
+        "",
+    )
     port: int = setting("Port to bind; 0 takes a free one and reports it.", 0)
     advertise_host: str = setting("Host that others are told; empty = the bound one, or this machine's address.", "")
     metrics_port: int = setting("Port of the /metrics page; 0 takes a free one.", 0)
@@ -62,6 +67,11 @@ class ServerSettings:
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InvalidSetting(f"--log-level={self.log_level}: expected debug, info, warning or error")
 
+    @property
+    def bind_host(self) -> str:
+        """The address that is really bound."""
+        return self.host or "127.0.0.1"
+
 
 class RpcServer:
     """A bound gRPC server with health and reflection, and its metrics page.
@@ -78,7 +88,7 @@ class RpcServer:
         extra_threads: int = 0,
     ) -> None:
         self._settings = settings
-        self._metrics_server = MetricsServer(metrics, settings.host, settings.metrics_port)
+        self._metrics_server = MetricsServer(metrics, settings.bind_host, settings.metrics_port)
         self._names = [*services, ""]
         num_threads = settings.rpc_threads + extra_threads
         threads = CallPool(num_threads, "rpc")
@@ -107,7 +117,7 @@ class RpcServer:
 
     def start(self) -> None:
         """Bind both ports and answer. If the second cannot be bound, the first is given back."""
-        bind = addresses.join(self._settings.host, self._settings.port)
+        bind = addresses.join(self._settings.bind_host, self._settings.port)
         try:
             self.port = self._server.add_insecure_port(bind)
         except RuntimeError as error:
@@ -115,7 +125,7 @@ class RpcServer:
                 f"--port={self._settings.port}: cannot listen on {bind}; "
                 "choose another port, or 0 for any free one, and check --host"
             ) from error
-        if self._settings.host in addresses.WILDCARDS and addresses.is_loopback(self.address):
+        if self._settings.bind_host in addresses.WILDCARDS and addresses.is_loopback(self.address):
             logger.warning("others are told %s, which only this machine reaches; set --advertise-host", self.address)
         try:
             self.metrics_port = self._metrics_server.start()
@@ -136,7 +146,7 @@ class RpcServer:
         return self._advertised(self.metrics_port)
 
     def _advertised(self, port: int) -> str:
-        host = addresses.advertised_host(self._settings.host, self._settings.advertise_host)
+        host = addresses.advertised_host(self._settings.bind_host, self._settings.advertise_host)
         return addresses.join(host, port)
 
     def set_serving(self, is_serving: bool) -> None:

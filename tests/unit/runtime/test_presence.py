@@ -4,7 +4,9 @@ import pytest
 
 from megalith.runtime import presence
 from megalith.runtime.discovery.interface import Discovery
-from megalith.runtime.presence import Presence
+from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.runtime.presence import Presence, assigned
+from megalith.runtime.server import ServerSettings
 from megalith.wire.errors import DiscoveryFailed, IndexTaken, PeerUnreachable
 from support.waiting import wait_until
 
@@ -112,3 +114,20 @@ def test_another_process_in_the_same_place_is_refused_only_while_it_answers(monk
         here.check_alone("127.0.0.1:2")
     registry.is_away = True
     here.check_alone("127.0.0.1:2")
+
+
+@pytest.mark.parametrize(
+    ("given", "prescribed", "bound"),
+    [
+        ("10.1.2.3", "10.1.2.3:7700", "10.1.2.3"),
+        ("127.0.0.1", "10.1.2.3:7700", "127.0.0.1"),
+        ("", "10.1.2.3:7700", "0.0.0.0"),
+        ("", "127.0.0.1:7700", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1:7700", "0.0.0.0"),
+    ],
+)
+def test_a_host_that_is_given_is_bound_whatever_the_platform_prescribes(given, prescribed, bound):
+    settings = DiscoverySettings(discovery="static", static_cluster=f"ps={prescribed}")
+    _, server = assigned("ps", 0, ServerSettings(host=given), settings)
+    assert server.bind_host == bound
+    assert (server.port, server.advertise_host) == (7700, prescribed.partition(":")[0])
