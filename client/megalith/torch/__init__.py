@@ -1,4 +1,4 @@
-"""Megalith for PyTorch (`pip install 'megalith[torch]'`): embeddings that live on a cluster, in an ordinary model.
+"""Megalith for PyTorch (the extra `torch`): embeddings that live on a cluster, in an ordinary model.
 
 from megalith.torch import ClusterEmbedding
 
@@ -8,6 +8,13 @@ loss.backward()  # pushes the gradients of the rows
 optimizer.step()  # of the head's parameters, any torch optimizer
 """
 
-from megalith.torch._embedding import ClusterEmbedding
+from megalith.wire.extras import how_to_install
+
+try:
+    from megalith.torch._embedding import ClusterEmbedding
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(how_to_install("torch", error)) from None
 
 __all__ = ["ClusterEmbedding"]

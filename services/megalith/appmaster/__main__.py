@@ -3,8 +3,11 @@
 import os
 import sys
 
-from megalith.appmaster.config import AppMasterConfig
-from megalith.appmaster.server import run
-from megalith.runtime import settings
+from megalith.wire.extras import needed
+
+with needed("services"):
+    from megalith.appmaster.config import AppMasterConfig
+    from megalith.appmaster.server import run
+    from megalith.runtime import settings
 
 sys.exit(settings.main("appmaster", AppMasterConfig, run, sys.argv[1:], os.environ))

@@ -1,5 +1,5 @@
 """`python -m megalith.cli`: the `megalith` command where no script is installed."""
 
-from megalith.cli.app import main
+from megalith.cli.entry import main
 
 main()

@@ -73,8 +73,3 @@ _add_service("controller", "ControllerConfig", "Run the controller: membership, 
 _add_service("ps", "PsConfig", "Run a parameter server.")
 _add_service("worker", "WorkerConfig", "Run a worker.")
 _add_service("appmaster", "AppMasterConfig", "Run the AppMaster mock.")
-
-
-def main() -> None:
-    """Entry point of the `megalith` command."""
-    app()

@@ -94,7 +94,7 @@ def status(
     """Show every process, the step, the barrier, the last save and the next one."""
     if is_watch:
         group: Target = context.obj
-        with _job(context, controller, model_dir) as job:
+        with errors_as_one_line("ctl status"), _job(context, controller, model_dir) as job:
             watch(job.status, every_s, as_json or group.as_json)
         return
     _run(context, controller, model_dir, as_json, lambda job: job.status(), print_status)

@@ -3,8 +3,11 @@
 import os
 import sys
 
-from megalith.controller.config import ControllerConfig
-from megalith.controller.server import run
-from megalith.runtime import settings
+from megalith.wire.extras import needed
+
+with needed("services"):
+    from megalith.controller.config import ControllerConfig
+    from megalith.controller.server import run
+    from megalith.runtime import settings
 
 sys.exit(settings.main("controller", ControllerConfig, run, sys.argv[1:], os.environ))

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 
+import pytest
 from rich.console import Console
 
 from megalith.cli.output import print_status
 from megalith.cli.watching import watch
-from megalith.client import Barrier, ClusterStatus, Holder, LastSave, Member
+from megalith.client import Barrier, ClusterStatus, Holder, LastSave, Loss, Member
 from megalith.wire.errors import PeerUnreachable
 
 STATUS = ClusterStatus(
@@ -132,3 +133,35 @@ def test_ctrl_c_ends_a_watch(capsys):
 
     watch(lambda: STATUS, 0.5, as_json=True, sleep=interrupt)
     assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_watch_ends_when_the_controller_stays_away_and_says_how_the_job_was_last_seen(capsys):
+    now = [0.0]
+    answers = [dataclasses.replace(STATUS, unsaved="steps 1200..1234 since /m/model.ckpt-1200")]
+
+    def ask():
+        if answers:
+            return answers.pop()
+        raise PeerUnreachable("nobody there")
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    seen = "last seen running at step 1234; not saved: steps 1200..1234 since /m/model.ckpt-1200"
+    with pytest.raises(PeerUnreachable, match=seen):
+        watch(ask, 1.0, as_json=True, sleep=sleep, clock=lambda: now[0])
+    assert now[0] == 30.0
+    assert capsys.readouterr().err.count("nobody there") == 29
+
+
+def test_what_is_lost_and_not_saved_is_in_the_status():
+    losses = (Loss(0.0, 135_280, "ps 1 was replaced by an empty one"), Loss(1.0, 0, "worker 2 was lost [for good]"))
+    text = shown(dataclasses.replace(STATUS, losses=losses, rows_lost=135_280, unsaved="steps 1..2", ending="done"))
+    for line in (
+        "lost       135,280 rows",
+        "lost       ps 1 was replaced by an empty one",
+        "lost       worker 2 was lost [for good]",
+        "not saved  steps 1..2",
+        "ending     done; saving what was trained",
+    ):
+        assert line in text

@@ -12,6 +12,7 @@ from megalith.runtime.discovery.mlp import MlpDiscovery
 from megalith.runtime.discovery.prescribed import StaticDiscovery, TfConfigDiscovery
 from megalith.runtime.settings import setting
 from megalith.wire.errors import InvalidSetting
+from megalith.wire.extras import how_to_install
 
 KINDS = ("none", "file", "zookeeper", "consul", "tf-config", "mlp", "static")
 
@@ -95,4 +96,4 @@ class DiscoverySettings:
 
 
 def _missing(extra: str, error: ModuleNotFoundError) -> InvalidSetting:
-    return InvalidSetting(f"--discovery={extra} needs {error.name}; install it with: pip install 'megalith[{extra}]'")
+    return InvalidSetting(f"--discovery={extra}: {how_to_install(extra, error)}")

@@ -1,0 +1,97 @@
+"""The lines that `up` and `train` print while a job runs."""
+
+import dataclasses
+
+import pytest
+from rich.console import Console
+
+from megalith.cli.news import News
+from megalith.client import Barrier, ClusterStatus, LastSave, Loss, Member, Restored
+
+PS = Member("ps", 0, "h:1", "h:2", True, 0.0, "alive", is_ready=True)
+STATUS = ClusterStatus(
+    address="h:0",
+    model_dir="/a b",
+    phase="running",
+    epoch=1,
+    is_stopped=False,
+    global_step=40,
+    last_checkpoint="",
+    outcome="",
+    reason="",
+    results={},
+    members=(PS,),
+    job="job",
+    up_s=1.0,
+    barrier=Barrier(0, False, "", ""),
+    last_save=None,
+    next_save_s=None,
+    next_save_step=None,
+)
+FAILED = LastSave(1.0, 0.1, 40, "", "no space left on device")
+SAVED = LastSave(2.0, 0.1, 40, "/m/model.ckpt-40", "")
+
+
+@pytest.fixture
+def tell():
+    console = Console(width=500, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed below
+    news = News(console, "/a b")
+
+    def lines(*statuses):
+        for status in statuses:
+            news.tell(status)
+        return console.export_text(clear=True).splitlines()
+
+    lines.news = news
+    yield lines
+    console.file.close()
+
+
+def test_what_was_restored_is_said_once_and_again_for_a_ps_that_is_replaced(tell):
+    part = Restored("/m/model.ckpt-7", 7, 6_500, 3, 0, 1.24)
+    other = dataclasses.replace(part, rows=6_520, expired=0, left_out=11, seconds=0.5)
+    members = (dataclasses.replace(PS, restored=part), dataclasses.replace(PS, index=1, restored=other))
+    status = dataclasses.replace(STATUS, members=members)
+    assert tell(dataclasses.replace(status, phase="forming")) == []
+    assert tell(status, status) == [
+        "restored /m/model.ckpt-7: step 7, 13,020 rows on 2 ps in 1.2 s; 3 rows had expired; "
+        "11 rows of other tables were left out"
+    ]
+    empty = dataclasses.replace(PS, index=1, restored=Restored("", 0, 0, 0, 0, 0.0))
+    assert tell(dataclasses.replace(status, members=(members[0], empty))) == [
+        "nothing was restored on 1 ps: there is no checkpoint"
+    ]
+
+
+def test_each_loss_is_said_once_also_over_a_restart_of_the_controller(tell):
+    first, second = Loss(1.0, 5, "ps 0 [all]"), Loss(2.0, 0, "worker 1")
+    with_one = dataclasses.replace(STATUS, losses=(first,))
+    assert tell(with_one, STATUS, with_one) == ["lost: ps 0 [all]"]
+    assert tell(dataclasses.replace(STATUS, losses=(first, second))) == ["lost: worker 1"]
+
+
+def test_a_failing_save_is_said_once_and_so_is_that_saves_work_again(tell):
+    failing = dataclasses.replace(STATUS, last_save=FAILED, last_checkpoint="/m/model.ckpt-7")
+    again = dataclasses.replace(failing, last_save=dataclasses.replace(FAILED, ended_at_s=9.0))
+    assert tell(failing, again) == ["a save failed: no space left on device; /m/model.ckpt-7 stands; training goes on"]
+    saved = dataclasses.replace(STATUS, last_save=SAVED)
+    assert tell(saved, saved) == ["saves work again: /m/model.ckpt-40"]
+
+
+def test_a_last_save_that_fails_is_said_with_the_way_out(tell):
+    ending = dataclasses.replace(STATUS, ending="all workers finished")
+    assert tell(ending, ending) == ["the job ends (all workers finished); saving what was trained"]
+    assert tell(dataclasses.replace(ending, last_save=FAILED)) == [
+        "the last save failed: no space left on device; it is tried again and the parameter servers stay up until it "
+        "succeeds; to end the job without saving: megalith ctl --model-dir '/a b' app kill"
+    ]
+
+
+def test_the_farewell_says_what_is_not_saved(tell):
+    assert tell.news.farewell() == ""
+    tell(STATUS)
+    assert tell.news.farewell() == "not saved: there is no checkpoint"
+    tell(dataclasses.replace(STATUS, unsaved="steps 7..40 since /m/model.ckpt-7", last_checkpoint="/m/model.ckpt-7"))
+    assert tell.news.farewell() == "not saved: steps 7..40 since /m/model.ckpt-7"
+    tell(dataclasses.replace(STATUS, last_checkpoint="/m/model.ckpt-40"))
+    assert tell.news.farewell() == "saved: /m/model.ckpt-40"
