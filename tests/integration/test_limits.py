@@ -145,6 +145,19 @@ def test_a_head_that_is_no_head_of_data_is_refused_and_the_connection_goes_on(tm
             assert lane_peer.reply(sock).error.code == "invalid_request"
 
 
+def test_a_client_that_does_not_take_its_reply_is_dropped_and_its_memory_given_back(tmp_path):
+    with one_ps(tmp_path, lane=LaneSettings(lane_reply_s=0.3)) as (servers, ps):
+        terms = lane_peer.negotiate(servers)
+        routing = servers.connect().controller.routing()
+        pull = pb.PullRequest(epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="t")])
+        keys = memoryview(np.arange(1 << 22)).cast("B")  # 32 MB back: more than sockets hold
+        with lane_peer.connect(ps.address, terms) as sock:
+            frames.send(sock, pb.LaneRequest(pull=pull, array_bytes=[keys.nbytes]).SerializeToString(), [keys])
+            wait_until(lambda: ps._lane._replies.held_bytes == 32 << 20, 30)
+            wait_until(lambda: ps._lane._replies.held_bytes == 0, 30)
+            wait_until(lambda: not ps._lane._connections, 30)
+
+
 def test_forty_idle_connections_keep_little_of_what_they_have_sent(tmp_path):
     with one_ps(tmp_path) as (servers, ps):
         terms = lane_peer.negotiate(servers)

@@ -40,14 +40,28 @@ def prepare(sock: socket.socket) -> None:
 
 def set_timeout(sock: socket.socket, seconds: float) -> None:
     """How long one read or write may wait; 0 = for ever. A shorter time than a microsecond is one."""
+    set_receive_timeout(sock, seconds)
+    set_send_timeout(sock, seconds)
+
+
+def set_receive_timeout(sock: socket.socket, seconds: float) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+
+
+def set_send_timeout(sock: socket.socket, seconds: float) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
+
+
+def _timeval(seconds: float) -> bytes:
     micros = max(1, int(seconds * 1e6)) if seconds else 0
-    value = _TIMEVAL.pack(*divmod(micros, 1_000_000))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+    return _TIMEVAL.pack(*divmod(micros, 1_000_000))
 
 
-def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = ()) -> None:
-    """One whole frame, or PeerUnreachable or DeadlinePassed; the connection is then of no more use."""
+def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = (), deadline: float | None = None) -> None:
+    """One whole frame, or PeerUnreachable or DeadlinePassed; the connection is then of no more use.
+
+    `deadline`, on the monotonic clock, is for a peer that takes a byte now and then, which no timeout meets.
+    """
     parts = [memoryview(_START.pack(MAGIC, len(head), sum(part.nbytes for part in body)) + head), *body]
     first = 0  # the part that the next byte is of
     try:
@@ -58,6 +72,8 @@ def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = ()) -> N
                 first += 1
             if sent:
                 parts[first] = parts[first][sent:]
+            if deadline is not None and first < len(parts) and time.monotonic() > deadline:
+                raise DeadlinePassed("the peer did not take all of a frame in time")
     except OSError as error:
         raise failure(error) from error
 

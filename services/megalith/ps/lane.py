@@ -51,7 +51,10 @@ class LaneSettings:
     lane_connections_per_peer: int = setting("The same, of one machine.", 2048)
     lane_hello_s: float = setting("Seconds that a new connection of the bulk lane has to show its token.", 5.0)
     lane_stall_s: float = setting(
-        "Seconds that a client has for each megabyte of a request or reply before its connection is closed.", 10.0
+        "Seconds that a client has for each megabyte of a request before its connection is closed.", 10.0
+    )
+    lane_reply_s: float = setting(
+        "Seconds that a client may leave a reply unread, and has for each megabyte of it.", 30.0
     )
     room_wait_s: float = setting(
         "Seconds that a data request waits for room under --max-inflight-bytes before it is refused as overloaded; "
@@ -63,7 +66,7 @@ class LaneSettings:
         for name in ("lane_connections", "lane_connections_per_peer"):
             if getattr(self, name) < 1:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: at least 1 is needed")
-        for name in ("lane_hello_s", "lane_stall_s", "room_wait_s"):
+        for name in ("lane_hello_s", "lane_stall_s", "lane_reply_s", "room_wait_s"):
             if not getattr(self, name) > 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
 
@@ -244,15 +247,16 @@ class _Connection:
 
     def run(self) -> None:
         """Until the peer closes. An error that leaves the place of the next frame unknown ends it too."""
-        frames.set_timeout(self._sock, self._settings.lane_hello_s)
+        frames.set_send_timeout(self._sock, self._settings.lane_reply_s)
+        frames.set_receive_timeout(self._sock, self._settings.lane_hello_s)
         if not self._greet(time.monotonic() + self._settings.lane_hello_s):
             return
         while True:
-            frames.set_timeout(self._sock, 0)
+            frames.set_receive_timeout(self._sock, 0)
             sizes = self._next_frame()
             if sizes is None:
                 return
-            frames.set_timeout(self._sock, self._settings.lane_stall_s)
+            frames.set_receive_timeout(self._sock, self._settings.lane_stall_s)
             self._answer(sizes, time.monotonic())
 
     def _next_frame(self, deadline: float | None = None) -> frames.Sizes | None:
@@ -285,7 +289,9 @@ class _Connection:
             with self._replies.share() as reply_room:
                 reply, arrays = self._compute(sizes, began, reply_room)
                 # The request's bytes are free by now: a client may send its next one before it takes this reply.
-                frames.send(self._sock, reply.SerializeToString(), arrays)
+                megabytes = sum(array.nbytes for array in arrays) >> 20
+                deadline = time.monotonic() + self._settings.lane_reply_s * (1 + megabytes)
+                frames.send(self._sock, reply.SerializeToString(), arrays, deadline)
         except LimitExceeded as error:
             self._refuse("lane", error)
             self._discard()
