@@ -104,6 +104,17 @@ def test_suspend_holds_training_until_resume(stub, servers):
     wait_until(lambda: servers.job.training_status() > step)
 
 
+def test_an_operator_does_not_undo_a_suspend_nor_pass_for_one(stub, servers):
+    servers.job.stop()
+    assert stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30).message == "training is not suspended"
+    stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=30)
+    servers.job.resume()
+    wait_until(lambda: stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30).succeed)
+    step = servers.job.training_status()
+    stub.resume(pb.ResumeRequest(), timeout=30)
+    wait_until(lambda: servers.job.training_status() > step)
+
+
 @pytest.mark.parametrize(("call", "status", "final"), [("kill", 1, "FAILED"), ("succeed", 0, "SUCCEEDED")])
 def test_kill_and_succeed_end_every_process_of_the_job(stub, servers, call, status, final):
     request = pb.KillRequest(exit_code=3, diagnose="enough") if call == "kill" else pb.SucceedRequest(diagnose="enough")

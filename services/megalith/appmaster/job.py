@@ -11,7 +11,7 @@ from megalith.wire.errors import ApplicationEnded, BarrierAlreadyPlaced, Deadlin
 
 logger = logging.getLogger(__name__)
 
-_HOLDER = "platform"  # whose hold a suspend is: an operator's resume does not end it
+HOLDER = "platform"  # whose hold a suspend is: an operator's resume does not end it
 
 
 class FinalStatus(Enum):
@@ -116,10 +116,10 @@ class Job:
     def suspend(self) -> None:
         """Hold training for the platform, whoever else holds it; holding twice changes nothing."""
         try:
-            self._controller.stop(reason="the AppMaster was told to suspend", holder=_HOLDER)
+            self._controller.stop(reason="the AppMaster was told to suspend", holder=HOLDER)
         except BarrierAlreadyPlaced:
             logger.info("suspend: the platform holds training already")
 
     def resume(self) -> None:
         """End the platform's hold; training goes on unless an operator, a save or the health check holds it too."""
-        self._controller.resume(_HOLDER)
+        self._controller.resume(HOLDER)

@@ -3,7 +3,7 @@
 import grpc
 
 from megalith.appmaster.heartbeats import Heartbeats
-from megalith.appmaster.job import Ending, FinalStatus, Job
+from megalith.appmaster.job import HOLDER, Ending, FinalStatus, Job
 from megalith.appmaster.savepoints import Savepoints, SavepointState
 from megalith.client import ClusterStatus, Controller
 from megalith.protos import appmaster_pb2 as pb
@@ -72,7 +72,7 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     ) -> pb.SuspendStatusResponse:
         status = self._controller.status()
         moving = [m.index for m in status.members if m.role == "worker" and m.is_connected and not m.is_blocked]
-        if not status.is_stopped:
+        if not any(holder.kind == HOLDER for holder in status.barrier.holders):  # others may hold training too
             return pb.SuspendStatusResponse(succeed=False, message="training is not suspended")
         message = f"workers not blocked yet: {moving}" if moving else "every connected worker is blocked"
         return pb.SuspendStatusResponse(succeed=not moving, message=message)

@@ -180,7 +180,8 @@ class Coordinator:
             self._run.check_progress(progress.global_step, progress.initialized_epoch)
             has_news = progress.standing != place.progress.standing
             place.progress = progress
-            self._run.advance(progress.global_step, progress.initialized_epoch)
+            is_chief = place.index == 0
+            self._run.advance(progress.global_step, progress.initialized_epoch if is_chief else 0)
             if has_news:
                 self._settle()
 

@@ -177,7 +177,9 @@ class JournalKeeper:
             self._asked += 1
             asked = self._asked
             self._due.notify_all()
-            self._due.wait_for(lambda: self._written >= asked or self._is_stopping, _FLUSH_S)
+            is_done = self._due.wait_for(lambda: self._written >= asked or self._is_stopping, _FLUSH_S)
+        if not is_done:
+            logger.warning("%s is not written after %.0f s; a restart now would forget this", self._path, _FLUSH_S)
 
     def stop(self, *, is_over: bool) -> None:
         """Stop writing. `is_over` = the job has its outcome, and the next one begins anew."""

@@ -102,7 +102,8 @@ class Run:
         if self.routing is not None and self._epoch_floor > self.routing.epoch:
             self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
         if registration.role is Role.WORKER:
-            self.advance(registration.global_step, registration.initialized_epoch)
+            is_chief = registration.index == 0
+            self.advance(registration.global_step, registration.initialized_epoch if is_chief else 0)
             if is_first_worker and registration.first_step is not None:
                 self._begin_at(registration.first_step)
 
