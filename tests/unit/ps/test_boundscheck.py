@@ -23,6 +23,7 @@ SUITE = (
     "ps/test_dense_optimizers.py",
     "client/test_pooling_kernels.py",
     "client/test_partition.py",
+    "client/test_hashing.py",
 )
 
 
