@@ -1,0 +1,93 @@
+import pytest
+
+from megalith.controller.losses import Losses
+from megalith.controller.roster import PsLoad
+from megalith.controller.unsaved import Unsaved
+from megalith.runtime.manifest import Restored
+
+HELD = PsLoad(is_ready=True, rows=140_000, pushes=9)
+
+
+@pytest.fixture
+def losses():
+    return Losses(clock=lambda: 1000.0)
+
+
+def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
+    losses.ps_gone(1, HELD, step=50)
+    losses.ps_ready(1, Restored(), counts_steps=True)
+    losses.ps_ready(1, Restored(), counts_steps=True)  # it reports every second
+    assert losses.rows == 140_000
+    (loss,) = losses.said
+    assert loss.what == "ps 1 was replaced by an empty one, there is no checkpoint: its 140,000 rows are lost"
+
+
+def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
+    losses.saved("/m/model.ckpt-40", 965.0)
+    losses.ps_gone(1, HELD, step=50)
+    losses.ps_ready(1, Restored("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100), counts_steps=True)
+    assert losses.rows == 19_000
+    assert losses.said[0].what == (
+        "ps 1 was replaced and has 120,000 of 140,000 rows: 19,000 rows are lost, and so are its updates since "
+        "checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago)"
+    )
+
+
+@pytest.mark.parametrize(("step", "counts_steps", "pushes", "is_lost"), [
+    (50, True, 9, False), (51, True, 9, True), (50, False, 0, False), (50, False, 1, True),
+])  # fmt: skip
+def test_updates_are_lost_when_something_was_done_since_the_checkpoint(losses, step, counts_steps, pushes, is_lost):
+    losses.ps_gone(0, PsLoad(is_ready=True, rows=7, pushes=pushes), step)
+    losses.ps_ready(0, Restored("/m/model.ckpt-50", 50, rows=7), counts_steps=counts_steps)
+    assert losses.rows == 0
+    assert bool(losses.said) is is_lost
+
+
+def test_what_the_first_ps_held_counts_also_when_its_replacement_dies_before_it_is_ready(losses):
+    losses.ps_gone(0, HELD, step=50)
+    losses.ps_gone(0, PsLoad(), step=50)
+    losses.ps_ready(0, Restored(), counts_steps=True)
+    assert losses.rows == 140_000
+
+
+def test_a_controller_that_is_started_again_goes_on_counting(losses):
+    losses.ps_gone(0, HELD, step=50)
+    losses.ps_ready(0, Restored(), counts_steps=True)
+    again = Losses(clock=lambda: 2000.0)
+    again.add(3, "later")
+    again.recall(losses.rows, losses.said)
+    assert again.rows == 140_003
+    assert [loss.at_s for loss in again.said] == [1000.0, 2000.0]
+
+
+class FakeCoordinator:
+    def __init__(self, num_workers):
+        self.num_workers = num_workers
+        self.global_step = 0
+        self.reported = 0
+
+    def pushes(self):
+        return self.reported
+
+
+def test_what_is_not_saved_is_told_by_steps():
+    cluster = FakeCoordinator(num_workers=2)
+    unsaved = Unsaved(cluster, "/m/model.ckpt-5", 5)
+    cluster.global_step = 5
+    assert unsaved.text() == ""
+    cluster.global_step = 9
+    assert unsaved.text() == "steps 5..9 since /m/model.ckpt-5"
+    unsaved.saved("/m/model.ckpt-9", 9)
+    assert (unsaved.text(), unsaved.path) == ("", "/m/model.ckpt-9")
+
+
+def test_without_workers_it_is_told_by_pushes():
+    cluster = FakeCoordinator(num_workers=0)
+    unsaved = Unsaved(cluster, "", 0)
+    assert unsaved.text() == ""
+    cluster.reported = 3
+    assert unsaved.text() == "pushes of SDK clients of this job: there is no checkpoint"
+    unsaved.saved("/m/model.ckpt-0", 0)
+    assert unsaved.text() == ""
+    cluster.reported = 4
+    assert unsaved.text() == "pushes of SDK clients since /m/model.ckpt-0"
