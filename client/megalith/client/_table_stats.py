@@ -15,7 +15,7 @@ class TableStats:
     created: int = 0
     refused: int = 0  # writes of new ids dropped because the memory budget was reached
     barred: int = 0  # writes of new ids dropped by the admission filter
-    nonfinite: int = 0  # gradient rows left out because of NaN or infinity
+    nonfinite: int = 0  # gradient rows left out: they, or the rows after them, would hold NaN or infinity
     expired: int = 0
     touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
     touched_overflow: int = 0  # changed ids that were forgotten: who follows them needs a full copy

@@ -1076,7 +1076,7 @@ class TableStatus(_message.Message):
     barred: _builtins.int
     """Writes of new ids dropped by the admission filter."""
     nonfinite: _builtins.int
-    """Gradient rows left out because of NaN or infinity."""
+    """Gradient rows left out: they, or the rows after them, would hold NaN or infinity."""
     expired: _builtins.int
     """Rows dropped by age."""
     touched: _builtins.int

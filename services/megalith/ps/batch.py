@@ -56,6 +56,19 @@ def check_times(times: NDArray[Any], count: int, table: str) -> I64:
     return times
 
 
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory, read-only.
+
+    That is how arrays come from the wire, and kernels are compiled for it: to a compiler a writable array is another
+    type, and a batch with NaN, which is cut out of its array, would wait seconds for kernels of its own.
+    """
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def check_distinct(keys: I64, table: str) -> None:
     """Refuse repeated keys where one row can have one value only."""
     first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)

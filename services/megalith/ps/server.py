@@ -36,7 +36,7 @@ _COUNTS = {
     "created": "Rows ever made.",
     "refused": "Writes of new ids dropped because a memory budget was reached.",
     "barred": "Writes of new ids dropped by an admission filter.",
-    "nonfinite": "Gradient rows left out because of NaN or infinity.",
+    "nonfinite": "Gradient rows left out because they, or the rows after them, would hold NaN or infinity.",
     "expired": "Rows dropped by age.",
     "touched_overflow": "Changed ids forgotten by full touched-key sets.",
 }

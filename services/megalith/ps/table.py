@@ -52,7 +52,8 @@ class EmbeddingTable:
     free rows has a latch of its own, held for a few instructions. Counters and data time have a lock in the writer.
 
     Calls with invalid arguments raise before anything changes. What a write leaves out (ids not admitted, ids without
-    room, gradients that are not finite if those are to be skipped) it counts: see `stats`.
+    room, gradients that are not finite if those are to be skipped, updates after which a row would not be finite) it
+    counts: see `stats`.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class EmbeddingTable:
         return self._assign(actions.Assign(self.layout.dim), keys, values, req_time_s)
 
     def assign_add(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
-        """Add to embeddings, in absent rows to their initial value."""
+        """Add to embeddings, in absent rows to their initial value; a sum that is not finite is undone and counted."""
         return self._assign(actions.AssignAdd(self.layout.dim), keys, values, req_time_s)
 
     def check_values(self, keys: I64, values: F32) -> None:
@@ -188,7 +189,8 @@ class EmbeddingTable:
         """One optimizer step for each position in order, or with `dedup` one for each distinct key with the sum.
 
         Pulled weights behind the gradients, which dc takes, are not summed: those of a key's first position count.
-        Absent keys that are admitted get a row first. Rates default to those of the optimizers at `step`.
+        Absent keys that are admitted get a row first. Rates default to those of the optimizers at `step`. A step that
+        would leave weights or state not finite is undone and counted as `nonfinite`, like gradients that are skipped.
         """
         rates = self.check_gradients(keys, grads, learning_rates, step)
         return self.apply_checked(keys, grads, rates, req_time_s=req_time_s, step=step, dedup=dedup)
@@ -214,6 +216,7 @@ class EmbeddingTable:
         overflow = self._touched.note(changed)
         with self._writer.lock:
             self._writer.counts.nonfinite += nonfinite
+        nonfinite += result.nonfinite
         return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
 
     def check_gradients(

@@ -16,7 +16,7 @@ class TableStats:
     created: int = 0
     refused: int = 0  # writes of new ids dropped because the table was full
     barred: int = 0  # writes of new ids dropped by the admission filter
-    nonfinite: int = 0  # gradient rows skipped because of NaN or infinity
+    nonfinite: int = 0  # gradient rows left out: they, or the rows after them, were not finite
     expired: int = 0
     touched_overflow: int = 0  # touched keys forgotten by the touched set; replicas need a full copy
 

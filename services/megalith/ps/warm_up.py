@@ -28,11 +28,15 @@ def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequen
     What a table needs beyond that is compiled at its first push, in some seconds, once per machine.
     """
     keys, gradients = np.arange(2, dtype=np.int64), np.ones((2, 2), np.float32)
-    keys.flags.writeable = gradients.flags.writeable = False
+    spoiled = np.full((2, 2), np.nan, np.float32)
+    for array in (keys, gradients, spoiled):
+        array.flags.writeable = False
     for optimizer in optimizers:
         for initializer in initializers:
-            table = EmbeddingTable(TableConfig("warm-up", (Segment(2, initializer, optimizer),)))
+            segments = (Segment(2, initializer, optimizer),)
+            table = EmbeddingTable(TableConfig("warm-up", segments, skip_nonfinite=True))
             table.apply_gradients(keys, gradients)
+            table.apply_gradients(keys, spoiled, req_time_s=1)
             table.lookup(keys)
             table.dump()
         if isinstance(optimizer, Adagrad | Sgd):  # a gradient of a variable comes as another type of array

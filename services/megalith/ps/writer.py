@@ -89,6 +89,7 @@ class Writer:
         """Which positions may get a row. The filter sees absent keys only, by default each as one sighting."""
         if self._admission is None:
             return EVERYTHING
+        keys = batch.frozen(keys)
         admitted = np.empty(keys.size, np.bool_)
         gather.contains(self._index.arrays, keys, admitted)
         absent = np.flatnonzero(~admitted)
@@ -113,20 +114,22 @@ class Writer:
         A given `outcome` is filled with what became of each position, as codes of the write kernel. With `track` the
         written rows get the touched bit, and the keys of those that did not have it are returned.
         """
+        keys, inputs = batch.frozen(keys), batch.frozen(inputs)
         outcome = np.empty(keys.size, np.uint8) if outcome is None else outcome
-        notes = Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(1, np.int64))
+        notes = Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(2, np.int64))
         self._index.expect(self._rows.num_taken + keys.size)
         arrays = self._index.arrays, self._rows.arrays, self._layout.fills
         if not write.write(*arrays, action, keys, inputs, times, admitted, notes):
-            return WriteResult(), self._touched_keys(notes)
+            return self._settle(outcome[:0], notes), self._touched_keys(notes)
         refused = np.flatnonzero(outcome == write.REFUSED)
         if refused.size and self._make_room():
             again = np.empty(refused.size, np.uint8)
             late = times[refused] if times.size > 1 else times
             retry = Notes(again, notes.touched, notes.tally)
-            write.write(*arrays, action, keys[refused], inputs[refused], late, EVERYTHING, retry)
+            left_keys, left_inputs = batch.frozen(keys[refused]), batch.frozen(inputs[refused])
+            write.write(*arrays, action, left_keys, left_inputs, late, EVERYTHING, retry)
             outcome[refused] = again
-        return self._settle(outcome), self._touched_keys(notes)
+        return self._settle(outcome, notes), self._touched_keys(notes)
 
     def _touched_keys(self, notes: Notes) -> I64:
         """The keys of the rows that got the touched bit."""
@@ -156,8 +159,9 @@ class Writer:
             self._forced_expiry_s = now_s
         return self.expire(now_s) > 0
 
-    def _settle(self, outcome: U8) -> WriteResult:
-        """Count what became of the positions."""
+    def _settle(self, outcome: U8, notes: Notes) -> WriteResult:
+        """Count what became of the positions; `outcome` may be empty if all of them existed."""
+        undone = int(notes.tally[1])
         created, refused, barred = (
             int(np.count_nonzero(outcome == code)) for code in (write.CREATED, write.REFUSED, write.BARRED)
         )
@@ -165,4 +169,5 @@ class Writer:
             self.counts.created += created
             self.counts.refused += refused
             self.counts.barred += barred
-        return WriteResult(created, refused, barred)
+            self.counts.nonfinite += undone
+        return WriteResult(created, refused, barred, undone)

@@ -92,3 +92,25 @@ def _perform(action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys:
         act(action, rows, starts, secret, codes, keys, inputs)
 
     return run
+
+
+def floats_at_risk(action: Any, width: Int) -> Int:
+    """How many floats of a row of this width `action` may make NaN or infinite: all, the embedding, or none.
+
+    Values that are assigned were looked at before, and those of serving tables are no floats.
+    """
+    raise NotImplementedError  # kernels get the overload below
+
+
+@overload(floats_at_risk)
+def _floats_at_risk(action: Any, width: Any) -> Any:
+    def whole_row(action: Any, width: Any) -> Any:
+        return width
+
+    def embedding(action: Any, width: Any) -> Any:
+        return action.width
+
+    def none(action: Any, width: Any) -> Any:
+        return 0
+
+    return {Update: whole_row, AssignAdd: embedding}.get(action.instance_class, none)

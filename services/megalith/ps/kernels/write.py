@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megalith.ps.kernels._jit import inlined, kernel
-from megalith.ps.kernels.actions import perform
+from megalith.ps.kernels.actions import floats_at_risk, perform
 from megalith.ps.kernels.codes import code_of, home_of, keys_of, partition_of
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64, U8, Bools
@@ -42,6 +42,7 @@ from megalith.ps.kernels.layout import (
 from megalith.ps.kernels.pool import give_rows, take_rows
 from megalith.ps.kernels.prefetch import prefetch
 from megalith.ps.kernels.segments import fill_segments
+from megalith.ps.kernels.undo import LANES, keep_rows, put_back
 
 # What became of a position of the batch.
 EXISTING = 0
@@ -56,7 +57,8 @@ class Notes(NamedTuple):
     outcome   what became of each position
     touched   empty, or as long as the batch: then rows get the touched bit, and the codes of those that did not have
               it come here
-    tally     one element: how many those are
+    tally     two elements: how many those are, and at how many positions the action was undone because the row would
+              not have been finite after it
     """
 
     outcome: U8
@@ -130,6 +132,8 @@ def write(
     codes, positions = np.empty(length, np.uint64), np.empty(length, np.int64)
     ordered, bounds = np.empty((length, inputs.shape[1]), np.float32), np.empty(PARTITIONS + 1, np.int64)
     starts, homes, scratch = np.empty(WRITE_BLOCK, np.int64), np.empty(WRITE_BLOCK, np.int64), scratch_of_a_block()
+    at_risk = floats_at_risk(action, rows.template.size)
+    before, worst = np.empty(WRITE_BLOCK * at_risk, np.float32), np.empty(LANES, np.int32)
     first, num_absent, is_filling = partition_of(code_of(index.secret, keys[0])), 0, False
     for part in range(0, keys.size, length):
         size = min(length, keys.size - part)
@@ -165,7 +169,11 @@ def write(
                         homes[i] = home_of(index.parts, partition_of(code) * RECORD, code)
                     for i in range(ahead):
                         prefetch(index.slots, 2 * homes[i])
+                if at_risk:
+                    keep_rows(rows.values, starts[:count], at_risk, before)
                 perform(action, rows, starts[:count], index.secret, block, scratch.keys, ordered[begin:after])
+                if at_risk:
+                    notes.tally[1] += put_back(rows.values, starts[:count], at_risk, before, worst)
                 leave(index.parts, record)
     return num_absent
 
