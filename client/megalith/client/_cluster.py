@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from megalith.client import _arguments
 from megalith.client._background import Background
 from megalith.client._begun import Begun
 from megalith.client._controller import Controller, FindController
@@ -72,6 +73,11 @@ def connect(
     bulk_lane
         False sends pulls and pushes as unary gRPC calls, also where servers offer the faster lane.
     """
+    max_inflight = _arguments.integer(max_inflight, "max_inflight")
+    max_inflight_bytes = _arguments.integer(max_inflight_bytes, "max_inflight_bytes")
+    for setting, value in (("timeout_s", timeout_s), ("connect_timeout_s", connect_timeout_s)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise InvalidRequest(f"{setting}={value!r} is not a number of seconds")
     if max_inflight < 1 or max_inflight_bytes < 1:
         raise InvalidRequest(f"max_inflight={max_inflight}, max_inflight_bytes={max_inflight_bytes}: below 1")
     dtypes = [_wire_dtype(name, value) for name, value in (("row", row_dtype), ("gradient", gradient_dtype))]
@@ -94,7 +100,7 @@ def _wire_dtype(name: str, value: str) -> np.dtype[Any]:
 
 
 def _own_ids(ids: ArrayLike | Ids) -> ArrayLike | Ids:
-    return ids if isinstance(ids, Ids) else np.array(ids)
+    return ids if isinstance(ids, Ids) else arrays.as_array(ids, "ids").copy()
 
 
 class Cluster:
@@ -118,7 +124,7 @@ class Cluster:
         self._row_dtype, self._gradient_dtype = row_dtype, gradient_dtype
         self._background, self._recent = Background(max_inflight), RecentIds()
         self._identity = Identity()
-        self._row_writes = RowWrites(servers, self._identity, timeout_s)
+        self._row_writes = RowWrites(servers, self._identity, timeout_s, self._table)
         self._tables: dict[str, TableConfig] = {}
         self._variables = Variables(servers, timeout_s)
 
@@ -143,6 +149,7 @@ class Cluster:
 
     def create_tables(self, *configs: TableConfig) -> None:
         """Create tables on every server; those that exist with the same row layout keep their rows."""
+        configs = tuple(_arguments.instances(configs, TableConfig, "create_tables"))
         requests = {
             index: pb.CreateTablesRequest(tables=[codec.table_to_proto(config) for config in configs])
             for index in self._indices()
@@ -196,14 +203,14 @@ class Cluster:
 
     def create_variables(self, *configs: VariableConfig) -> None:
         """Create variables; those that exist keep their values. One above 128 KiB is split over the servers."""
-        self._variables.create(configs)
+        self._variables.create(_arguments.instances(configs, VariableConfig, "create_variables"))
 
     def pull(self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()) -> Pulled:
         """Rows of ids by table, and variables by name: one call to each server concerned.
 
         An id that no push has touched reads zeros. Duplicate ids give equal rows.
         """
-        plan = self._pull_plan(tables, names := list(variables))
+        plan = self._pull_plan(tables, names := _arguments.names(variables, "variables"))
         return self._pulled(plan, names, self._servers.exchange(plan.calls, self._timeout_s))
 
     def begin_pull(
@@ -214,12 +221,13 @@ class Cluster:
         For a loop that has work of its own meanwhile: no thread takes part, which `pull_async` pays 1 to 2 ms for. With
         `max_inflight` calls begun, waits for the oldest. A server keeps a reply that is not taken for 30 s.
         """
-        plan = self._pull_plan(tables, names := list(variables))
+        plan = self._pull_plan(tables, names := _arguments.names(variables, "variables"))
         return self._servers.begin(plan.calls, self._timeout_s, lambda replies: self._pulled(plan, names, replies))
 
     def _pull_plan(self, tables: Mapping[str, ArrayLike | Ids] | None, variables: list[str]) -> PullPlan:
+        by_table = _arguments.by_name(tables, "tables", "ids")
         keys = self._variables.keys(variables)
-        return PullPlan(self._servers.routing(), tables or {}, keys, self._recent, self._row_dtype)
+        return PullPlan(self._servers.routing(), by_table, keys, self._recent, self._row_dtype)
 
     def _pulled(self, plan: PullPlan, variables: list[str], replies: dict[int, Any]) -> Pulled:
         return Pulled(plan.rows(self._table), self._variables.joined(variables, plan.variables(replies)))
@@ -231,8 +239,8 @@ class Cluster:
 
         Ids are copied, so that the caller may change its arrays meanwhile; `Ids` are not.
         """
-        names = tuple(variables)
-        own = {table: _own_ids(ids) for table, ids in (tables or {}).items()}
+        names = tuple(_arguments.names(variables, "variables"))
+        own = {table: _own_ids(ids) for table, ids in _arguments.by_name(tables, "tables", "ids").items()}
         return self._background.pull(lambda: self.pull(own, names))
 
     def push(
@@ -311,10 +319,25 @@ class Cluster:
         req_time_s: int,
         step: int,
     ) -> PushPlan:
+        by_table = _arguments.by_name(gradients, "gradients", "(ids, gradients)")
+        rates = _arguments.by_name(learning_rates, "learning_rates", "one rate per segment")
+        req_time_s = _arguments.integer(req_time_s, "req_time_s")
+        step = _arguments.integer(step, "step")
+        unused = sorted(set(rates) - set(by_table))
+        if unused:
+            raise InvalidRequest(f"learning_rates of tables {unused}, which get no gradients in this push")
         plan = PushPlan(self._servers.routing(), self._table, self._recent, self._gradient_dtype)
-        for table, (ids, values) in (gradients or {}).items():
-            plan.add_gradients(table, ids, values, (learning_rates or {}).get(table, ()))
-        plan.add_updates(self._variables.updates(variables or {}, add or {}, assign or {}, at_least or {}))
+        for table, given in by_table.items():
+            ids, values = _arguments.pair(given, f"table {table}: gradients are", "(ids, gradients [ids, dim])")
+            plan.add_gradients(table, ids, values, _arguments.rates(rates.get(table, ()), table))
+        plan.add_updates(
+            self._variables.updates(
+                _arguments.by_name(variables, "variables", "gradients"),
+                _arguments.by_name(add, "add", "summands"),
+                _arguments.by_name(assign, "assign", "new values"),
+                _arguments.by_name(at_least, "at_least", "least values"),
+            )
+        )
         for message in plan.messages().values():
             message.req_time_s, message.step = req_time_s, step
         return plan

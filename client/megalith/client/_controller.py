@@ -182,6 +182,8 @@ class Controller:
             raise InvalidRequest("give either the controller's address or its model_dir")
         if isinstance(address, str):
             controller_address.checked(address)
+        elif address is not None and not callable(address):
+            raise InvalidRequest(f"address={address!r} is neither host:port nor a function that finds it")
         self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None

@@ -31,6 +31,7 @@ class Slice:
     schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
 
     def __post_init__(self) -> None:
+        require(isinstance(self.name, str), f"slice {self.name!r}: its name is no text")
         require(bool(self.name) and "." not in self.name, f"slice {self.name!r}: a name is not empty and has no dot")
         self.segment(self.dim)
 
@@ -60,6 +61,16 @@ class Feature:
 
     def __post_init__(self) -> None:
         label = f"feature {self.name}"
+        require(isinstance(self.name, str), f"{label}: its name is no text")
+        require(
+            isinstance(self.slices, tuple | list) and all(isinstance(part, Slice) for part in self.slices),
+            f"{label}: slices are {self.slices!r}, expected a tuple of Slice",
+        )
+        require(
+            isinstance(self.slot, int)
+            or (isinstance(self.slot, tuple | list) and all(isinstance(s, int) for s in self.slot)),
+            f"{label}: slot {self.slot!r} is neither an integer nor a tuple of integers",
+        )
         require(bool(self.name) and "," not in self.name, f"feature {self.name!r}: a name is not empty, without comma")
         require(bool(self.slices), f"{label}: it has no slices")
         require(self.table != "", f"{label}: the name of its table is empty")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from megalith.client import _pooling
+from megalith.client import _arguments, _pooling
 from megalith.client._combiners import FirstN
 from megalith.client._feature import Feature
 from megalith.client._feature_tables import group_by_table, table_config
@@ -17,6 +17,7 @@ from megalith.client._ids import Ids
 from megalith.client._layout import Layout, Plan, plan
 from megalith.client._prefetch import ahead
 from megalith.client._ragged import Ragged
+from megalith.wire.arrays import as_array
 from megalith.wire.errors import DuplicateKeys, InvalidRequest, ShapeMismatch, UnknownFeature, UnknownLayout
 from megalith.wire.schema import AdmissionConfig
 from megalith.wire.validation import require
@@ -76,6 +77,9 @@ class FeatureSet:
         memory_budget_bytes: int = 0,
     ) -> None:
         require(bool(features), "features: there are none")
+        _arguments.instances(features, Feature, "features")
+        for name, layout in _arguments.by_name(layouts, "layouts", "Layout").items():
+            require(isinstance(layout, Layout), f"layout {name}: {layout!r} is not a Layout")
         repeated = [name for name, count in Counter(feature.name for feature in features).items() if count > 1]
         if repeated:
             raise DuplicateKeys(f"features {repeated} are given more than once")
@@ -103,7 +107,8 @@ class FeatureSet:
 
     def _lists(self, ids: BatchIds) -> dict[str, Ragged]:
         """Checked ids by feature. Row splits are copies: the batch keeps them until its gradients come."""
-        return {name: self._checked(name, given) for name, given in ids.items()}
+        by_feature = _arguments.by_name(ids, "ids", "a feature's ids")
+        return {name: self._checked(name, given) for name, given in by_feature.items()}
 
     def _looked_up(self, lists: dict[str, Ragged], variables: Iterable[str]) -> Batch:
         size = _batch_size(lists)
@@ -182,7 +187,10 @@ class FeatureSet:
 
     def _summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
         """What a push takes: the gradient of each row by table, for rows that a gradient reaches."""
-        checked = {name: self._checked_gradient(name, batch, gradient) for name, gradient in gradients.items()}
+        if not isinstance(batch, Batch):
+            raise InvalidRequest(f"apply takes the batch that lookup returned, not {type(batch).__name__}")
+        by_layout = _arguments.by_name(gradients, "gradients", "a layout's gradients")
+        checked = {name: self._checked_gradient(name, batch, gradient) for name, gradient in by_layout.items()}
         sums = {table: np.zeros_like(rows) for table, rows in batch.rows.items()}
         trained: dict[str, dict[str, _pooling.Uses]] = {table: {} for table in sums}
         for name, arrays in sorted(checked.items()):
@@ -233,7 +241,8 @@ class FeatureSet:
             raise UnknownLayout(f"no layout {name!r}; there are {sorted(self._plans)}")
         outputs = batch.parts(name)
         several = isinstance(gradient, tuple) or (isinstance(gradient, list) and len(outputs) > 1)
-        arrays: list[NDArray[Any]] = [np.asarray(array) for array in (cast(Any, gradient) if several else [gradient])]
+        given = cast(Any, gradient) if several else [gradient]
+        arrays: list[NDArray[Any]] = [as_array(array, f"layout {name}: gradients") for array in given]
         expected = [output.shape for output in outputs]
         if [array.shape for array in arrays] != expected or any(array.dtype.kind != "f" for array in arrays):
             found = [f"{array.dtype} {list(array.shape)}" for array in arrays]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from megalith.wire import arrays
 from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
 from megalith.wire.routing import NUM_BUCKETS, Routing, decode_owners
 
@@ -83,7 +84,7 @@ class Partition:
 
 def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     """Ids as a contiguous int64 vector; floats are refused rather than cut off."""
-    array = np.asarray(ids)
+    array = arrays.as_array(ids, f"table {table}: ids" if table else "ids")
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
@@ -102,7 +103,7 @@ def checked_rows(
     """Gradients or values as a contiguous float32 matrix with a row per id, finite unless the table skips others."""
     from megalith.client._kernels import rows
 
-    array: NDArray[Any] = np.asarray(given)
+    array: NDArray[Any] = arrays.as_array(given, f"table {table}: {what}")
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
         raise ShapeMismatch(
             f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
@@ -111,6 +112,15 @@ def checked_rows(
     if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite(table):
         raise NonFiniteValue(f"table {table}: the {what} hold NaN or infinity; nothing was sent")
     return matrix
+
+
+def check_width(table: str, what: str, matrix: NDArray[np.float32], widths: tuple[int, ...]) -> None:
+    """Before rows are summed and split by server: a server's refusal would speak of its own part of them."""
+    if matrix.shape[1] not in widths:
+        raise ShapeMismatch(
+            f"table {table}: {what} are {list(matrix.shape)}, expected [{len(matrix)}, {widths[0]}]: "
+            f"a row has {widths[0]} columns"
+        )
 
 
 def warm_up() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._data_call import DataCall
 from megalith.client._ids import Ids, RecentIds
-from megalith.client._partition import Partition, checked_rows
+from megalith.client._partition import Partition, check_width, checked_rows
 from megalith.protos import common_pb2
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, codec, frames
@@ -145,7 +145,9 @@ class PushPlan:
         checked = checked_rows(
             table, "gradients", gradients, partition.slots.size, lambda table: self._config_of(table).skip_nonfinite
         )
-        summed = partition.summed(checked, self._config_of(table).dim if partition.has_repeated else None)
+        dim = self._config_of(table).dim
+        check_width(table, "gradients", checked, (dim, 2 * dim))  # a dc segment takes the pulled weights beside them
+        summed = partition.summed(checked, dim if partition.has_repeated else None)
         if self._dtype != arrays.HALF:
             return summed
         if summed.size and np.abs(summed).max() > arrays.MAX_HALF:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from megalith.wire import arrays
 from megalith.wire.errors import InvalidRequest, ShapeMismatch
 
 
@@ -41,10 +42,13 @@ class Ragged:
         if isinstance(ids, Ragged):
             return ids
         if isinstance(ids, list | tuple) and any(isinstance(row, list | tuple | np.ndarray) for row in ids):
+            if not all(isinstance(row, list | tuple | np.ndarray) for row in ids):
+                raise InvalidRequest("ragged: a list of lists and single values, expected a list of ids per example")
             lengths = [len(row) for row in ids]
-            values = np.array(list(itertools.chain.from_iterable(ids)), None if any(lengths) else np.int64)
+            joined = list(itertools.chain.from_iterable(ids))
+            values = arrays.as_array(joined, "ragged: values") if joined else np.empty(0, np.int64)
             return cls(values, np.cumsum([0, *lengths]))
-        array = np.asarray(ids)
+        array = arrays.as_array(ids, "ragged: ids")
         if array.ndim not in (1, 2):
             raise ShapeMismatch(f"ragged: ids of shape {list(array.shape)}, expected a vector or a matrix")
         if array.size == 0:
@@ -60,6 +64,8 @@ class Ragged:
     @classmethod
     def concat(cls, batches: Sequence["Ragged"]) -> "Ragged":
         """The examples of several batches, one after the other."""
+        if not all(isinstance(batch, Ragged) for batch in batches):
+            raise InvalidRequest("ragged: concat takes a list of Ragged")
         offsets = np.cumsum([0, *(batch.values.size for batch in batches)])
         splits = [batch.row_splits[1:] + offset for batch, offset in zip(batches, offsets[:-1], strict=True)]
         return cls(_joined([batch.values for batch in batches]), _joined([np.zeros(1, np.int64), *splits]))
@@ -95,7 +101,7 @@ def _joined(vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
-    array: NDArray[Any] = np.asarray(values)
+    array: NDArray[Any] = arrays.as_array(values, f"ragged: {what}")
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:

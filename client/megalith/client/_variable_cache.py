@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
 
+from megalith.client import _arguments
 from megalith.wire import forking
 from megalith.wire.errors import DuplicateKeys
 from megalith.wire.validation import require
@@ -39,7 +40,8 @@ class VariableCache:
     """
 
     def __init__(self, cluster: Reader, names: Iterable[str], *, max_lag_steps: int = 2) -> None:
-        self._cluster, self._names, self._max_lag_steps = cluster, list(names), max_lag_steps
+        self._cluster, self._names = cluster, _arguments.names(names, "cached variables")
+        self._max_lag_steps = max_lag_steps = _arguments.integer(max_lag_steps, "max_lag_steps")
         if len(set(self._names)) < len(self._names):
             raise DuplicateKeys(f"a variable is cached twice: {sorted(self._names)}")
         require(max_lag_steps >= 0, f"variable cache: max_lag_steps {max_lag_steps} is negative")

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from megalith.client._servers import Servers
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire import codec, forking
+from megalith.wire import arrays, codec, forking
 from megalith.wire.errors import DuplicateKeys, InvalidRequest, NonFiniteValue, ShapeMismatch
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import Part, VariableShape, key_of, parts_of
@@ -130,7 +130,7 @@ def _checked(
     name: str, shape: VariableShape, kind: "pb.VariableUpdate.Kind.ValueType", value: ArrayLike
 ) -> NDArray[Any]:
     """The update in the variable's dtype; a refusal here is one before any server has seen a part of it."""
-    array: NDArray[Any] = np.asarray(value)
+    array: NDArray[Any] = arrays.as_array(value, f"variable {name}: the {_KINDS[kind]}")
     if kind == pb.VariableUpdate.KIND_GRADIENT and not shape.takes_gradients:
         raise InvalidRequest(f"variable {name} has no optimizer: it takes add, assign and at_least, not gradients")
     is_castable = array.dtype.kind in "iuf" and np.can_cast(array.dtype, shape.dtype, "same_kind")

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from megalith.wire.arrays import as_array
 from megalith.wire.errors import InvalidRequest
 
 
 def _integers(values: ArrayLike, what: str) -> NDArray[Any]:
-    array = np.asarray(values)
+    array = as_array(values, what)
     if array.size == 0:  # an empty list has no dtype of its own
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":

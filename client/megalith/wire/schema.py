@@ -127,6 +127,7 @@ class TableConfig:
     touched_capacity: int = 0
 
     def __post_init__(self) -> None:
+        require(isinstance(self.name, str), f"table: the name {self.name!r} is no text")
         require(bool(self.name), "table: the name is empty")
         if isinstance(self.segments, list):
             object.__setattr__(self, "segments", tuple(self.segments))  # so that equal tables are equal
@@ -167,6 +168,7 @@ class VariableConfig:
     part: Part | None = None  # which rows of the variable `initial` holds; None: all. Set by `split`
 
     def __post_init__(self) -> None:
+        require(isinstance(self.name, str), f"variable: the name {self.name!r} is no text")
         require(bool(self.name), "variable: the name is empty")
         require(not is_part_key(self.name), f"variable {self.name}: a name that ends in @<n>/<n> means a part of one")
         require(
