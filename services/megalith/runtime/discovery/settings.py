@@ -96,4 +96,4 @@ class DiscoverySettings:
 
 
 def _missing(extra: str, error: ModuleNotFoundError) -> InvalidSetting:
-    return InvalidSetting(f"--discovery={extra}: {how_to_install(extra, error)}")
+    return InvalidSetting(f"--discovery={extra} needs {error.name}: {how_to_install(extra, error)}")
