@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from megalith.wire.optimizers import Adagrad, Adam, Momentum, Sgd
-from megalith.wire.validation import check_above, check_at_least, check_count, check_finite, check_fraction, require
+from megalith.wire.validation import check_above, check_at_least, check_count, check_fraction, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Adamom:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_fraction(self, "ada_decay", "mom_decay")
         check_above(self, 0, "epsilon")
         check_at_least(self, 0, "weight_decay")
@@ -53,7 +53,7 @@ class DenseRmsprop:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_fraction(self, "beta1", "beta2")
         check_above(self, 0, "epsilon")
         check_at_least(self, 0, "weight_decay")
@@ -73,7 +73,7 @@ class DenseRmspropV2:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_fraction(self, "beta1", "beta2")
         check_above(self, 0, "epsilon")
         check_at_least(self, 0, "weight_decay")
@@ -113,7 +113,7 @@ class Shampoo:
     damping_epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_fraction(self, "beta_1")
         check_at_least(self, 0, "beta_2")
         require(self.beta_2 <= 1, f"shampoo: beta_2 {self.beta_2!r} must be 1 or less")

@@ -17,7 +17,6 @@ from megalith.wire.validation import (
     check_above,
     check_at_least,
     check_count,
-    check_finite,
     check_flag,
     check_fraction,
     check_kind,
@@ -35,7 +34,7 @@ class Sgd:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_count(self, 0, "warmup_steps")
 
 
@@ -55,7 +54,7 @@ class Adagrad:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_above(self, 0, "initial_accumulator_value")
         check_at_least(self, 0, "weight_decay_factor")
         check_count(self, 0, "warmup_steps")
@@ -89,7 +88,7 @@ class DynamicWdAdagrad:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_above(self, 0, "initial_accumulator_value", "dynamic_wd_temperature")
         check_at_least(self, 0, "weight_decay_factor")
         check_flag(self, "decouple_weight_decay", "enable_dynamic_wd", "flip_direction")
@@ -119,7 +118,7 @@ class Ftrl:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(
             self,
             0,
@@ -151,7 +150,7 @@ class GroupFtrl:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(
             self,
             0,
@@ -182,7 +181,7 @@ class GroupAdagrad:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(
             self, 0, "beta", "initial_accumulator_value", "l2_regularization_strength", "weight_decay_factor"
         )
@@ -206,7 +205,7 @@ class Adadelta:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(self, 0, "weight_decay_factor")
         check_fraction(self, "averaging_ratio")
         check_above(self, 0, "epsilon")
@@ -234,7 +233,7 @@ class Adam:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_fraction(self, "beta1", "beta2")
         check_at_least(self, 0, "weight_decay_factor")
         check_flag(self, "use_nesterov")
@@ -257,7 +256,7 @@ class Amsgrad:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_fraction(self, "beta1", "beta2")
         check_at_least(self, 0, "weight_decay_factor")
         check_flag(self, "use_nesterov")
@@ -278,7 +277,7 @@ class Momentum:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(self, 0, "weight_decay_factor")
         check_flag(self, "use_nesterov")
         check_fraction(self, "momentum")
@@ -313,7 +312,7 @@ class BatchSoftmax:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_count(self, 0, "warmup_steps")
 
 
@@ -332,7 +331,7 @@ class Rmsprop:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(self, 0, "weight_decay_factor")
         check_fraction(self, "momentum")
         check_count(self, 0, "warmup_steps")
@@ -350,7 +349,7 @@ class RmspropV2:
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_at_least(self, 0, "weight_decay_factor")
         check_fraction(self, "momentum")
         check_count(self, 0, "warmup_steps")

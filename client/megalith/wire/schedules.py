@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from megalith.wire.dense_optimizers import DenseOptimizer
 from megalith.wire.optimizers import Optimizer
-from megalith.wire.validation import check_above, check_count, check_finite, check_flag, require
+from megalith.wire.validation import check_above, check_at_least, check_count, check_flag, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Constant:
     learning_rate: float
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
 
     def at(self, step: int) -> float:
         return self.learning_rate
@@ -41,7 +41,7 @@ class LinearWarmup:
     warmup_steps: int
 
     def __post_init__(self) -> None:
-        check_finite(self, "learning_rate")
+        check_at_least(self, 0, "learning_rate")
         check_count(self, 1, "warmup_steps")
 
     def at(self, step: int) -> float:
@@ -65,7 +65,7 @@ class PolynomialDecay:
     cycle: bool = False
 
     def __post_init__(self) -> None:
-        check_finite(self, "initial_learning_rate", "end_learning_rate")
+        check_at_least(self, 0, "initial_learning_rate", "end_learning_rate")
         check_count(self, 1, "decay_steps")
         check_above(self, 0, "power")
         check_flag(self, "cycle")

@@ -10,7 +10,7 @@ from megalith.ps.kernels.dtypes import F32
 from megalith.ps.kernels.segments import segment_type
 from megalith.ps.optimizer import RowOptimizer, row_optimizer
 from megalith.ps.retriever import retriever_for
-from megalith.wire.errors import NonFiniteValue, ShapeMismatch
+from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
 from megalith.wire.schema import TableConfig
 
 
@@ -71,6 +71,8 @@ class RowLayout:
             raise ShapeMismatch(f"learning rates of shape {given.shape}, but the table has {len(self.dims)} segments")
         if not np.isfinite(given).all():
             raise NonFiniteValue(f"learning rates {given.tolist()} are not all finite")
+        if (given < 0).any():
+            raise InvalidRequest(f"learning rates {given.tolist()} are not all 0 or more: rows would climb")
         return given
 
     def stages(self, rates: F32) -> tuple[Any, ...]:

@@ -47,6 +47,7 @@ BAD_CALLS: dict[str, tuple[type[errors.MegalithError], str, Callable[[EmbeddingT
     "gradients with NaN": (errors.NonFiniteValue, "1 rows", lambda t: t.apply_gradients(KEYS, _spoiled(np.nan))),
     "gradients with inf": (errors.NonFiniteValue, "row 1", lambda t: t.apply_gradients(KEYS, _spoiled(-np.inf))),
     "one rate for two segments": (errors.ShapeMismatch, "2 segments", lambda t: t.apply_gradients(KEYS, ROWS, [0.1])),
+    "a negative rate": (errors.InvalidRequest, "0 or more", lambda t: t.apply_gradients(KEYS, ROWS, [0.1, -0.1])),
     "a rate of NaN": (errors.NonFiniteValue, "rates", lambda t: t.apply_gradients(KEYS, ROWS, [0.1, np.nan])),
     "a negative step": (errors.InvalidRequest, "step -1", lambda t: t.apply_gradients(KEYS, ROWS, [1, 1], step=-1)),
     "a negative time": (errors.InvalidRequest, "time -1", lambda t: t.assign(KEYS, ROWS, -1)),

@@ -4,8 +4,11 @@ import pytest
 from megalith.wire.errors import InvalidSetting
 from megalith.wire.schema import (
     Adagrad,
+    Adamom,
     Dc,
     Ftrl,
+    LinearWarmup,
+    PolynomialDecay,
     RandomUniform,
     Segment,
     Sgd,
@@ -32,6 +35,10 @@ BAD = {
     "variable's schedule": (lambda: VariableConfig("v", np.zeros(2, np.float32), Sgd(), 0.1), "schedule 0.1 is none"),
     "no segments": (lambda: TableConfig("t", ()), "no segments"),
     "no name": (lambda: TableConfig("", (Segment(1),)), "name is empty"),
+    "negative rate": (lambda: Adagrad(-0.1), "learning_rate -0.1 must be 0 or more"),
+    "negative dense rate": (lambda: Adamom(-0.1), "learning_rate -0.1 must be 0 or more"),
+    "negative scheduled rate": (lambda: LinearWarmup(-0.1, 5), "learning_rate -0.1 must be 0 or more"),
+    "negative end rate": (lambda: PolynomialDecay(0.1, 5, -0.1), "end_learning_rate -0.1 must be 0 or more"),
     "infinite rate": (lambda: Sgd(float("inf")), "not finite"),
     "zero accumulator": (lambda: Adagrad(initial_accumulator_value=0.0), "must be above 0"),
     "negative decay": (lambda: Adagrad(weight_decay_factor=-1.0), "must be 0 or more"),
