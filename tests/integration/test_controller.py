@@ -1,5 +1,6 @@
 """Membership, the five public calls and checkpoints, against real servers in one process."""
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -356,6 +357,34 @@ def test_a_ps_that_lost_its_stream_keeps_its_rows_though_the_checkpoint_is_gone(
         wait_until(lambda: cluster.controller.status().phase == "running")
         assert servers.exits["ps-0"].reason == ""
         np.testing.assert_array_equal(cluster.pull({"t": [1]}).rows["t"], [[-1]])
+
+
+def test_servers_that_have_not_all_rows_of_the_manifest_end_the_job_with_the_numbers(tmp_path):
+    """No server takes the rows of one file for its own: each is content, and only the sum is not."""
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+        cluster.push({"t": (np.arange(1000), np.ones((1000, 1), np.float32))})
+        saved = cluster.controller.save()
+    path = Path(saved.path) / manifest.MANIFEST
+    content = json.loads(path.read_text())
+    hidden = next(file for file in content["files"] if file["kind"] == "table")
+    hidden["buckets"] = "none"
+    path.write_text(json.dumps(content))
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        job = servers.connect().controller
+        status = wait_until(lambda: (now := job.status()).outcome and now)
+        assert status.outcome == "failed"
+        numbers = (
+            f"{saved.path} has 1000 rows, but 2 parameter servers restored {1000 - hidden['rows']}, found 0 expired"
+        )
+        assert numbers in status.reason
+        assert status.epoch == 0
+        with pytest.raises(errors.MegalithError):
+            job.save()
+    assert manifest.latest(tmp_path) == Path(saved.path)
 
 
 def test_saves_of_a_cluster_without_workers_are_folders_of_their_own(tmp_path):

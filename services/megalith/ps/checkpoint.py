@@ -258,6 +258,8 @@ def _restore_memory(content: Manifest, directory: Path, mine: Bools, tables: dic
     for table in tables.values():
         _restore_filter(table, filters.get(table.config.name))
     for name, keys, forgotten in touched:
+        if name not in tables:
+            raise CheckpointDamaged(f"the checkpoint has touched keys of table {name}, but no file of its rows")
         tables[name].restore_touched(keys, forgotten)
 
 
