@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from megalith.client._servers import Servers
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, codec, forking
-from megalith.wire.errors import DuplicateKeys, InvalidRequest, NonFiniteValue, ShapeMismatch
+from megalith.wire.errors import DtypeMismatch, DuplicateKeys, InvalidRequest, NonFiniteValue, ShapeMismatch
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import Part, VariableShape, key_of, parts_of
 
@@ -135,7 +135,8 @@ def _checked(
         raise InvalidRequest(f"variable {name} has no optimizer: it takes add, assign and at_least, not gradients")
     is_castable = array.dtype.kind in "iuf" and np.can_cast(array.dtype, shape.dtype, "same_kind")
     if array.shape != shape.shape or not is_castable:
-        raise ShapeMismatch(
+        error = ShapeMismatch if is_castable else DtypeMismatch
+        raise error(
             f"variable {name}: the {_KINDS[kind]} is {array.dtype} {list(array.shape)}, "
             f"expected {shape.dtype} {list(shape.shape)}"
         )

@@ -5,6 +5,7 @@
     |  |- InvalidSetting         a flag, variable or field of a configuration
     |  |- MalformedArray         bytes that are not what dtype and shape say
     |  |- ShapeMismatch          right bytes, wrong width or count
+    |  |- DtypeMismatch          numbers of a kind that the variable does not hold
     |  |- NonFiniteValue         NaN or infinity in gradients or values
     |  |- FutureTime             data that claims to be from after tomorrow
     |  |- WrongSlot              ids of another slot than their feature's
@@ -84,6 +85,12 @@ class ShapeMismatch(InvalidRequest):
     """An array has another width or count than the table, variable or request asks for."""
 
     code = "shape_mismatch"
+
+
+class DtypeMismatch(InvalidRequest):
+    """An array is of another dtype than the variable, and cannot be converted without loss."""
+
+    code = "dtype_mismatch"
 
 
 class NonFiniteValue(InvalidRequest):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from megalith.ps.dense_optimizer import dense_state
 from megalith.ps.kernels import batches
 from megalith.ps.optimizer_state import check_step
-from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
+from megalith.wire.errors import DtypeMismatch, InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import VariableShape
 
@@ -73,7 +73,8 @@ class Variable:
         """Raise what apply would refuse, changing nothing."""
         key, value = self._config.key, self._state.value
         if update.shape != value.shape or update.dtype != value.dtype:
-            raise ShapeMismatch(
+            error = ShapeMismatch if update.dtype == value.dtype else DtypeMismatch
+            raise error(
                 f"variable {key}: update is {update.dtype} {list(update.shape)}, "
                 f"expected {value.dtype} {list(value.shape)}"
             )

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from megalith.ps.variable import UpdateKind, Variable
-from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
+from megalith.wire.errors import DtypeMismatch, InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
 from megalith.wire.schema import (
     Adagrad,
     Adam,
@@ -47,7 +47,7 @@ def test_a_scalar_counter_counts():
     ("update", "error"),
     [
         (np.zeros(3, np.float32), ShapeMismatch),
-        (np.zeros(2, np.int64), ShapeMismatch),
+        (np.zeros(2, np.int64), DtypeMismatch),
         (np.array([np.nan, 0], np.float32), NonFiniteValue),
     ],
 )
