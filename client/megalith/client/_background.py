@@ -1,5 +1,6 @@
 """Pulls and pushes beside the caller's own work: bounded, and pushes in their order."""
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,6 +8,8 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from megalith.wire import forking
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -62,4 +65,14 @@ class Background:
             self._room.release()
             raise
         future.add_done_callback(lambda _: self._room.release())
+        if kind == "push":
+            future.add_done_callback(_say_failure)
         return future
+
+
+def _say_failure(future: "Future[Any]") -> None:
+    """A push that failed is said even if nobody asks for its future: what it would have trained is not trained."""
+    if future.cancelled():
+        logger.warning("a push in the background was given up before it was sent")
+    elif future.exception() is not None:
+        logger.warning("a push in the background failed: %s", future.exception())
