@@ -307,7 +307,7 @@ def test_pushes_in_the_background_are_applied_in_their_order(cluster):
 def test_a_push_that_is_cancelled_before_it_began_is_left_out_whole(servers):
     key = np.array([1 << 45])
     with servers.connect(max_inflight=3) as cluster:
-        with cluster._identity.stamped({}):  # nothing can begin
+        with cluster._identity._lock:  # nothing can begin
             futures = [cluster.push_async({"t": (key, np.ones((1, 2), np.float32))}) for _ in range(3)]
             assert futures[2].cancel()
         for future in futures[:2]:
@@ -326,7 +326,7 @@ def test_one_call_too_many_in_the_background_waits_in_the_caller(servers):
                 cluster.push_async(add={"n": np.array(1)})
                 submitted.release()
 
-        with cluster._identity.stamped({}):
+        with cluster._identity._lock:
             caller = threading.Thread(target=submit)
             caller.start()
             assert submitted.acquire(timeout=30)

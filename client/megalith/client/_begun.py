@@ -2,11 +2,13 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from megalith.client._exchange import Exchange
 from megalith.wire import forking
+from megalith.wire.errors import OutcomeUnknown
 
 R = TypeVar("R")
 
@@ -16,14 +18,17 @@ class Begun(Generic[R]):
 
     Nothing happens here between `begin_pull` or `begin_push` and the question: the servers work meanwhile, and their
     replies wait in the connections. `_lock` guards the outcome, and is held while somebody waits for it.
+
+    A write whose outcome is not known in time is not settled: each later question asks the servers again.
     """
 
     def __init__(
         self, exchange: Exchange[Any], read: Callable[[dict[int, Any]], R], let_go: Callable[["Begun[Any]"], None]
     ) -> None:
-        """`read` makes the result of the replies; `let_go` is told when nothing is on its way any more."""
+        """`read` makes the result of the replies; `let_go` is told when the first wait for them is over."""
         self._exchange: Exchange[Any] | None = exchange
-        self._read, self._let_go = read, let_go
+        self._read = read
+        self._let_go: Callable[[Begun[Any]], None] | None = let_go
         self._lock = threading.Lock()
         self._value: R | None = None
         self._error: BaseException | None = None
@@ -33,26 +38,49 @@ class Begun(Generic[R]):
         """Whether `result` returns, or raises, without waiting for any server."""
         return self._exchange is None
 
+    def send(self) -> None:
+        """Send the requests; once, before anybody asks."""
+        with self._lock, self._kept_while_open() as exchange:
+            exchange.send()
+
     def result(self) -> R:
-        """Wait for the servers' answers, as long as the ordinary call would; raises what that would."""
+        """Wait for the servers' answers, as long as the ordinary call would; raises what that would.
+
+        After OutcomeUnknown it may be asked again: the same write is repeated, under the same number.
+        """
         self.settle()
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # set, unless there is an error
 
     def settle(self) -> None:
-        """Wait for the outcome and keep it, an error too, for `result`."""
+        """Wait for the outcome and keep it, an error too, for `result`. OutcomeUnknown if it is not known in time."""
         with self._lock:
             if self._exchange is None:
                 return
-            try:
-                self._value = self._read(self._exchange.finish())
-            except BaseException as error:
+            with self._kept_while_open() as exchange:
+                try:
+                    self._value = self._read(exchange.finish())
+                except Exception as error:
+                    if exchange.is_open:
+                        raise
+                    self._error = error
+            self._end()
+
+    @contextmanager
+    def _kept_while_open(self) -> Iterator[Exchange[Any]]:
+        """Inside, what is raised ends the call, unless it is a write that is open; that is to be asked about again."""
+        exchange = self._exchange
+        assert exchange is not None
+        try:
+            yield exchange
+        except BaseException as error:
+            if exchange.is_open:
+                self._make_room()
+            else:
                 self._error = error
-                if not isinstance(error, Exception):
-                    raise
-            finally:
                 self._end()
+            raise
 
     def abandon(self, reason: Exception) -> None:
         """Give the call up, unless it is settled or somebody waits for it; `result` then raises `reason`.
@@ -76,11 +104,24 @@ class Begun(Generic[R]):
         self._exchange = None
         self._error = forking.of_the_parent("this call")
 
+    @property
+    def open_parts(self) -> list[int]:
+        """Servers whose answer to this write is missing."""
+        exchange = self._exchange
+        return [] if exchange is None else exchange.open_parts
+
     def _end(self) -> None:
-        """Let go of connections, arrays and the bytes that were counted."""
+        """Let go of connections and arrays too."""
         self._exchange = None
         del self._read
-        self._let_go(self)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """For other calls: this one no longer counts among those under way, nor its bytes."""
+        if self._let_go is not None:
+            let_go = self._let_go
+            self._let_go = None
+            let_go(self)
 
 
 class UnderWay:
@@ -120,7 +161,8 @@ class UnderWay:
             if not self._calls:
                 return False
             oldest = self._calls[0]
-        oldest.settle()
+        with suppress(OutcomeUnknown):  # told to who asks for it; it is not in the way any more
+            oldest.settle()
         return True
 
     def all(self) -> list[Begun[Any]]:

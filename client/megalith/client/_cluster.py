@@ -26,7 +26,7 @@ from megalith.client._table_stats import TableStats, by_table
 from megalith.client._variables import Variables
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
-from megalith.wire.errors import InvalidRequest, UnknownTable
+from megalith.wire.errors import InvalidRequest, OutcomeUnknown, UnknownTable
 from megalith.wire.schema import AdmissionConfig, TableConfig, VariableConfig
 
 
@@ -143,9 +143,33 @@ class Cluster:
         """
         self._background.close(wait)
         if wait:
-            self._identity.settle()
+            self._settle_before_closing()
         self._servers.close()
         self.controller.close()
+
+    def _settle_before_closing(self) -> None:
+        last = self._identity.last()
+        if last is None:
+            return
+        try:
+            last.settle()
+        except OutcomeUnknown as error:
+            for index in last.open_parts:
+                self._servers.count_unknown(index, f"the client was closed; {error}")
+
+    def settle(self) -> dict[str, NDArray[Any]]:
+        """Wait for the outcome of this client's last write, and return what that write returned or raise its error.
+
+        For who was told OutcomeUnknown: the write is repeated under its own number, so it is applied once. If nobody
+        answers within `timeout_s` it stays OutcomeUnknown, and may be asked about again.
+        """
+        last = self._identity.last()
+        return {} if last is None else last.result()
+
+    @property
+    def writes_unknown(self) -> int:
+        """Parts of writes, one to one server each, of which nobody will know whether they were applied."""
+        return self._servers.writes_unknown
 
     def create_tables(self, *configs: TableConfig) -> None:
         """Create tables on every server; those that exist with the same row layout keep their rows."""
@@ -222,7 +246,7 @@ class Cluster:
         `max_inflight` calls begun, waits for the oldest. A server keeps a reply that is not taken for 30 s.
         """
         plan = self._pull_plan(tables, names := _arguments.names(variables, "variables"))
-        return self._servers.begin(plan.calls, self._timeout_s, lambda replies: self._pulled(plan, names, replies))
+        return self._servers.begin_pull(plan.calls, self._timeout_s, lambda replies: self._pulled(plan, names, replies))
 
     def _pull_plan(self, tables: Mapping[str, ArrayLike | Ids] | None, variables: list[str]) -> PullPlan:
         by_table = _arguments.by_name(tables, "tables", "ids")
@@ -260,6 +284,12 @@ class Cluster:
         Each server applies its part once, whole, however often the call had to be repeated. Returns the new values of
         the variables in `add` and `at_least`.
 
+        OutcomeUnknown means that some servers did not answer within the client's `timeout_s`, and may have applied
+        their parts. Do not push the same gradients again: `settle()` asks for the outcome, and so does the next write
+        of this client before it sends anything. OutcomeLost means that a server was replaced or failed before it
+        answered: nobody will know about its part, which is counted in `writes_unknown` and not sent again. The parts
+        of the other servers are applied.
+
         Parameters
         ----------
         gradients
@@ -278,9 +308,14 @@ class Cluster:
             Global step, for learning-rate schedules and optimizers that count steps.
         """
         plan = self._push_plan(gradients, variables, add, assign, at_least, learning_rates, req_time_s, step)
-        with self._identity.stamped(plan.messages()):
-            replies = self._servers.exchange(plan.calls(), self._timeout_s)
-        return self._variables.joined([*(add or {}), *(at_least or {})], plan.added(replies))
+        joined = [*(add or {}), *(at_least or {})]
+
+        def read(replies: dict[int, Any]) -> dict[str, NDArray[Any]]:
+            return self._variables.joined(joined, plan.added(replies))
+
+        return self._identity.write(
+            plan.messages(), lambda: self._servers.push(plan.calls(), self._timeout_s, read)
+        ).result()
 
     def begin_push(
         self,
@@ -297,15 +332,17 @@ class Cluster:
         """Send a `push` and return; the answer is waited for, and what failed is sent again, when it is asked for.
 
         The next push, or other write, first waits for this one, and so does `close`: one at a time is on its way. An
-        error of this one is raised by its own `result` only. Arrays must not change until then.
+        error of this one is raised by its own `result` only. Arrays must not change until then. While its outcome is
+        not known `result` raises OutcomeUnknown; it may be asked again, which repeats the push under the same number.
         """
         plan = self._push_plan(gradients, variables, add, assign, at_least, learning_rates, req_time_s, step)
         joined = [*(add or {}), *(at_least or {})]
-        return self._identity.begin(
-            plan.messages(),
-            lambda: self._servers.begin(
-                plan.calls(), self._timeout_s, lambda replies: self._variables.joined(joined, plan.added(replies))
-            ),
+
+        def read(replies: dict[int, Any]) -> dict[str, NDArray[Any]]:
+            return self._variables.joined(joined, plan.added(replies))
+
+        return self._identity.write(
+            plan.messages(), lambda: self._servers.begin_push(plan.calls(), self._timeout_s, read)
         )
 
     def _push_plan(

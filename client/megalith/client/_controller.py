@@ -64,6 +64,7 @@ class Member:
     failovers: int = 0
     pid: int = 0
     host: str = ""
+    pushes_unknown: int = 0
     restored: "Restored | None" = None  # parameter servers: None until it is ready
 
 
@@ -159,6 +160,8 @@ class ClusterStatus:
     ending: str = ""  # why it ends, while it is saved for the last time
     unsaved: str = ""  # what no checkpoint holds, for people; empty = nothing
     rows_lost: int = 0
+    pushes_unknown: int = 0
+    run_id: str = ""
     losses: tuple[Loss, ...] = ()
 
 
@@ -325,6 +328,8 @@ class Controller:
             ending=reply.ending,
             unsaved=reply.unsaved,
             rows_lost=reply.rows_lost,
+            pushes_unknown=reply.pushes_unknown,
+            run_id=reply.run_id,
             losses=tuple(Loss(loss.at_s, loss.rows, loss.what) for loss in reply.losses),
         )
 
@@ -447,6 +452,7 @@ def _member(message: coordination_pb2.MemberStatus) -> Member:
         **common,
         global_step=worker.global_step,
         failovers=worker.failovers,
+        pushes_unknown=worker.pushes_unknown,
         position=worker.position,
         total_batches=worker.total_batches,
         examples=worker.examples,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import frames
-from megalith.wire.errors import MalformedArray
+from megalith.wire.errors import MalformedArray, PeerUnreachable
 
 # The memory for array number i of a reply, given its length in bytes; a length that cannot be is MalformedArray.
 Sink = Callable[[int, int], memoryview]
@@ -48,6 +48,16 @@ class DataCall:
     def run_id(self, value: str) -> None:
         self.message.run_id = value
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier try may have reached the server; of a push."""
+        return isinstance(self.message, pb.PushRequest) and self.message.is_repeated
+
+    @is_repeated.setter
+    def is_repeated(self, value: bool) -> None:
+        if isinstance(self.message, pb.PushRequest):
+            self.message.is_repeated = value
+
     def ByteSize(self) -> int:  # the name that protobuf gives it
         return self.message.ByteSize() + sum(array.nbytes for array in self.arrays)
 
@@ -80,6 +90,10 @@ class DataCall:
 
     def body(self) -> list[memoryview]:
         return [frames.as_bytes(array) for array in self.arrays]
+
+
+class NotSent(PeerUnreachable):
+    """There was no connection to send a call on: no server has seen it. Stays within the SDK."""
 
 
 class Started(Protocol):

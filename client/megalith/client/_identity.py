@@ -2,23 +2,23 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from megalith.client._begun import Begun
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import forking
+from megalith.wire.errors import OutcomeUnknown
 
 R = TypeVar("R")
 Write = pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest
 
 
 class Identity:
-    """Stamps writes, of which one at a time is on its way: the next one settles one that was begun.
+    """Stamps writes, of which one at a time is on its way: the next one settles the one before it.
 
-    `_lock` guards the sequence numbers and the write begun last, and is held while a write is sent and, unless it is
-    begun only, until it is answered.
+    `_lock` guards the sequence numbers and the last write, and is held while a write is sent and while the one before
+    it is settled.
 
     A forked child is another client: it numbers its own writes, and none of them is taken for one of its parent's.
     """
@@ -28,6 +28,8 @@ class Identity:
         forking.renew_in_child(self)
 
     def renew_after_fork(self) -> None:
+        if self._begun is not None:
+            self._begun.disown()
         self._start_over()
 
     def _start_over(self) -> None:
@@ -37,29 +39,32 @@ class Identity:
         self._sequences: dict[int, int] = {}
         self._begun: Begun[Any] | None = None
 
-    @contextmanager
-    def stamped(self, messages: Mapping[int, Write]) -> Iterator[None]:
-        """Inside, each message is the next write to its ps index, and no other write of this client is sent."""
+    def write(self, messages: Mapping[int, Write], prepare: Callable[[], Begun[R]]) -> Begun[R]:
+        """Send the call that `prepare` makes of the messages, each of which is the next write to its ps index.
+
+        It is on its way until it is settled, and it is the only one: the write before it is settled first. If that
+        cannot be, nothing is sent (OutcomeUnknown).
+        """
         with self._lock:
-            self._settle_begun()
+            self._settle_last()
             for index, message in messages.items():
                 self._sequences[index] = self._sequences.get(index, 0) + 1
                 message.client_id, message.incarnation = self._client_id, self._incarnation
                 message.sequence = self._sequences[index]
-            yield
-
-    def begin(self, messages: Mapping[int, Write], send: Callable[[], Begun[R]]) -> Begun[R]:
-        """What `send` has begun: the messages as the next writes. It is on its way until it is settled."""
-        with self.stamped(messages):
-            self._begun = begun = send()
+            self._begun = begun = prepare()
+            begun.send()
         return begun
 
-    def settle(self) -> None:
-        """Wait for the outcome of the write that was begun last."""
+    def last(self) -> Begun[Any] | None:
+        """The write sent last, if nobody has settled it since."""
         with self._lock:
-            self._settle_begun()
+            return self._begun
 
-    def _settle_begun(self) -> None:
-        if self._begun is not None:
+    def _settle_last(self) -> None:
+        if self._begun is None:
+            return
+        try:
             self._begun.settle()
-            self._begun = None
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(f"nothing of this write was sent, because of the one before it: {error}") from error
+        self._begun = None

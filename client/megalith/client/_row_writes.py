@@ -45,8 +45,9 @@ class RowWrites:
                 request.tables.add(
                     table=table, keys=arrays.encode(partition.keys[part]), values=arrays.encode(ordered[part])
                 )
-        with self._identity.stamped(requests):
-            self._servers.call(lambda stub: stub.AssignRows, requests, self._timeout_s)
+        self._identity.write(
+            requests, lambda: self._servers.write(lambda stub: stub.AssignRows, requests, self._timeout_s)
+        ).result()
 
     def reinitialize(self, table: str, ids: ArrayLike) -> NDArray[np.int8]:
         if not isinstance(table, str):
@@ -57,8 +58,9 @@ class RowWrites:
             index: pb.ReinitializeRowsRequest(table=table, keys=arrays.encode(partition.keys[part]))
             for index, part in parts.items()
         }
-        with self._identity.stamped(requests):
-            replies = self._servers.call(lambda stub: stub.ReinitializeRows, requests, self._timeout_s)
+        replies = self._identity.write(
+            requests, lambda: self._servers.write(lambda stub: stub.ReinitializeRows, requests, self._timeout_s)
+        ).result()
         status = np.empty(partition.keys.size, arrays.STATUS)
         for index, part in parts.items():
             data = replies[index].status

@@ -14,7 +14,7 @@ import grpc
 from megalith.client import _retry
 from megalith.client._begun import Begun, UnderWay
 from megalith.client._controller import Controller
-from megalith.client._data_call import DataCall, Reply, Started
+from megalith.client._data_call import DataCall, NotSent, Reply, Started
 from megalith.client._exchange import Begin, Exchange, Q, Request
 from megalith.client._lane import Lane, LaneClosed, LaneFull
 from megalith.protos import parameter_server_pb2 as pb
@@ -38,8 +38,8 @@ Stub = parameter_server_pb2_grpc.ParameterServerStub
 class Servers:
     """Channels and lanes to the parameter servers, and the routing map.
 
-    `_lock` guards the map, the channels, the lanes and `_is_closed`. `_budget` bounds the bytes of calls under way, of
-    which `_under_way` are those that were begun and wait to be asked about.
+    `_lock` guards the map, the channels, the lanes, `_is_closed` and `_writes_unknown`. `_budget` bounds the bytes of
+    calls under way, of which `_under_way` are those that were begun and wait to be asked about.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Servers:
         self._channels: dict[str, grpc.Channel] = {}
         self._lanes: dict[str, Lane | None] = {}  # None: this server has no lane that can be reached
         self._is_closed = False
+        self._writes_unknown = 0
         forking.renew_in_child(self)
 
     def renew_after_fork(self) -> None:
@@ -66,6 +67,7 @@ class Servers:
         self._lock = threading.Lock()
         self._budget = ByteBudget(self._max_inflight_bytes)
         self._channels = {}
+        self._writes_unknown = 0
 
     def routing(self) -> Routing:
         """The map in use; asks the controller for the first one."""
@@ -99,41 +101,88 @@ class Servers:
 
         `timeout_s` bounds the whole call.
         """
+        return self._until_answered(self._unary(method), requests, timeout_s)
 
+    def write(
+        self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]], requests: dict[int, Q], timeout_s: float
+    ) -> Begun[dict[int, A]]:
+        """Like `call` for numbered writes, which are still to be sent."""
+        return self._write(self._unary(method), requests, timeout_s, lambda replies: replies)
+
+    def push(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+        """Pushes that are still to be sent, over the bulk lane of each server that has one."""
+        return self._write(self._begin_data, calls, timeout_s, read)
+
+    def _unary(self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]]) -> Begin[Q]:
         def begin(address: str, request: Q, deadline: float) -> Started:
             send = method(self._stub(address)).future
             timeout_s = max(0.0, deadline - time.monotonic())
             return _UnaryCall(forking.calls.follow(lambda: send(request, timeout=timeout_s)), address)
 
-        return self._until_answered(begin, requests, timeout_s)
+        return begin
 
     def exchange(self, calls: dict[int, DataCall], timeout_s: float) -> dict[int, Any]:
-        """Like `call` for pulls and pushes, over the bulk lane of each server that has one."""
+        """Like `call` for pulls, over the bulk lane of each server that has one."""
         return self._until_answered(self._begin_data, calls, timeout_s)
 
-    def begin(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+    def begin_pull(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
         """Send as `exchange` does and wait when asked; `read` makes the result of the replies.
 
         With `max_begun` calls begun and not settled, the oldest is settled first.
         """
+        self._make_place()
+        begun = self._begun(self._begin_data, calls, timeout_s, read, is_write=False)
+        self._under_way.add(begun)
+        begun.send()
+        return begun
+
+    def begin_push(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+        """Like `push`, for a caller who asks for the outcome later; it counts among the calls begun."""
+        self._make_place()
+        begun = self.push(calls, timeout_s, read)
+        self._under_way.add(begun)
+        return begun
+
+    def _make_place(self) -> None:
         while len(self._under_way) >= self._max_begun and self._under_way.settle_oldest():
             pass
+
+    def _write(
+        self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float, read: Callable[[dict[int, Any]], R]
+    ) -> Begun[R]:
+        return self._begun(begin, requests, timeout_s, read, is_write=True)
+
+    def _begun(
+        self,
+        begin: Begin[Q],
+        requests: dict[int, Q],
+        timeout_s: float,
+        read: Callable[[dict[int, Any]], R],
+        *,
+        is_write: bool,
+    ) -> Begun[R]:
+        """Requests that have room and are still to be sent."""
         deadline = time.monotonic() + timeout_s
-        size = self._take_room(calls, timeout_s)
+        size = self._take_room(requests, timeout_s)
 
         def let_go(call: Begun[Any]) -> None:
             self._under_way.remove(call)
             self._budget.give_back(size)
 
-        exchange = Exchange(self, self._begin_data, calls, deadline - time.monotonic())
-        try:
-            exchange.send()
-        except BaseException:
-            self._budget.give_back(size)
-            raise
-        begun = Begun(exchange, read, let_go)
-        self._under_way.add(begun)
-        return begun
+        exchange = Exchange(self, begin, requests, deadline - time.monotonic(), is_write=is_write)
+        return Begun(exchange, read, let_go)
+
+    def count_unknown(self, index: int, why: str) -> None:
+        """Nobody will know whether ps `index` has applied its part of a write."""
+        with self._lock:
+            self._writes_unknown += 1
+        logger.warning("a write may or may not have been applied at ps %d: %s", index, why)
+
+    @property
+    def writes_unknown(self) -> int:
+        """Parts of writes, each to one server, of which nobody will know whether they were applied."""
+        with self._lock:
+            return self._writes_unknown
 
     def _until_answered(self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float) -> dict[int, Any]:
         deadline = time.monotonic() + timeout_s
@@ -271,13 +320,24 @@ class _UnaryCall:
 
     def finish(self, deadline: float) -> Reply | Any:
         """The deadline is the one that the call was sent with."""
-        reply = self._future.result()
+        try:
+            reply = self._future.result()
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and _was_not_sent(error):
+                raise NotSent(f"ps at {self._address}: {error.details()}") from error
+            raise
         if self._call is not None:
             self._call.take(reply)
         return reply
 
     def abandon(self) -> None:
         self._future.cancel()
+
+
+def _was_not_sent(error: grpc.Call) -> bool:
+    """Whether grpc had no connection to send the call on; it says so in these words only."""
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect to all addresses")
 
 
 def _close(channels: Iterable[grpc.Channel], lanes: Iterable[Lane | None]) -> None:

@@ -243,6 +243,7 @@ class WorkerReport(_message.Message):
     BARRIER_ID_FIELD_NUMBER: _builtins.int
     HAS_BEGUN_FIELD_NUMBER: _builtins.int
     FAILOVERS_FIELD_NUMBER: _builtins.int
+    PUSHES_UNKNOWN_FIELD_NUMBER: _builtins.int
     IS_TRAINED_FIELD_NUMBER: _builtins.int
     global_step: _builtins.int
     """Newest global step it has seen in a push reply."""
@@ -268,8 +269,12 @@ class WorkerReport(_message.Message):
     """It has been let through to its first step; before that position says nothing."""
     failovers: _builtins.int
     """Steps that it had to try again because servers were away, since it started."""
+    pushes_unknown: _builtins.int
+    """Parts of pushes, each to one ps, of which nobody will know whether they were applied:"""
     is_trained: _builtins.bool
-    """Chief: nobody trains any more; it evaluates once the model is saved."""
+    """the ps was replaced, or failed half-way, before it answered. Since it started.
+    Chief: nobody trains any more; it evaluates once the model is saved.
+    """
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Chief, once finished: figures of merit by name."""
@@ -290,11 +295,12 @@ class WorkerReport(_message.Message):
         barrier_id: _builtins.int = ...,
         has_begun: _builtins.bool = ...,
         failovers: _builtins.int = ...,
+        pushes_unknown: _builtins.int = ...,
         is_trained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_trained", b"is_trained", "loss", b"loss", "position", b"position", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_trained", b"is_trained", "loss", b"loss", "position", b"position", "pushes_unknown", b"pushes_unknown", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,7 +326,7 @@ class PsReport(_message.Message):
     rows: _builtins.int
     """Embedding rows held."""
     bytes: _builtins.int
-    """Memory of rows, index and variables."""
+    """Memory of rows, index, variables and of what is remembered of pushes."""
     pulls: _builtins.int
     """Pull calls answered since start."""
     pushes: _builtins.int
@@ -954,6 +960,8 @@ class GetStatusResponse(_message.Message):
     UNSAVED_FIELD_NUMBER: _builtins.int
     ROWS_LOST_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    PUSHES_UNKNOWN_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -990,6 +998,10 @@ class GetStatusResponse(_message.Message):
     """What no checkpoint holds, for people: "steps 12..40 since <path>"; empty = nothing."""
     rows_lost: _builtins.int
     """Embedding rows that went down with a ps and came back from no checkpoint."""
+    pushes_unknown: _builtins.int
+    """WorkerReport.pushes_unknown of all workers of this run, also of those that are gone."""
+    run_id: _builtins.str
+    """The present run; while it is not known whether that of the journal goes on, the journal's."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -1040,10 +1052,12 @@ class GetStatusResponse(_message.Message):
         unsaved: _builtins.str = ...,
         rows_lost: _builtins.int = ...,
         losses: _abc.Iterable[Global___Loss] | None = ...,
+        pushes_unknown: _builtins.int = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -119,8 +119,10 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Push(self, request, context):
-        """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
-        (client_id, sequence): a request that was applied is answered again and not applied again.
+        """Applies gradients and variable updates: all of the request or, on any error but outcome_lost, nothing. Safe to repeat
+        with the same (client_id, sequence): a request that was applied is answered again and not applied again. outcome_lost
+        means that a part may have been applied; a repetition gets the same answer. A client remembers until the answer comes:
+        one that gives up and sends the same content under a new sequence may have it applied twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

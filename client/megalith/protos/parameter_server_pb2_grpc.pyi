@@ -59,8 +59,10 @@ class ParameterServerStub:
     Pull: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.PullRequest, _parameter_server_pb2.PullResponse]
     """Reads rows and variables, all tables of a batch at once. Idempotent. Typically 0.1 to 10 MB down."""
     Push: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.PushRequest, _parameter_server_pb2.PushResponse]
-    """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
-    (client_id, sequence): a request that was applied is answered again and not applied again.
+    """Applies gradients and variable updates: all of the request or, on any error but outcome_lost, nothing. Safe to repeat
+    with the same (client_id, sequence): a request that was applied is answered again and not applied again. outcome_lost
+    means that a part may have been applied; a repetition gets the same answer. A client remembers until the answer comes:
+    one that gives up and sends the same content under a new sequence may have it applied twice.
     """
     AssignRows: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.AssignRowsRequest, _parameter_server_pb2.AssignRowsResponse]
     """Sets the embeddings of rows, or adds to them; the optimizer state of existing rows stays. All of the request or, on
@@ -91,8 +93,10 @@ class ParameterServerAsyncStub(ParameterServerStub):
     Pull: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.PullRequest, _parameter_server_pb2.PullResponse]  # type: ignore[assignment]
     """Reads rows and variables, all tables of a batch at once. Idempotent. Typically 0.1 to 10 MB down."""
     Push: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.PushRequest, _parameter_server_pb2.PushResponse]  # type: ignore[assignment]
-    """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
-    (client_id, sequence): a request that was applied is answered again and not applied again.
+    """Applies gradients and variable updates: all of the request or, on any error but outcome_lost, nothing. Safe to repeat
+    with the same (client_id, sequence): a request that was applied is answered again and not applied again. outcome_lost
+    means that a part may have been applied; a repetition gets the same answer. A client remembers until the answer comes:
+    one that gives up and sends the same content under a new sequence may have it applied twice.
     """
     AssignRows: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.AssignRowsRequest, _parameter_server_pb2.AssignRowsResponse]  # type: ignore[assignment]
     """Sets the embeddings of rows, or adds to them; the optimizer state of existing rows stays. All of the request or, on
@@ -150,8 +154,10 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         request: _parameter_server_pb2.PushRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.PushResponse, _abc.Awaitable[_parameter_server_pb2.PushResponse]]:
-        """Applies gradients and variable updates: all of the request or, on any error, nothing. Safe to repeat with the same
-        (client_id, sequence): a request that was applied is answered again and not applied again.
+        """Applies gradients and variable updates: all of the request or, on any error but outcome_lost, nothing. Safe to repeat
+        with the same (client_id, sequence): a request that was applied is answered again and not applied again. outcome_lost
+        means that a part may have been applied; a repetition gets the same answer. A client remembers until the answer comes:
+        one that gives up and sends the same content under a new sequence may have it applied twice.
         """
 
     @_abc_1.abstractmethod

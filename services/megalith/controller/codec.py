@@ -91,6 +91,7 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
         "initialized_epoch",
         "barrier_id",
         "failovers",
+        "pushes_unknown",
     ):
         _check_count(f"worker report: {name}", getattr(message, name))
     if len(message.results) > _MAX_RESULTS:
@@ -111,6 +112,7 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
         barrier_id=message.barrier_id,
         has_begun=message.has_begun,
         failovers=message.failovers,
+        pushes_unknown=message.pushes_unknown,
         is_trained=message.is_trained,
     )
 

@@ -107,6 +107,8 @@ class Coordinator:
                 place.progress = replace(
                     place.progress, is_blocked=False, barrier_id=0, is_finished=False, is_trained=False
                 )
+                if before is None or before.incarnation != place.incarnation:
+                    place.progress = replace(place.progress, pushes_unknown=0)
             self._settle()
             session = self._sessions.open(place, send)
             send(self._state())
@@ -175,6 +177,7 @@ class Coordinator:
             if not progress.has_begun:
                 before = place.progress
                 progress = replace(progress, position=before.position, total_batches=before.total_batches)
+            self._losses.worker_reports(place.index, place.progress.pushes_unknown, progress.pushes_unknown)
             if progress.is_blocked and not place.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
             self._run.check_progress(progress.global_step, progress.initialized_epoch)
@@ -430,6 +433,12 @@ class Coordinator:
         with self._changed:
             return [place.lost_share() for place in self._roster.workers if place.has_untrained_share]
 
+    @property
+    def pushes_unknown(self) -> int:
+        """Parts of the workers' pushes of which nobody will know whether they were applied."""
+        with self._changed:
+            return self._losses.pushes_unknown
+
     def losses(self) -> tuple[int, tuple[Loss, ...]]:
         """(rows lost so far, the losses in words)."""
         with self._changed:
@@ -478,7 +487,12 @@ class Coordinator:
     def journal(self) -> Journal:
         """What the next controller must know if this one dies now."""
         with self._changed:
-            return replace(self._run.journal(), rows_lost=self._losses.rows, losses=self._losses.said)
+            return replace(
+                self._run.journal(),
+                rows_lost=self._losses.rows,
+                losses=self._losses.said,
+                pushes_unknown=self._losses.pushes_unknown,
+            )
 
     # --- the state machine ---
 
@@ -487,7 +501,7 @@ class Coordinator:
         self._run.decide()
         if self._journal is not None and not self._run.is_awaited:
             if self._run.has_recovered:
-                self._losses.recall(self._journal.rows_lost, self._journal.losses)
+                self._losses.recall(self._journal.rows_lost, self._journal.losses, self._journal.pushes_unknown)
             self._journal = None
         if not self._run.is_awaited and not self._roster.missing_ps() and not self._run.is_routed:
             self._route()

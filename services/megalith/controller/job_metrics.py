@@ -35,6 +35,11 @@ class JobMetrics:
             "Embedding rows that went down with a ps and came back from no checkpoint.",
             lambda: coordinator.losses()[0],
         )
+        metrics.counter(
+            "megalith_pushes_unknown_total",
+            "Parts of the workers' pushes of which nobody will know whether they were applied.",
+            lambda: coordinator.pushes_unknown,
+        )
         named = TrainingMetrics(metrics)
         tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
         named.store(

@@ -35,6 +35,7 @@ class JournaledMember:
     incarnation: str = ""
     position: int = 0
     total_batches: int = 0
+    pushes_unknown: int = 0
     rows: int = 0
 
 
@@ -53,6 +54,7 @@ class Journal:
     workers: tuple[JournaledMember, ...]
     run_id: str = ""  # empty in the journal of a version that had none
     rows_lost: int = 0
+    pushes_unknown: int = 0
     losses: tuple[Loss, ...] = ()
 
     @property

@@ -44,6 +44,7 @@ class Losses:
         self._said: deque[Loss] = deque(maxlen=_KEPT)
         self._saved_at_s: dict[str, float] = {}
         self.rows = 0
+        self.pushes_unknown = 0
 
     @property
     def said(self) -> tuple[Loss, ...]:
@@ -85,7 +86,19 @@ class Losses:
         self._said.append(Loss(self._clock(), rows, what))
         logger.error("lost: %s", what)
 
-    def recall(self, rows: int, said: tuple[Loss, ...]) -> None:
+    def worker_reports(self, index: int, before: int, now: int) -> None:
+        """A worker has counted `now` parts of pushes that may or may not be applied; it had counted `before`."""
+        if now <= before:
+            return
+        self.pushes_unknown += now - before
+        self.add(
+            0,
+            f"worker {index}: {now - before} of its pushes may or may not be applied, each at one ps that was replaced "
+            "or failed before it answered; they are not sent again",
+        )
+
+    def recall(self, rows: int, said: tuple[Loss, ...], pushes_unknown: int = 0) -> None:
         """Add what an earlier controller of this run has counted."""
         self.rows += rows
+        self.pushes_unknown += pushes_unknown
         self._said.extendleft(reversed(said))

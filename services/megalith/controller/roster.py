@@ -43,6 +43,7 @@ class WorkerProgress:
     barrier_id: int = 0
     has_begun: bool = False
     failovers: int = 0
+    pushes_unknown: int = 0
     is_trained: bool = False
 
     @property

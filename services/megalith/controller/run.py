@@ -160,7 +160,13 @@ class Run:
                 JournaledMember(place.address, place.incarnation, rows=place.load.rows) for place in self._roster.ps
             ),
             workers=tuple(
-                JournaledMember(place.address, place.incarnation, place.progress.position, place.progress.total_batches)
+                JournaledMember(
+                    place.address,
+                    place.incarnation,
+                    place.progress.position,
+                    place.progress.total_batches,
+                    place.progress.pushes_unknown,
+                )
                 for place in self._roster.workers
             ),
         )
@@ -178,7 +184,9 @@ class Run:
             place.address, place.incarnation = member.address, member.incarnation
             self._roster.hear(place)
             place.load = PsLoad(is_ready=member.incarnation in journal.routed, rows=member.rows)
-            place.progress = WorkerProgress(position=member.position, total_batches=member.total_batches)
+            place.progress = WorkerProgress(
+                position=member.position, total_batches=member.total_batches, pushes_unknown=member.pushes_unknown
+            )
         self._awaited = journal.incarnations
         self.id = journal.run_id or self.id
         self.barrier.restore(journal.barrier)

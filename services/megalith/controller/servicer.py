@@ -271,6 +271,8 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             ending=self._ending.said,
             unsaved=self._unsaved.text(),
             rows_lost=rows_lost,
+            pushes_unknown=self._coordinator.pushes_unknown,
+            run_id=self._coordinator.run_id,
             losses=[coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what) for loss in losses],
         )
 

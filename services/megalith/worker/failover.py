@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable
 
-from megalith.wire.errors import DeadlinePassed, Overloaded, StaleEpoch, Unavailable
+from megalith.wire.errors import DeadlinePassed, OutcomeUnknown, Overloaded, StaleEpoch, Unavailable
 
 logger = logging.getLogger(__name__)
 
 # ABORTED, DEADLINE_EXCEEDED, UNAVAILABLE (nobody at an address, PeerUnreachable, is one of them) and a server that has
-# too much to do for now. Everything else is a fault that another try would meet again: it ends the worker.
-RETRIABLE = (StaleEpoch, DeadlinePassed, Unavailable, Overloaded)
+# too much to do for now; and a write that was not answered, which is asked about again. Everything else is a fault that
+# another try would meet again: it ends the worker.
+RETRIABLE = (StaleEpoch, DeadlinePassed, Unavailable, Overloaded, OutcomeUnknown)
 
 
 class Failover:
@@ -20,7 +21,8 @@ class Failover:
     budget back. The reference counts over the whole life of a job and starts with a budget of 0, so that its first
     replaced ps ends a job that does not ask for partial recovery; here the budget is for one interruption.
 
-    A step that is taken again may count twice on servers that had applied the first try.
+    A step is computed again only if no server has applied any of its push, nor may have. While that is not known, a try
+    asks for the outcome of that very push.
     """
 
     def __init__(

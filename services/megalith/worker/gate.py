@@ -15,10 +15,11 @@ STOP = "Stop"  # the action after which a worker ends its share instead of going
 class Gate:
     """Passed by the training thread before each step; while it waits at a barrier it is not in a step.
 
-    `drain` is called before this worker says that it is blocked: it returns once everything that earlier steps have
-    under way has been applied, so that a blocked worker changes nothing on any server. Then `callbacks` get the action
-    of everybody who holds training, each once per hold, before the worker says that it is blocked; one that raises is
-    logged.
+    `drain` is called before this worker says that it is blocked: it returns True once it is known of everything that
+    earlier steps have sent whether it is applied, so that a blocked worker changes nothing on any server. While that
+    is not known the worker is not blocked, however long it takes; False = the worker stops before it is. Then
+    `callbacks` get the action of everybody who holds training, each once per hold, before the worker says that it is
+    blocked; one that raises is logged.
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class Gate:
         view: ClusterView,
         progress: Progress,
         announce: Callable[[], None],
-        drain: Callable[[], None],
+        drain: Callable[[], bool],
         callbacks: Sequence[BarrierCallback] = (),
     ) -> None:
         self._view, self._progress, self._announce, self._drain = view, progress, announce, drain
@@ -61,8 +62,8 @@ class Gate:
 
     def _block(self, barrier: Barrier) -> None:
         """Wait at the barrier until somebody comes or goes, and say so; this worker is blocked until `_unblock`."""
-        if not self._is_blocked:
-            self._drain()
+        if not self._is_blocked and not self._drain():
+            return
         for number, action in barrier.actions:
             if number > self._called_for:
                 self._called_for = number

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.client import Begun, Cluster, Ids, Pulled
-from megalith.wire.errors import InvalidRequest, MegalithError
+from megalith.wire.errors import InvalidRequest, MegalithError, OutcomeLost, OutcomeUnknown
 from megalith.worker.failover import RETRIABLE
 from megalith.worker.task import Task
 
@@ -28,7 +28,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step whose push was answered."""
+    """A step whose push was answered. `added` is empty if a part of the push was lost: nobody knows about that part."""
 
     num_examples: int
     loss: float
@@ -42,6 +42,7 @@ class _Push:
     answered: Begun[dict[str, NDArray[Any]]]
     num_examples: int
     loss: float
+    is_open: bool = False  # it was asked about, and whether it is applied is not known yet
 
 
 class Pipeline:
@@ -82,10 +83,11 @@ class Pipeline:
     def step(self, push: Callable[[Pulled, Drawn], tuple[float, dict[str, Any]]]) -> None:
         """Compute one step and send its push. `push` gives its loss and the keywords of Cluster.push.
 
-        An error of a step under way is raised here; then the steps that it left out are the next ones.
+        An error of a step under way is raised here; then the steps that it left out are the next ones. A push whose
+        outcome is not known leaves out nothing: it is asked about again, and no other push is sent before.
         """
         try:
-            if self._staleness < 2:
+            if self._staleness < 2 or self.has_open_push:
                 self._settle()
             drawn, pulled = self._pulled(self._next)
             for ahead in range(1, self._ahead + 1):
@@ -104,25 +106,42 @@ class Pipeline:
     def drain(self) -> None:
         """Wait until the last push is answered, and forget what was pulled ahead: it may be old when training goes on.
 
-        A push that fails for a passing reason leaves its step to be taken again.
+        A push that was not applied for a passing reason leaves its step to be taken again. One whose outcome is not
+        known in time stays under way (`has_open_push`); drain again.
         """
         try:
             self._settle()
         except RETRIABLE as error:
-            logger.warning("a push failed before the barrier, its step will be taken again: %s", error)
+            what = "is still unknown" if self.has_open_push else "is that its step will be taken again"
+            logger.warning("the outcome of a push %s: %s", what, error)
         finally:
             self._abandon()
+
+    @property
+    def has_open_push(self) -> bool:
+        """Whether a push was sent of which it is not known whether it is applied, though it was asked about."""
+        return self._push is not None and self._push.is_open
 
     def close(self) -> None:
         self._input.close()
 
     def _settle(self) -> None:
-        """Wait until no push is on its way; one that is answered counts."""
-        if self._push is not None:
-            push, added = self._push, self._push.answered.result()
-            self._push = None
-            self.position += 1
-            self._on_step(Stepped(push.num_examples, push.loss, added))
+        """Wait until no push is on its way; one that is answered counts, and so does one of which a part is lost."""
+        if self._push is None:
+            return
+        push = self._push
+        try:
+            added = push.answered.result()
+        except OutcomeLost as error:
+            # To take the step again would apply it twice where it is applied. The client counts what is not known.
+            logger.warning("a step counts although a part of its push is lost: %s", error)
+            added = {}
+        except OutcomeUnknown:
+            push.is_open = True
+            raise
+        self._push = None
+        self.position += 1
+        self._on_step(Stepped(push.num_examples, push.loss, added))
 
     def _pulled(self, position: int) -> tuple[Drawn, Pulled]:
         if position in self._pulls:
@@ -137,16 +156,21 @@ class Pipeline:
             self._pulls[position] = drawn, self._cluster.begin_pull(drawn.ids, self._names)
 
     def _abandon(self) -> None:
-        """Let the push under way end, count it if it was answered, and go back to the first step that was not."""
+        """Let the push under way end, count it if it was answered, and go back to the first step that was not.
+
+        An open push stays under way: its step is neither taken again nor left out.
+        """
         try:
-            self._settle()
+            if not self.has_open_push:
+                self._settle()
         except MegalithError as error:
             logger.debug("the push under way failed too: %s", error)
-        self._push = None
+        if not self.has_open_push:
+            self._push = None
         for _, begun in self._pulls.values():
             begun.abandon(InvalidRequest("the step was given up"))
         self._pulls.clear()
-        self._next = self.position
+        self._next = self.position + self.has_open_push
 
 
 class _Input:

@@ -28,6 +28,7 @@ class Snapshot:
     barrier_id: int = 0
     has_begun: bool = False
     failovers: int = 0
+    pushes_unknown: int = 0
     is_trained: bool = False
 
 
@@ -49,10 +50,15 @@ class Progress:
         self._losses: deque[float] = deque(maxlen=_LOSS_STEPS)
         self._last_step_at: float | None = None  # None after a hold
         self._watcher: StepWatcher | None = None
+        self._pushes_unknown: Callable[[], int] = lambda: 0
 
     def watched_by(self, watcher: StepWatcher) -> None:
         """Tell `watcher` of each step and failover from now on."""
         self._watcher = watcher
+
+    def counts_unknown_by(self, pushes_unknown: Callable[[], int]) -> None:
+        """Ask this, at each snapshot, of how many pushes nobody will know whether they were applied."""
+        self._pushes_unknown = pushes_unknown
 
     def set(self, **changes: Any) -> None:
         """Change fields of the snapshot by name."""
@@ -92,6 +98,7 @@ class Progress:
             self._watcher.failed_over()
 
     def snapshot(self) -> Snapshot:
+        pushes_unknown = self._pushes_unknown()
         with self._lock:
             now = self._clock()
             while self._recent and now - self._recent[0][0] > _RATE_WINDOW_S:
@@ -99,4 +106,4 @@ class Progress:
             span = now - self._recent[0][0] if self._recent else 0.0
             is_idle = span <= 0 or self._now.is_blocked or self._now.is_finished
             rate = 0.0 if is_idle else sum(count for _, count in self._recent) / span
-            return replace(self._now, examples_per_s=rate)
+            return replace(self._now, examples_per_s=rate, pushes_unknown=pushes_unknown)

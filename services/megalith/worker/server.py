@@ -54,6 +54,7 @@ class WorkerServer:
             row_dtype=config.wire.row_dtype,
             gradient_dtype=config.wire.gradient_dtype,
         )
+        self._progress.counts_unknown_by(lambda: self._cluster.writes_unknown)
         self._rpc = RpcServer(config.server, self._metrics(), {})
         self._member = WorkerMember(
             config.index,
@@ -162,6 +163,11 @@ class WorkerServer:
         metrics.counter("megalith_examples_total", "Examples trained.", lambda: progress.snapshot().examples)
         metrics.gauge("megalith_examples_per_second", "Recent rate.", lambda: progress.snapshot().examples_per_s)
         metrics.gauge("megalith_loss", "Mean over recent steps.", lambda: progress.snapshot().loss)
+        metrics.counter(
+            "megalith_pushes_unknown_total",
+            "Parts of pushes, each to one ps, of which nobody will know whether they were applied.",
+            lambda: self._cluster.writes_unknown,
+        )
         progress.watched_by(
             StepMetrics(metrics, self._config.index, self._model_name(), lambda: progress.snapshot().is_finished)
         )

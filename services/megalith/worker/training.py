@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.client import Cluster, Pulled, VariableConfig
+from megalith.wire.errors import OutcomeLost, OutcomeUnknown
 from megalith.worker.config import OverlapSettings, RetrySettings
 from megalith.worker.failover import RETRIABLE, Failover
 from megalith.worker.gate import BarrierCallback, Gate
@@ -58,6 +59,7 @@ class Training:
             on_failover=progress.failed_over,
         )
         self._chief_timeout_s = retries.chief_timeout_s
+        self._retry_wait_s = retries.retry_wait_s
         self._overlap = overlap
         self._pipeline: Pipeline | None = None
         self._last_variables: Mapping[str, NDArray[Any]] = {}
@@ -106,13 +108,14 @@ class Training:
     def _goes_on(self, pipeline: Pipeline, numbers: Callable[[int], int | None]) -> bool:
         """Whether there is a step to take; at the end of the share, once all pushes are answered."""
         if not self._gate.may_step():
-            pipeline.drain()
+            self._drain_pipeline(pipeline)
             return False
         is_under_way = pipeline.is_begun_to > pipeline.position
         # Near the last step they do not overlap: all workers count together, and none should take steps too many.
         is_near_end = self._max_steps and self._step + self._near_end >= self._max_steps
-        if is_under_way and (is_near_end or numbers(pipeline.is_begun_to) is None):
-            pipeline.drain()
+        is_at_end = is_near_end or numbers(pipeline.is_begun_to) is None
+        if is_under_way and is_at_end and not self._drain_pipeline(pipeline):
+            return False
         return numbers(pipeline.is_begun_to) is not None and self._has_steps_left()
 
     def finish(self, num_workers: int) -> None:
@@ -163,7 +166,8 @@ class Training:
         }
 
     def _on_step(self, step: Stepped) -> None:
-        global_step = self._counter.answered(self._view.state, step.added)
+        # Of a push with a lost part the counters are not known either; the next push raises them.
+        global_step = self._counter.answered(self._view.state, step.added) if step.added else self._step
         self._progress.step_done(global_step, step.num_examples, step.loss)
 
     def _publish(self, state: State, position: int) -> None:
@@ -171,16 +175,46 @@ class Training:
         raised = self._cluster.push(at_least=self._counter.least(state, position))
         self._progress.saw(self._counter.answered(state, raised))
 
-    def _drain(self) -> None:
-        """Before this worker is blocked at a barrier, everything that it computed has been applied."""
+    def _drain(self) -> bool:
+        """Before this worker is blocked at a barrier, it is known of all that it sent whether it is applied.
+
+        False = the worker stops before that is known.
+        """
         if self._pipeline is None:
-            return
-        self._pipeline.drain()
+            return True
+        if not self._drain_pipeline(self._pipeline):
+            return False
         if not self._counter.is_published:
             try:
                 self._publish(self._view.state, self._pipeline.position)
             except RETRIABLE as error:
                 logger.warning("the counter lags at the barrier, the next push will mend it: %s", error)
+        return self._until_known(self._cluster.settle)
+
+    def _drain_pipeline(self, pipeline: Pipeline) -> bool:
+        """Until no push has an unknown outcome (True), or the worker stops (False)."""
+
+        def drain() -> None:
+            pipeline.drain()
+            if pipeline.has_open_push:
+                raise OutcomeUnknown("a push is still under way")
+
+        return self._until_known(drain)
+
+    def _until_known(self, ask: Callable[[], object]) -> bool:
+        """Ask until it does not raise OutcomeUnknown (True), or the worker stops (False)."""
+        while True:
+            try:
+                ask()
+                return True
+            except OutcomeLost:
+                return True  # the client has counted it; there is nothing left to ask
+            except OutcomeUnknown:
+                if not self._view.pause(self._retry_wait_s):
+                    return False
+            except RETRIABLE as error:
+                logger.debug("the last write was not applied: %s", error)
+                return True
 
     def _read(self, ids: Ids, variables: Sequence[str]) -> tuple[Rows, Variables]:
         pulled = self._cluster.pull(ids, variables)

@@ -20,6 +20,7 @@ class Worker:
     def __init__(self, view, *callbacks):
         self.view, self.progress = view, Progress()
         self.drained, self.steps, self.is_over = 0, 0, False
+        self.is_drained = True
         self.gate = Gate(view, self.progress, lambda: None, self.drain, callbacks)
         self.turns, self.is_in_step = threading.Semaphore(0), threading.Event()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -28,6 +29,7 @@ class Worker:
     def drain(self):
         assert not self.progress.snapshot().is_blocked
         self.drained += 1
+        return self.is_drained
 
     def run(self):
         while self.gate.may_step():
@@ -198,3 +200,14 @@ def test_a_chief_that_is_told_to_stop_leaves_its_wait(view):
     view.stop()
     thread.join(30)
     assert answer == [False]
+
+
+def test_a_worker_that_stops_before_its_pushes_are_known_never_says_that_it_is_blocked(view):
+    worker = Worker(view)
+    worker.is_drained = False
+    worker.turns.release()
+    view.update(placed(1))
+    wait_until(lambda: worker.drained > 0)
+    view.stop()
+    worker.thread.join(30)
+    assert (worker.is_over, worker.blocked_at) == (True, 0)

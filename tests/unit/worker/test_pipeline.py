@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.wire.errors import InvalidRequest, Unavailable
+from megalith.wire.errors import InvalidRequest, OutcomeLost, OutcomeUnknown, Unavailable
 from megalith.worker.pipeline import Pipeline, share
 
 
@@ -21,8 +21,11 @@ class Begun:
             self.is_settled, outcome = True, self._outcome
             try:
                 self._outcome = (outcome(), None)
-            except Unavailable as error:
+            except (Unavailable, OutcomeLost) as error:
                 self._outcome = (None, error)
+            except OutcomeUnknown:
+                self.is_settled = False
+                raise
         value, error = self._outcome
         if error is not None:
             raise error
@@ -38,6 +41,7 @@ class FakeCluster:
     def __init__(self):
         self.answered, self.seen, self.begun_pulls, self.failing = [], {}, {}, set()
         self.last = None
+        self.unknown, self.lost = {}, set()  # how often a push is asked about in vain; pushes that are lost
 
     def pull(self, ids, names):
         return self.begin_pull(ids, names).result()
@@ -54,6 +58,11 @@ class FakeCluster:
         return self.last
 
     def _answer(self, number):
+        if self.unknown.get(number, 0):
+            self.unknown[number] -= 1
+            raise OutcomeUnknown("not answered")
+        if number in self.lost:
+            raise OutcomeLost("its ps was replaced")
         if number in self.failing:
             self.failing.discard(number)
             raise Unavailable("away")
@@ -168,3 +177,56 @@ def test_ids_that_are_none_name_their_table():
     pipeline, _ = pipeline_of(FakeCluster(), 1, task=task)
     with pytest.raises(InvalidRequest, match="table t: ids are float64"):
         pipeline.step(push)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 3])
+def test_a_step_whose_push_is_not_answered_is_not_taken_again_but_asked_about(staleness):
+    cluster = FakeCluster()
+    cluster.unknown = {2: 3}
+    pipeline, done = pipeline_of(cluster, staleness)
+    pushed, unknown = [], 0
+
+    def noted(pulled, drawn):
+        pushed.append(drawn.batch)
+        return push(pulled, drawn)
+
+    while pipeline.position < 6:
+        try:
+            if pipeline.is_begun_to < 6:
+                pipeline.step(noted)
+            else:
+                pipeline.drain()
+        except OutcomeUnknown:
+            unknown += 1
+            assert pipeline.has_open_push
+            assert pipeline.is_begun_to == pipeline.position + 1 == 3
+    assert unknown == 3
+    assert cluster.answered == list(range(6))
+    assert sorted(set(pushed)) == list(range(6))
+    assert pushed.count(2) == 1
+    assert len(done) == 6
+
+
+def test_a_drain_says_that_the_outcome_of_a_push_is_open_and_asks_again_when_told_to():
+    cluster = FakeCluster()
+    cluster.unknown = {0: 2}
+    pipeline, done = pipeline_of(cluster, 2)
+    pipeline.step(push)
+    for _ in range(2):
+        pipeline.drain()
+        assert pipeline.has_open_push
+        assert (pipeline.position, pipeline.is_begun_to, done) == (0, 1, [])
+    pipeline.drain()
+    assert not pipeline.has_open_push
+    assert (pipeline.position, cluster.answered) == (1, [0])
+
+
+def test_a_step_of_whose_push_a_part_is_lost_counts_and_is_not_taken_again():
+    cluster = FakeCluster()
+    cluster.lost = {1}
+    pipeline, done = pipeline_of(cluster, 1, total=3)
+    for _ in range(3):
+        pipeline.step(push)
+    pipeline.drain()
+    assert cluster.answered == [0, 2]
+    assert [step.added for step in done] == [{"n": 0}, {}, {"n": 2}]

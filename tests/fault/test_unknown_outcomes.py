@@ -1,0 +1,169 @@
+"""A push whose caller gave up: applied once if its server goes on, counted if its server is replaced."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from megalith.client import Segment, Sgd, TableConfig, VariableConfig, connect
+from megalith.wire.errors import DeadlinePassed, OutcomeLost, OutcomeUnknown, Unavailable
+from support.processes import Processes
+from support.waiting import wait_until
+
+KEYS = np.arange(200)  # of both servers
+MINUS_ONES = np.full((KEYS.size, 1), -1.0, np.float32)
+LANES = pytest.mark.parametrize("bulk_lane", [True, False], ids=["lane", "unary"])
+
+
+class Cluster:
+    """Two ps; each test has a table and a variable of its own."""
+
+    def __init__(self, processes):
+        self.processes = processes
+        processes.start_controller(num_ps=2, num_workers=0, suspect_s=1)
+        self.ps = [processes.start_member("ps", index) for index in range(2)]
+
+    def connect(self, **settings):
+        return connect(model_dir=str(self.processes.model_dir), **settings)
+
+    def create(self, name):
+        with self.connect(timeout_s=60) as cluster:
+            cluster.create_tables(TableConfig(name, (Segment(1, optimizer=Sgd(1.0)),)))
+            cluster.create_variables(VariableConfig(name, np.zeros((), np.int64)))
+
+    def rows(self, name):
+        """The distinct values of all rows."""
+        with self.connect(timeout_s=60) as reader:
+            return sorted(set(reader.pull({name: KEYS}).rows[name][:, 0].tolist()))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
+        yield Cluster(processes)
+
+
+@pytest.fixture
+def name(request, cluster):
+    name = request.node.name.replace("[", "-").replace("]", "")
+    cluster.create(name)
+    return name
+
+
+@LANES
+def test_a_push_that_a_stopped_server_gets_after_its_callers_deadline_counts_once(cluster, name, bulk_lane):
+    ps = cluster.ps
+    with cluster.connect(timeout_s=1.5, bulk_lane=bulk_lane) as client:
+        client.pull({name: KEYS}, [name])  # connected
+        ps[1].signal(signal.SIGSTOP)
+        with pytest.raises(OutcomeUnknown, match=r"ps 1 did not answer a write.*settle\(\).*applied twice"):
+            client.push({name: (KEYS, MINUS_ONES)}, add={name: 1})
+        with pytest.raises(OutcomeUnknown, match="nothing of this write was sent"):
+            client.push({name: (KEYS, 100 * MINUS_ONES)})
+        with pytest.raises(OutcomeUnknown):
+            client.settle()
+        ps[1].signal(signal.SIGCONT)
+        added = wait_until(lambda: settled(client))
+        assert added == {name: 1}
+        assert cluster.rows(name) == [1.0]
+        client.push({name: (KEYS, MINUS_ONES)})
+        assert cluster.rows(name) == [2.0]
+        assert client.writes_unknown == 0
+
+
+def settled(client):
+    try:
+        return client.settle()
+    except OutcomeUnknown:
+        return None
+
+
+@LANES
+def test_a_push_whose_server_was_replaced_is_counted_and_not_repeated(cluster, name, bulk_lane):
+    ps = cluster.ps
+    with cluster.connect(timeout_s=1.5, bulk_lane=bulk_lane) as client:
+        client.pull({name: KEYS}, [name])
+        ps[1].signal(signal.SIGSTOP)
+        with pytest.raises(OutcomeUnknown):
+            client.push({name: (KEYS, MINUS_ONES)})
+        ps[1].kill()
+        ps[1] = cluster.processes.start_member("ps", 1)
+
+        def is_lost():
+            try:
+                client.settle()
+            except OutcomeLost as error:
+                return str(error)
+            except OutcomeUnknown:
+                return None
+            raise AssertionError("nobody can know that it was applied")
+
+        assert "ps 1 was replaced before it answered" in wait_until(is_lost)
+        assert client.writes_unknown == 1
+        cluster.create(name)
+        assert cluster.rows(name) == [0.0, 1.0]  # the part of ps 0 is applied
+        client.push({name: (KEYS, MINUS_ONES)})
+        assert cluster.rows(name) == [1.0, 2.0]
+
+
+def test_what_a_client_did_not_learn_before_it_closed_is_said(cluster, name, caplog):
+    ps = cluster.ps
+    client = cluster.connect(timeout_s=1.0)
+    client.pull({name: KEYS}, [name])
+    ps[0].signal(signal.SIGSTOP)
+    with pytest.raises(OutcomeUnknown):
+        client.push({name: (KEYS, MINUS_ONES)})
+    client.close()
+    assert client.writes_unknown == 1
+    assert "a write may or may not have been applied at ps 0: the client was closed" in caplog.text
+    ps[0].signal(signal.SIGCONT)
+
+
+@LANES
+def test_sums_are_exact_though_deadlines_are_shorter_than_the_stalls_of_servers(cluster, name, bulk_lane):
+    """Four clients with deadlines of half a second; the servers stop for longer, in turns. Each push counts once."""
+    ps = cluster.ps
+    stop = threading.Event()
+    stalls, counts, unknown = [0], [0] * 4, [0] * 4
+    seconds = float(os.environ.get("MEGALITH_TEST_SOAK_S", "4"))
+
+    def stall():
+        while not stop.is_set():
+            member = ps[stalls[0] % 2]
+            member.signal(signal.SIGSTOP)
+            time.sleep(0.8)
+            member.signal(signal.SIGCONT)
+            stalls[0] += 1
+            time.sleep(0.3)
+
+    def train(number):
+        with cluster.connect(timeout_s=0.5, bulk_lane=bulk_lane) as client:
+            begun = time.monotonic()
+            while time.monotonic() - begun < seconds:
+                try:
+                    client.push({name: (KEYS, MINUS_ONES)})
+                except OutcomeUnknown as error:
+                    unknown[number] += 1
+                    if "nothing of this write was sent" in str(error):
+                        continue
+                    while settled(client) is None:
+                        pass
+                except (DeadlinePassed, Unavailable):  # nothing of it was sent
+                    continue
+                counts[number] += 1
+
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(4)]
+    stalling = threading.Thread(target=stall)
+    for thread in (*threads, stalling):
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    stop.set()
+    stalling.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert stalls[0] > 1
+    assert sum(unknown) > 0  # the fault was felt
+    assert cluster.rows(name) == [float(sum(counts))]
