@@ -14,9 +14,9 @@ def servers(tmp_path_factory):
         yield servers
 
 
-@pytest.mark.parametrize("count", [600])
+@pytest.mark.parametrize("count", [600, 1100])
 def test_a_push_and_a_pull_of_many_tables_go_through_the_bulk_lane(servers, count):
-    names = [f"many-{number}" for number in range(count)]
+    names = [f"many-{count}-{number}" for number in range(count)]
     with servers.connect(timeout_s=30.0) as cluster:
         cluster.create_tables(*(mg.TableConfig(name, (mg.Segment(16, optimizer=mg.Sgd(1.0)),)) for name in names))
         cluster.push(
