@@ -56,7 +56,7 @@ def name(request, cluster):
 @LANES
 def test_a_push_that_a_stopped_server_gets_after_its_callers_deadline_counts_once(cluster, name, bulk_lane):
     ps = cluster.ps
-    with cluster.connect(timeout_s=1.5, bulk_lane=bulk_lane) as client:
+    with cluster.connect(timeout_s=3.0, bulk_lane=bulk_lane) as client:
         client.pull({name: KEYS}, [name])  # connected
         ps[1].signal(signal.SIGSTOP)
         with pytest.raises(OutcomeUnknown, match=r"ps 1 did not answer a write.*settle\(\).*applied twice"):
@@ -84,7 +84,7 @@ def settled(client):
 @LANES
 def test_a_push_whose_server_was_replaced_is_counted_and_not_repeated(cluster, name, bulk_lane):
     ps = cluster.ps
-    with cluster.connect(timeout_s=1.5, bulk_lane=bulk_lane) as client:
+    with cluster.connect(timeout_s=3.0, bulk_lane=bulk_lane) as client:
         client.pull({name: KEYS}, [name])
         ps[1].signal(signal.SIGSTOP)
         with pytest.raises(OutcomeUnknown):
@@ -111,7 +111,7 @@ def test_a_push_whose_server_was_replaced_is_counted_and_not_repeated(cluster, n
 
 def test_what_a_client_did_not_learn_before_it_closed_is_said(cluster, name, caplog):
     ps = cluster.ps
-    client = cluster.connect(timeout_s=1.0)
+    client = cluster.connect(timeout_s=4.0)
     client.pull({name: KEYS}, [name])
     ps[0].signal(signal.SIGSTOP)
     with pytest.raises(OutcomeUnknown):
