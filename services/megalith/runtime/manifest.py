@@ -114,10 +114,13 @@ def publish(work: Path, model_dir: Path, step: int) -> Path:
 def free_directory(model_dir: Path, step: int) -> Path:
     """Where the next checkpoint of that step goes; NotADirectoryError if a file has that name."""
     names = (f"model.ckpt-r{k}-{step}" if k else f"model.ckpt-{step}" for k in itertools.count())
-    path = next(model_dir / name for name in names if not (model_dir / name).is_dir())
-    if os.path.lexists(path):
-        raise NotADirectoryError(errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path))
-    return path
+    for name in names:
+        path = model_dir / name
+        if not os.path.lexists(path):
+            return path
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path))
+    raise AssertionError("the names do not end")
 
 
 def read(directory: Path) -> Manifest:
