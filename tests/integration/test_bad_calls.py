@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.wire.errors import InvalidRequest, MegalithError, ShapeMismatch
+from megalith.wire.errors import DtypeMismatch, InvalidRequest, MegalithError, ShapeMismatch
 
 F = np.float32
 ROWS = np.ones((1, 3), F)
@@ -180,6 +180,19 @@ def test_a_wrong_width_is_told_in_the_caller_s_numbers(given):
         given.cluster.push({"t": (ids, np.zeros((512, 9), F))})
     with pytest.raises(ShapeMismatch, match=r"table t: values are \[512, 9\], expected \[512, 3\]"):
         given.cluster.assign({"t": (ids, np.zeros((512, 9), F))})
+
+
+def test_a_wrong_dtype_is_not_told_as_a_wrong_shape(given):
+    wrong = np.ones((1, 3), np.int64)
+    with pytest.raises(DtypeMismatch, match=r"table t: gradients are int64 \[1, 3\], expected float32"):
+        given.cluster.push({"t": ([1], wrong)})
+    for write in (given.cluster.assign, given.cluster.assign_add):
+        with pytest.raises(DtypeMismatch, match=r"table t: values are int64 \[1, 3\], expected float32"):
+            write({"t": ([1], wrong)})
+    with pytest.raises(DtypeMismatch, match=r"table t: ids are float64 \[1\], expected a vector of int64"):
+        given.cluster.pull({"t": [1.5]})
+    with pytest.raises(DtypeMismatch, match=r"ragged: values are float64"):
+        mg.Ragged([1.5], [0, 1])
 
 
 def test_learning_rates_of_a_table_that_gets_no_gradients_are_not_dropped_in_silence(given):

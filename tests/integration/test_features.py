@@ -123,6 +123,8 @@ def test_gradients_applied_in_the_background_are_all_there_when_their_futures_ar
         futures.append(model.apply_async(batch, {"async": np.ones((3, 2), np.float32)}))
     with pytest.raises(errors.ShapeMismatch):
         model.apply_async(batch, {"async": np.ones((2, 2), np.float32)})
+    with pytest.raises(errors.DtypeMismatch, match="int64"):
+        model.apply_async(batch, {"async": np.ones((3, 2), np.int64)})
     for future in futures:
         future.result(timeout=60)
     assert model.lookup({"async": [1, 2]})["async"].tolist() == [[-40, -40], [-20, -20]]

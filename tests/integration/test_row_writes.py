@@ -125,11 +125,11 @@ def test_nothing_to_write_is_written(cluster, name):
 @pytest.mark.parametrize(
     ("ids", "values", "error"),
     [
-        ([1.5], rows(1), errors.InvalidRequest),
+        ([1.5], rows(1), errors.DtypeMismatch),
         ([1, 2], rows(1), errors.ShapeMismatch),
         ([1, 2], rows(1, 2, dim=3), errors.ShapeMismatch),
         ([1, 2], rows(1, np.nan), errors.NonFiniteValue),
-        ([1], np.array([[1, 2]]), errors.ShapeMismatch),
+        ([1], np.array([[1, 2]]), errors.DtypeMismatch),
     ],
 )
 def test_bad_values_are_refused_and_no_table_of_the_call_is_changed(cluster, ids, values, error):

@@ -18,7 +18,14 @@ from megalith.client._layout import Layout, Plan, plan
 from megalith.client._prefetch import ahead
 from megalith.client._ragged import Ragged
 from megalith.wire.arrays import as_array
-from megalith.wire.errors import DuplicateKeys, InvalidRequest, ShapeMismatch, UnknownFeature, UnknownLayout
+from megalith.wire.errors import (
+    DtypeMismatch,
+    DuplicateKeys,
+    InvalidRequest,
+    ShapeMismatch,
+    UnknownFeature,
+    UnknownLayout,
+)
 from megalith.wire.schema import AdmissionConfig
 from megalith.wire.validation import require
 
@@ -244,9 +251,11 @@ class FeatureSet:
         given = cast(Any, gradient) if several else [gradient]
         arrays: list[NDArray[Any]] = [as_array(array, f"layout {name}: gradients") for array in given]
         expected = [output.shape for output in outputs]
-        if [array.shape for array in arrays] != expected or any(array.dtype.kind != "f" for array in arrays):
+        are_floats = all(array.dtype.kind == "f" for array in arrays)
+        if [array.shape for array in arrays] != expected or not are_floats:
             found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
-            raise ShapeMismatch(
+            error = ShapeMismatch if are_floats else DtypeMismatch
+            raise error(
                 f"layout {name}: gradients are {found}, expected float32 of {list(map(list, expected))}"
             )
         return [np.ascontiguousarray(array, np.float32) for array in arrays]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.wire import arrays
-from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
+from megalith.wire.errors import DtypeMismatch, NonFiniteValue, ShapeMismatch
 from megalith.wire.routing import NUM_BUCKETS, Routing, decode_owners
 
 
@@ -89,7 +89,8 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         where = f"table {table}: " if table else ""
-        raise InvalidRequest(f"{where}ids are {array.dtype} {list(array.shape)}, expected a vector of int64")
+        error = ShapeMismatch if array.dtype.kind in "iu" else DtypeMismatch
+        raise error(f"{where}ids are {array.dtype} {list(array.shape)}, expected a vector of int64")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -105,10 +106,12 @@ def checked_rows(
 
     array: NDArray[Any] = arrays.as_array(given, f"table {table}: {what}")
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
-        raise ShapeMismatch(
+        error = ShapeMismatch if array.dtype.kind == "f" else DtypeMismatch
+        raise error(
             f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
         )
-    matrix = np.ascontiguousarray(array, np.float32)
+    with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
+        matrix = np.ascontiguousarray(array, np.float32)
     if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite(table):
         raise NonFiniteValue(f"table {table}: the {what} hold NaN or infinity; nothing was sent")
     return matrix

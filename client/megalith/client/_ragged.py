@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.wire import arrays
-from megalith.wire.errors import InvalidRequest, ShapeMismatch
+from megalith.wire.errors import DtypeMismatch, InvalidRequest, ShapeMismatch
 
 
 class Ragged:
@@ -105,5 +105,6 @@ def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise InvalidRequest(f"ragged: {what} are {array.dtype} {list(array.shape)}, expected a vector of int64")
+        error = ShapeMismatch if array.dtype.kind in "iu" else DtypeMismatch
+        raise error(f"ragged: {what} are {array.dtype} {list(array.shape)}, expected a vector of int64")
     return np.ascontiguousarray(array, np.int64)

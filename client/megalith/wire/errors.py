@@ -5,7 +5,7 @@
     |  |- InvalidSetting         a flag, variable or field of a configuration
     |  |- MalformedArray         bytes that are not what dtype and shape say
     |  |- ShapeMismatch          right bytes, wrong width or count
-    |  |- DtypeMismatch          numbers of a kind that the variable does not hold
+    |  |- DtypeMismatch          numbers of a kind that ids, rows or a variable are not
     |  |- NonFiniteValue         NaN or infinity in gradients or values
     |  |- FutureTime             data that claims to be from after tomorrow
     |  |- WrongSlot              ids of another slot than their feature's
@@ -88,7 +88,7 @@ class ShapeMismatch(InvalidRequest):
 
 
 class DtypeMismatch(InvalidRequest):
-    """An array is of another dtype than the variable, and cannot be converted without loss."""
+    """An array is of another dtype than ids, rows or the variable are, and cannot be converted without loss."""
 
     code = "dtype_mismatch"
 

@@ -5,6 +5,7 @@ import pytest
 
 from megalith.client import Columns, Feature, FeatureSet, FirstN, Layout, Mean, Ragged, Slice, Sqrtn, Sum
 from megalith.wire.errors import (
+    DtypeMismatch,
     DuplicateKeys,
     InvalidRequest,
     InvalidSetting,
@@ -192,7 +193,7 @@ def test_an_id_of_another_slot_is_refused_before_any_call(rows):
     [
         ({"x": np.ones(1)}, UnknownLayout, "no layout 'x'"),
         ({"bias": np.ones((3, 1))}, ShapeMismatch, r"layout bias: gradients are \['float64 \[3, 1\]'\]"),
-        ({"bias": np.ones((2, 1), np.int64)}, ShapeMismatch, "int64"),
+        ({"bias": np.ones((2, 1), np.int64)}, DtypeMismatch, "int64"),
         ({"non": np.ones((2, 2))}, ShapeMismatch, r"expected float32 of \[\[2, 2\], \[2, 2\]\]"),
         ({"non": (np.ones((2, 2)),)}, ShapeMismatch, "layout non"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from megalith.client._kernels import rows as row_kernels
 from megalith.client._partition import Partition, checked_ids, checked_rows, warm_up
 from megalith.wire import routing
-from megalith.wire.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
+from megalith.wire.errors import DtypeMismatch, NonFiniteValue, ShapeMismatch
 
 ids_of_any_kind = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=60)
 
@@ -90,19 +90,24 @@ def test_finite_is_what_numpy_calls_finite(values):
 
 
 def test_ids_that_are_not_integers_are_refused():
-    for bad in ([1.5], [[1, 2]], ["a"]):
-        with pytest.raises(InvalidRequest, match="table t: ids are"):
+    for bad in ([1.5], [[1.5, 2]], ["a"], [True], None):
+        with pytest.raises(DtypeMismatch, match=r"table t: ids are .*, expected a vector of int64"):
             checked_ids("t", bad)
+    with pytest.raises(ShapeMismatch, match=r"table t: ids are int64 \[1, 2\]"):
+        checked_ids("t", [[1, 2]])
     assert checked_ids("t", []).dtype == np.int64
 
 
 def test_gradients_of_the_wrong_kind_are_refused():
     with pytest.raises(ShapeMismatch, match=r"expected float32 \[2, dim\]"):
         checked_rows("t", "gradients", np.zeros((3, 4), np.float32), 2)
-    with pytest.raises(ShapeMismatch):
-        checked_rows("t", "gradients", np.zeros((2, 4), np.int64), 2)
+    for dtype in (np.int64, np.bool_, np.complex64, object):
+        with pytest.raises(DtypeMismatch, match=r"expected float32 \[2, dim\]"):
+            checked_rows("t", "gradients", np.zeros((2, 4), dtype), 2)
     with pytest.raises(NonFiniteValue, match="nothing was sent"):
         checked_rows("t", "gradients", np.full((2, 4), np.nan, np.float32), 2)
+    with pytest.raises(NonFiniteValue):
+        checked_rows("t", "gradients", np.full((2, 4), 1e300), 2)  # no float32
 
 
 def offsets_of(rows, dims):
