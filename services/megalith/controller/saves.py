@@ -1,5 +1,6 @@
 """Saving a checkpoint: every ps writes its shard; the folder gets its name last, which makes the checkpoint exist."""
 
+import contextlib
 import logging
 import secrets
 import shutil
@@ -191,7 +192,12 @@ def _size_of(path: Path) -> int | None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove all of a save that failed. A ps that is late may put another file into it meanwhile."""
+    """Remove all of a save that failed. A ps that is late may put another file into it meanwhile.
+
+    The manifest goes first: if this process dies meanwhile, what is left is no checkpoint.
+    """
+    with contextlib.suppress(OSError):
+        (folder / manifest.MANIFEST).unlink()
     for _ in range(_DISCARD_TRIES):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -64,6 +64,7 @@ class ControllerServer:
             raise
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
+        manifest.complete_list(self._model_dir)
         start_point = StartPoint(self._model_dir)
         checkpoint = start_point.find()
         newest = manifest.read(checkpoint) if checkpoint is not None else None

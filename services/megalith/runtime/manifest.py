@@ -10,6 +10,10 @@
 
 A save writes into a folder of its own, which gets its name once it is complete. So a folder named model.ckpt-* never
 changes: no save writes into it, replaces it or removes it.
+
+The list names a checkpoint after its folder got its name. So before a directory gets its first folder, it gets a list
+that says so. A controller that dies between the two leaves a folder that the next one finds; a folder without any list
+means that somebody took the list away.
 """
 
 import dataclasses
@@ -36,6 +40,8 @@ FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)  # files of version 1 do not say which buckets they are about
 MANIFEST = "manifest.json"
 STATE_FILE = "checkpoint"
+# The list of a directory whose first checkpoint is about to get its name; other readers of the format find no newest.
+_FIRST_IS_PUBLISHED = '# the first checkpoint of this directory is being published\nmodel_checkpoint_path: ""\n'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ def publish(work: Path, model_dir: Path, step: int) -> Path:
 
     Of two that publish the same step at once, one gets the next name.
     """
+    _announce_first(model_dir)
     while True:
         path = free_directory(model_dir, step)
         try:
@@ -109,6 +116,19 @@ def publish(work: Path, model_dir: Path, step: int) -> Path:
         else:
             sync(model_dir)
             return path
+
+
+def _announce_first(model_dir: Path) -> None:
+    """Write the list of a directory that has no checkpoint yet."""
+    with _list_of_one_writer(model_dir):
+        if _folders(model_dir):
+            return  # they have a list; if it was taken away meanwhile, that must stay visible
+        text = _state_text(model_dir)
+        if text is not None and "model_checkpoint_path" in text:
+            return
+        if text:
+            _keep_aside(model_dir / STATE_FILE)
+        write_atomically(model_dir / STATE_FILE, _FIRST_IS_PUBLISHED.encode())
 
 
 def free_directory(model_dir: Path, step: int) -> Path:
@@ -174,8 +194,10 @@ def latest(model_dir: Path) -> Path | None:
     """
     state_file = model_dir / STATE_FILE
     text = _state_text(model_dir)
+    if text == _FIRST_IS_PUBLISHED:
+        return _newest_folder(model_dir)
     if text is None:
-        folders = sorted(path.name for path in model_dir.glob("model.ckpt-*") if path.is_dir())
+        folders = [path.name for path in _folders(model_dir)]
         if not folders:
             return None
         raise CheckpointNotFound(
@@ -195,6 +217,27 @@ def latest(model_dir: Path) -> Path | None:
             f"{ways_out(model_dir)}"
         )
     return path
+
+
+def complete_list(model_dir: Path) -> None:
+    """Name the first checkpoint, if a controller died after it was complete and before the list named it."""
+    if _state_text(model_dir) != _FIRST_IS_PUBLISHED:
+        return
+    newest = _newest_folder(model_dir)
+    if newest is None:
+        return
+    logger.warning("%s was saved by a controller that died before it was listed; it is listed now", newest)
+    record_latest(model_dir, newest, read(newest).saved_at_s)
+
+
+def _newest_folder(model_dir: Path) -> Path | None:
+    """The complete folder that was saved last; only for a directory whose list does not name one yet."""
+    complete = [path for path in _folders(model_dir) if (path / MANIFEST).exists()]
+    return max(complete, key=lambda path: read(path).saved_at_s, default=None)
+
+
+def _folders(model_dir: Path) -> list[Path]:
+    return sorted(path for path in model_dir.glob("model.ckpt-*") if path.is_dir())
 
 
 def ways_out(model_dir: Path) -> str:

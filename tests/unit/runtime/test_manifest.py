@@ -88,3 +88,47 @@ def test_entries_of_a_list_without_times_are_kept(tmp_path):
     checkpoint(tmp_path, 3)
     written = (tmp_path / "checkpoint").read_text()
     assert all(f'all_model_checkpoint_paths: "model.ckpt-{step}"' in written for step in (1, 2, 3))
+
+
+def published(model_dir, step, saved_at_s=1.0):
+    """A checkpoint that has its name and is not listed, as a controller that dies then leaves it."""
+    work = manifest.work_directory(model_dir, step, "ab")
+    work.mkdir()
+    manifest.write(work, Manifest(step=step, num_ps=1, saved_at_s=saved_at_s, files=()))
+    return manifest.publish(work, model_dir, step)
+
+
+def test_checkpoints_that_a_dead_controller_did_not_list_are_found_until_one_is_listed(tmp_path):
+    published(tmp_path, 300, saved_at_s=5.0)
+    newest = published(tmp_path, 200, saved_at_s=6.0)
+    assert manifest.latest(tmp_path) == newest
+    manifest.complete_list(tmp_path)
+    assert 'model_checkpoint_path: "model.ckpt-200"' in (tmp_path / "checkpoint").read_text()
+    published(tmp_path, 400, saved_at_s=7.0)
+    manifest.complete_list(tmp_path)
+    assert manifest.latest(tmp_path) == newest
+
+
+def test_a_list_that_was_taken_away_is_still_missed_after_another_save_was_killed(tmp_path):
+    checkpoint(tmp_path, 100)
+    (tmp_path / "checkpoint").unlink()
+    published(tmp_path, 200)
+    manifest.complete_list(tmp_path)
+    with pytest.raises(CheckpointNotFound, match=r"checkpoint is missing, and .* has model.ckpt-100, model.ckpt-200"):
+        manifest.latest(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['model_checkpoint_path: ""\n', 'model_checkpoint_path: ""\nall_model_checkpoint_'])
+def test_a_list_that_names_nothing_and_is_not_that_of_a_first_save_is_refused(tmp_path, text):
+    published(tmp_path, 100)
+    (tmp_path / "checkpoint").write_text(text)
+    with pytest.raises(CheckpointNotFound):
+        manifest.latest(tmp_path)
+
+
+def test_somebodys_file_under_the_name_of_the_list_is_kept_before_the_first_checkpoint_gets_its_name(tmp_path):
+    (tmp_path / "checkpoint").write_text("the only copy of a thesis")
+    first = published(tmp_path, 100)
+    (kept,) = tmp_path.glob("checkpoint-kept-*")
+    assert kept.read_text() == "the only copy of a thesis"
+    assert manifest.latest(tmp_path) == first
