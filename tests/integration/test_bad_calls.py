@@ -135,6 +135,11 @@ CALLS = {
     "Ids": lambda given: mg.Ids(UNEVEN),
     "Ids none": lambda given: mg.Ids(None),
     "prefetch": lambda given: list(given.features.prefetch([1], lambda x: x)),
+    "prefetch 5": lambda given: given.features.prefetch(5, lambda x: x),
+    "prefetch None": lambda given: given.features.prefetch(None, lambda x: x, depth=0),
+    "prefetch scalar": lambda given: given.features.prefetch(np.array(5), lambda x: x),
+    "prefetch no function": lambda given: given.features.prefetch([1], {"f": [1]}),
+    "prefetch depth": lambda given: given.features.prefetch([1], lambda x: x, depth="x"),
     "cache str": lambda given: mg.VariableCache(given.cluster, "w"),
     "cache lag": lambda given: mg.VariableCache(given.cluster, ["w"], max_lag_steps="x"),
     "connect both": lambda given: mg.connect("a:1", model_dir="x"),
@@ -193,6 +198,13 @@ def test_a_wrong_dtype_is_not_told_as_a_wrong_shape(given):
         given.cluster.pull({"t": [1.5]})
     with pytest.raises(DtypeMismatch, match=r"ragged: values are float64"):
         mg.Ragged([1.5], [0, 1])
+
+
+def test_prefetch_says_that_it_cannot_iterate_where_it_is_called(given):
+    with pytest.raises(InvalidRequest, match="prefetch: batches are int 5, expected something to iterate over"):
+        given.features.prefetch(5, lambda batch: batch)
+    with pytest.raises(InvalidRequest, match="prefetch: ids=.*is not a function"):
+        given.features.prefetch([1], {"f": [1]})
 
 
 def test_learning_rates_of_a_table_that_gets_no_gradients_are_not_dropped_in_silence(given):

@@ -4,7 +4,7 @@ Each message names the argument, what it was and what is expected there.
 """
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from megalith.wire.errors import InvalidRequest
@@ -39,6 +39,19 @@ def names(given: Any, what: str) -> list[str]:
     if not all(isinstance(name, str) for name in listed):
         raise InvalidRequest(f"{what} are {_shown(listed)}, expected a list of names")
     return listed
+
+
+def iterator(given: Iterable[T], what: str) -> Iterator[T]:
+    try:
+        return iter(given)
+    except TypeError:
+        raise InvalidRequest(f"{what} are {_shown(given)}, expected something to iterate over") from None
+
+
+def function(given: Any, name: str, expected: str) -> None:
+    """`expected` says what it is to return, for the message."""
+    if not callable(given):
+        raise InvalidRequest(f"{name}={_shown(given)} is not a function; expected one that {expected}")
 
 
 def integer(given: Any, name: str) -> int:

@@ -185,12 +185,15 @@ class FeatureSet:
         are copied before the next batch is read: `batches` may fill the same arrays again and again. What else the
         caller takes from a batch, such as labels, is then to be copied by the caller's generator.
         """
+        iterator = _arguments.iterator(batches, "prefetch: batches")
+        _arguments.function(ids, "prefetch: ids", "gives the ids of a batch by feature")
+        depth = _arguments.integer(depth, "prefetch: depth")
 
         def prepare(batch: T) -> Callable[[], Batch]:
             lists = {name: ragged.copied() for name, ragged in self._lists(ids(batch)).items()}
             return lambda: self._looked_up(lists, ())
 
-        return ahead(batches, prepare, depth)
+        return ahead(iterator, prepare, depth)
 
     def _summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
         """What a push takes: the gradient of each row by table, for rows that a gradient reaches."""
@@ -255,9 +258,7 @@ class FeatureSet:
         if [array.shape for array in arrays] != expected or not are_floats:
             found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
             error = ShapeMismatch if are_floats else DtypeMismatch
-            raise error(
-                f"layout {name}: gradients are {found}, expected float32 of {list(map(list, expected))}"
-            )
+            raise error(f"layout {name}: gradients are {found}, expected float32 of {list(map(list, expected))}")
         return [np.ascontiguousarray(array, np.float32) for array in arrays]
 
 

@@ -107,9 +107,7 @@ def checked_rows(
     array: NDArray[Any] = arrays.as_array(given, f"table {table}: {what}")
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
         error = ShapeMismatch if array.dtype.kind == "f" else DtypeMismatch
-        raise error(
-            f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
-        )
+        raise error(f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]")
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         matrix = np.ascontiguousarray(array, np.float32)
     if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite(table):
