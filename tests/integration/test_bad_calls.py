@@ -203,7 +203,7 @@ def test_a_wrong_dtype_is_not_told_as_a_wrong_shape(given):
 def test_prefetch_says_that_it_cannot_iterate_where_it_is_called(given):
     with pytest.raises(InvalidRequest, match="prefetch: batches are int 5, expected something to iterate over"):
         given.features.prefetch(5, lambda batch: batch)
-    with pytest.raises(InvalidRequest, match="prefetch: ids=.*is not a function"):
+    with pytest.raises(InvalidRequest, match=r"prefetch: ids=.*is not a function"):
         given.features.prefetch([1], {"f": [1]})
 
 

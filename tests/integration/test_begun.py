@@ -71,6 +71,78 @@ def test_an_error_of_a_begun_push_is_its_own_and_the_next_one_goes_on(cluster, k
     np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-1, -1]])
 
 
+WRONG = np.ones((1, 4), np.float32)  # as above: refused by the server, not by the SDK
+
+
+def warnings_of(caplog):
+    return [record.message for record in caplog.records if record.name.startswith("megalith.client")]
+
+
+def test_begun_pushes_that_fail_are_said_and_counted_though_nobody_asks(servers, key, caplog):
+    """By the next write, and by `close`; not those that are asked about."""
+    with servers.connect() as cluster:
+        cluster.begin_push({"t": (key, WRONG)})
+        cluster.push({"t": (key, ONES)})
+        (said,) = warnings_of(caplog)
+        assert "a write failed before anybody asked for its result: table t: gradients have shape" in said
+        assert "so far: 1" in said
+        asked = cluster.begin_push({"t": (key, WRONG)})
+        with pytest.raises(errors.ShapeMismatch):
+            asked.result()
+        with pytest.raises(errors.ShapeMismatch):
+            cluster.push({"t": (key, WRONG)})
+        cluster.push({"t": (key, ONES)})
+        assert warnings_of(caplog) == [said]
+        cluster.begin_push({"t": (key, WRONG)})
+    cluster.close()
+    assert len(warnings_of(caplog)) == 2
+    assert "so far: 2" in warnings_of(caplog)[1]
+
+
+def test_a_begun_push_that_failed_for_lack_of_room_is_said_by_the_next_write(servers, key, caplog):
+    with servers.connect(max_inflight=1) as cluster:
+        cluster.begin_push({"t": (key, WRONG)})
+        cluster.begin_pull({"t": key}).result()  # settles the push to make room
+        assert not warnings_of(caplog)
+        cluster.push({"t": (key, ONES)})
+        assert len(warnings_of(caplog)) == 1
+
+
+def test_closing_without_waiting_says_how_many_pushes_it_gives_up(servers, caplog):
+    cluster = servers.connect()
+    cluster.begin_push(add={"n": np.array(0)})
+    cluster.close(wait=False)
+    said = warnings_of(caplog)
+    assert said[-1] == "closed without waiting: gave up 0 pushes in the background and 1 begun"
+    assert cluster.writes_unknown == 1
+    assert "may or may not have been applied" in said[0]
+
+
+def test_closing_without_waiting_counts_pushes_in_the_background(servers, caplog, monkeypatch):
+    cluster = servers.connect()
+    begun, hold = threading.Event(), threading.Event()
+
+    def held(*_, **__):
+        begun.set()
+        assert hold.wait(30)
+
+    monkeypatch.setattr(cluster, "push", held)
+    futures = [cluster.push_async(add={"n": np.array(0)}) for _ in range(3)]
+    assert begun.wait(30)
+    cluster.close(wait=False)
+    hold.set()
+    assert [future.cancelled() for future in futures] == [False, True, True]
+    assert warnings_of(caplog)[-1] == "closed without waiting: gave up 3 pushes in the background and 0 begun"
+
+
+def test_closing_without_waiting_is_silent_when_nothing_is_given_up(servers, caplog):
+    cluster = servers.connect()
+    cluster.begin_push(add={"n": np.array(0)}).result()
+    cluster.begin_pull({"t": MANY})
+    cluster.close(wait=False)
+    assert not warnings_of(caplog)
+
+
 def test_calls_that_nobody_asks_about_make_room_for_others(servers, key):
     """By number, and by bytes: both would be full for ever if only their owner could settle them."""
     with servers.connect(max_inflight=3, max_inflight_bytes=400_000) as cluster:

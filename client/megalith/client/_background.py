@@ -29,6 +29,7 @@ class Background:
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._futures: WeakSet[Future[Any]] = WeakSet()
+        self._pushes: WeakSet[Future[Any]] = WeakSet()  # those of them that are
         forking.renew_in_child(self)
 
     def renew_after_fork(self) -> None:
@@ -39,6 +40,7 @@ class Background:
         for future in list(self._futures):
             forking.give_up(future)
         self._futures = WeakSet()
+        self._pushes = WeakSet()
 
     def pull(self, call: Callable[[], R]) -> "Future[R]":
         return self._submit("pull", _PULL_THREADS, call)
@@ -46,12 +48,17 @@ class Background:
     def push(self, call: Callable[[], R]) -> "Future[R]":
         return self._submit("push", 1, call)
 
-    def close(self, wait: bool) -> None:
-        """Wait for what has begun and for all pushes, giving up other pulls; without `wait`, give all of it up."""
+    def close(self, wait: bool) -> int:
+        """Wait for what has begun and for all pushes, giving up other pulls; without `wait`, give all of it up.
+
+        Returns how many pushes were given up, one that is on its way among them.
+        """
         with self._lock:
             pools = dict(self._pools)
+            given_up = 0 if wait else sum(not push.done() for push in self._pushes)
         for kind, pool in pools.items():
             pool.shutdown(wait=wait, cancel_futures=kind == "pull" or not wait)
+        return given_up
 
     def _submit(self, kind: str, threads: int, call: Callable[[], R]) -> "Future[R]":
         self._room.acquire()
@@ -61,6 +68,8 @@ class Background:
                     self._pools[kind] = ThreadPoolExecutor(threads, thread_name_prefix=f"megalith-{kind}")
                 future = self._pools[kind].submit(call)
                 self._futures.add(future)
+                if kind == "push":
+                    self._pushes.add(future)
         except BaseException:
             self._room.release()
             raise

@@ -32,6 +32,23 @@ class Begun(Generic[R]):
         self._lock = threading.Lock()
         self._value: R | None = None
         self._error: BaseException | None = None
+        self._is_unattended = False
+
+    def leave_unattended(self) -> None:
+        """The caller goes on and may never ask: until it does, who settles this says what went wrong."""
+        self._is_unattended = True
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether nobody waits for the outcome, or was told it."""
+        return self._is_unattended
+
+    def untold_error(self) -> BaseException | None:
+        """What a settled call that nobody has asked about failed with; once."""
+        if not self._is_unattended or self._error is None:
+            return None
+        self._is_unattended = False
+        return self._error
 
     @property
     def is_settled(self) -> bool:
@@ -41,14 +58,23 @@ class Begun(Generic[R]):
     def send(self) -> None:
         """Send the requests; once, before anybody asks."""
         with self._lock, self._kept_while_open() as exchange:
-            exchange.send()
+            try:
+                exchange.send()
+            except BaseException:  # the caller is told; what becomes of an open write it may never ask
+                self._is_unattended = exchange.is_open
+                raise
 
     def result(self) -> R:
         """Wait for the servers' answers, as long as the ordinary call would; raises what that would.
 
         After OutcomeUnknown it may be asked again: the same write is repeated, under the same number.
         """
-        self.settle()
+        self._is_unattended = False
+        try:
+            self.settle()
+        except OutcomeUnknown:  # who was told this may never ask again
+            self._is_unattended = True
+            raise
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # set, unless there is an error

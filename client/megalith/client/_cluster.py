@@ -1,5 +1,6 @@
 """A running cluster as a training program sees it."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
 from megalith.wire.errors import InvalidRequest, OutcomeUnknown, UnknownTable
 from megalith.wire.schema import AdmissionConfig, TableConfig, VariableConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +142,33 @@ class Cluster:
     def close(self, *, wait: bool = True) -> None:
         """Wait for calls under way and for pushes in the background or begun, give up other pulls, and disconnect.
 
-        Without `wait`, everything that has not begun and every begun call is given up, and nothing is waited for.
+        Without `wait`, everything that has not begun and every begun call is given up, and nothing is waited for; how
+        many pushes that are is logged. So is a begun push that failed and whose result nobody asked for.
         """
-        self._background.close(wait)
+        in_background = self._background.close(wait)
+        begun = 0
         if wait:
             self._settle_before_closing()
+        else:
+            begun = self._give_up_last()
         self._servers.close()
         self.controller.close()
+        if in_background or begun:
+            logger.warning(
+                "closed without waiting: gave up %d pushes in the background and %d begun", in_background, begun
+            )
+
+    def _give_up_last(self) -> int:
+        """How many writes are on their way without anybody who waits for them: 0 or 1. Nothing is waited for here."""
+        last = self._identity.last_at_once()
+        if last is None:
+            return 0
+        self._identity.say_untold(last)
+        if not last.is_unattended or last.is_settled:
+            return 0
+        for index in last.open_parts:
+            self._servers.count_unknown(index, "the client was closed without waiting")
+        return 1
 
     def _settle_before_closing(self) -> None:
         last = self._identity.last()
@@ -156,6 +179,7 @@ class Cluster:
         except OutcomeUnknown as error:
             for index in last.open_parts:
                 self._servers.count_unknown(index, f"the client was closed; {error}")
+        self._identity.say_untold(last)
 
     def settle(self) -> dict[str, NDArray[Any]]:
         """Wait for the outcome of this client's last write, and return what that write returned or raise its error.
@@ -332,8 +356,9 @@ class Cluster:
         """Send a `push` and return; the answer is waited for, and what failed is sent again, when it is asked for.
 
         The next push, or other write, first waits for this one, and so does `close`: one at a time is on its way. An
-        error of this one is raised by its own `result` only. Arrays must not change until then. While its outcome is
-        not known `result` raises OutcomeUnknown; it may be asked again, which repeats the push under the same number.
+        error of this one is raised by its own `result` only, and logged if nobody has asked for that by then. Arrays
+        must not change until then. While its outcome is not known `result` raises OutcomeUnknown; it may be asked
+        again, which repeats the push under the same number.
         """
         plan = self._push_plan(gradients, variables, add, assign, at_least, learning_rates, req_time_s, step)
         joined = [*(add or {}), *(at_least or {})]

@@ -1,5 +1,6 @@
 """Who a client is to the servers, and the numbers of its writes, by which they tell a repeated one from a new one."""
 
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -9,6 +10,8 @@ from megalith.client._begun import Begun
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import forking
 from megalith.wire.errors import OutcomeUnknown
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 Write = pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest
@@ -38,6 +41,7 @@ class Identity:
         self._lock = threading.Lock()
         self._sequences: dict[int, int] = {}
         self._begun: Begun[Any] | None = None
+        self._failed_unasked = 0
 
     def write(self, messages: Mapping[int, Write], prepare: Callable[[], Begun[R]]) -> Begun[R]:
         """Send the call that `prepare` makes of the messages, each of which is the next write to its ps index.
@@ -60,6 +64,27 @@ class Identity:
         with self._lock:
             return self._begun
 
+    def last_at_once(self) -> Begun[Any] | None:
+        """Like `last`, but None while a write is being sent: its caller hears what becomes of it."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._begun
+        finally:
+            self._lock.release()
+
+    def say_untold(self, call: Begun[Any]) -> None:
+        """A write that failed is said though nobody asks for its result: what it would have trained is not trained."""
+        error = call.untold_error()
+        if error is None:
+            return
+        self._failed_unasked += 1
+        logger.warning(
+            "a write failed before anybody asked for its result: %s (such writes of this client so far: %d)",
+            error,
+            self._failed_unasked,
+        )
+
     def _settle_last(self) -> None:
         if self._begun is None:
             return
@@ -67,4 +92,5 @@ class Identity:
             self._begun.settle()
         except OutcomeUnknown as error:
             raise OutcomeUnknown(f"nothing of this write was sent, because of the one before it: {error}") from error
+        self.say_untold(self._begun)
         self._begun = None

@@ -140,6 +140,7 @@ class Servers:
         """Like `push`, for a caller who asks for the outcome later; it counts among the calls begun."""
         self._make_place()
         begun = self.push(calls, timeout_s, read)
+        begun.leave_unattended()
         self._under_way.add(begun)
         return begun
 

@@ -1,5 +1,6 @@
 """Local copies of dense variables that are refreshed while steps are computed."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from megalith.client import _arguments
 from megalith.wire import forking
 from megalith.wire.errors import DuplicateKeys
 from megalith.wire.validation import require
+
+logger = logging.getLogger(__name__)
 
 Values = Mapping[str, NDArray[Any]]
 
@@ -36,7 +39,8 @@ class VariableCache:
     reads was fetched one step before, or up to `max_lag_steps` while the servers are slow; then a step waits for them.
     0 fetches before each step.
 
-    A failed fetch raises in the step that would have used it, and the next step tries again.
+    A failed fetch raises in the step that would have used it, and the next step tries again. One that no step comes for
+    is logged by `close`.
     """
 
     def __init__(self, cluster: Reader, names: Iterable[str], *, max_lag_steps: int = 2) -> None:
@@ -117,6 +121,10 @@ class VariableCache:
     def close(self) -> None:
         """Wait for a fetch under way and end the thread."""
         self._thread.shutdown(cancel_futures=True)
+        fetch = self._fetch
+        self._fetch = None
+        if fetch is not None and not fetch.cancelled() and fetch.exception() is not None:
+            logger.warning("the last fetch of variables %s failed: %s", self._names, fetch.exception())
 
     def _read(self) -> Values:
         values: dict[str, NDArray[Any]] = self._cluster.pull(variables=self._names).variables

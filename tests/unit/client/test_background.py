@@ -17,10 +17,10 @@ def test_a_push_that_fails_or_is_given_up_is_said_although_nobody_asks(caplog):
     background.push(fail)
     begun.wait(10)
     given_up = background.push(lambda: None)
-    background.close(wait=False)
+    assert background.close(wait=False) == 2
     hold.set()
     assert given_up.cancelled()
-    background.close(wait=True)
+    assert background.close(wait=True) == 0
     said = [record.message for record in caplog.records]
     assert "a push in the background failed: no server" in said
     assert "a push in the background was given up before it was sent" in said

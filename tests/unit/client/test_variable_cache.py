@@ -119,3 +119,15 @@ def test_close_ends_the_thread():
     cache.fetch()
     cache.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("variable-cache")]
+
+
+def test_a_fetch_that_fails_after_the_last_step_is_said_once(caplog):
+    remote = Remote()
+    cache = VariableCache(remote, ["v"])
+    assert cache.values["v"] == 5
+    remote.error = errors.PeerUnreachable("nobody there")
+    cache.fetch()
+    fetched(cache).close()
+    cache.close()
+    said = [record.message for record in caplog.records]
+    assert said == ["the last fetch of variables ['v'] failed: nobody there"]
