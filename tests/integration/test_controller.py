@@ -498,3 +498,16 @@ def reflected(address):
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
         return {service.name for service in answer.list_services_response.service}
+
+
+def test_a_controller_removes_what_a_killed_one_left_of_a_save_and_lists_its_first_checkpoint(tmp_path):
+    left = manifest.work_directory(tmp_path, 130, "0a1b2c3d")
+    left.mkdir()
+    complete = manifest.work_directory(tmp_path, 120, "0a1b2c3c")
+    complete.mkdir()
+    manifest.write(complete, manifest.Manifest(step=120, num_ps=1, saved_at_s=1.0, files=()))
+    manifest.publish(complete, tmp_path, 120)
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+    assert not left.exists()
+    assert 'model_checkpoint_path: "model.ckpt-120"' in (tmp_path / "checkpoint").read_text()

@@ -112,12 +112,13 @@ class Saver:
             self._on_saved(self.last)
 
     def _save(self, directory: str) -> SavedCheckpoint:
-        target = prepare_model_dir(directory) if directory else self._model_dir
+        target = self._target(directory)
         step = self._coordinator.global_step
         save_id = secrets.token_hex(4)
         started = time.monotonic()
         manifest.free_directory(target, step)  # what cannot get its name is not written
-        folder = manifest.work_directory(target, step, save_id).absolute()
+        is_own = target == self._model_dir
+        folder = manifest.work_directory(target, step, save_id, is_own=is_own).absolute()
         folder.mkdir()
         try:
             saved = self._write(folder, step, save_id)
@@ -126,10 +127,17 @@ class Saver:
         except BaseException:
             _discard(folder)  # nobody knows of it yet, so nobody misses it
             raise
-        if target == self._model_dir:
+        if is_own:
             self._start_point.saved(folder, saved.rows)
         logger.info("saved path=%s rows=%d seconds=%.2f", folder, saved.rows, time.monotonic() - started)
         return SavedCheckpoint(folder, step, saved.rows)
+
+    def _target(self, directory: str) -> Path:
+        """The directory to save into; the job's own one under another name is still its own."""
+        if not directory:
+            return self._model_dir
+        target = prepare_model_dir(directory)
+        return self._model_dir if target.samefile(self._model_dir) else target
 
     def _write(self, folder: Path, step: int, save_id: str) -> Manifest:
         """Have every ps write its files into `folder`, and the manifest after them."""
@@ -183,6 +191,19 @@ class Saver:
             return [file for session in sessions for file in self._answers[session][0]]
 
 
+def remove_leftovers(model_dir: Path) -> None:
+    """Remove what is left of own saves whose controller died; only for the one that owns the directory, before it saves.
+
+    What another job is saving there, or has left, stays.
+    """
+    own = manifest.own_work_directories(model_dir)
+    for path in own:
+        logger.warning("removing %s, left of a save whose controller died", path)
+        _discard(path)
+    for path in sorted(set(model_dir.glob("saving-*")) - set(own)):
+        logger.warning("%s is a save of another job, or left of one; remove it if no job saves there", path)
+
+
 def _size_of(path: Path) -> int | None:
     """None if there is no such file."""
     try:
@@ -192,7 +213,7 @@ def _size_of(path: Path) -> int | None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove all of a save that failed. A ps that is late may put another file into it meanwhile.
+    """Remove all of a save that failed or was cut short. A ps that is late may put another file into it meanwhile.
 
     The manifest goes first: if this process dies meanwhile, what is left is no checkpoint.
     """
@@ -203,4 +224,4 @@ def _discard(folder: Path) -> None:
         if not folder.exists():
             return
         time.sleep(_LOOK_S)
-    logger.error("%s of a failed save could not be removed; remove it by hand", folder)
+    logger.error("%s is left of a save, and could not be removed; remove it by hand", folder)

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from megalith.controller import journal
+from megalith.controller import journal, saves
 from megalith.controller.action_file import ActionFile
 from megalith.controller.barrier import HolderKind
 from megalith.controller.config import ControllerConfig
@@ -72,7 +72,6 @@ class ControllerServer:
         checkpoint_path = str(checkpoint.absolute()) if checkpoint is not None else ""
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
-        manifest.warn_of_leftovers(self._model_dir)
         self._journal = JournalKeeper(
             self._model_dir, lambda: self._coordinator.journal(), may_write=lambda: not self._ownership.is_replaced
         )
@@ -184,6 +183,7 @@ class ControllerServer:
     def _serve(self) -> None:
         self._rpc.start()
         self._presence.check_alone(self.address)
+        saves.remove_leftovers(self._model_dir)
         self._about.address = self.address
         write_atomically(self._model_dir / controller_address.FILE_NAME, self.address.encode())
         self._journal.start()

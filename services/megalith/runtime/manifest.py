@@ -6,7 +6,8 @@
 <model_dir>/model.ckpt-120/filter-0003-..., touched-0003-...      of tables that have them
 <model_dir>/model.ckpt-120/variables-ps-00000-of-00002-<save id>.arrow
 <model_dir>/model.ckpt-r1-120/                the second save of step 120; the step follows the last "-"
-<model_dir>/saving-120-<save id>/             a save under way
+<model_dir>/saving-120-<save id>/             a save under way, of the job of this directory
+<model_dir>/saving-120-<save id>-export/      one of another job, which was told to save here
 
 A save writes into a folder of its own, which gets its name once it is complete. So a folder named model.ckpt-* never
 changes: no save writes into it, replaces it or removes it.
@@ -88,9 +89,15 @@ class Restored:
     seconds: float = 0.0
 
 
-def work_directory(model_dir: Path, step: int, save_id: str) -> Path:
-    """Where a save writes until it is complete."""
-    return model_dir / f"saving-{step}-{save_id}"
+def work_directory(model_dir: Path, step: int, save_id: str, *, is_own: bool = True) -> Path:
+    """Where a save writes until it is complete; `is_own` = the job saves into its own model directory."""
+    return model_dir / (f"saving-{step}-{save_id}" if is_own else f"saving-{step}-{save_id}-export")
+
+
+def own_work_directories(model_dir: Path) -> list[Path]:
+    """Of saves of the job of that directory; each but the one under way was left by a controller that died."""
+    folders = (path for path in model_dir.glob("saving-*") if path.is_dir() and not path.is_symlink())
+    return sorted(path for path in folders if re.fullmatch(r"saving-\d+-[0-9a-f]+", path.name))
 
 
 def write(directory: Path, manifest: Manifest) -> None:
@@ -254,12 +261,6 @@ def _how_to_start_empty(model_dir: Path) -> str:
         "to start with an empty model on purpose, take another --model-dir or move the checkpoints away: "
         f"mkdir {away} && mv {here}/checkpoint {here}/model.ckpt-* {away}"
     )
-
-
-def warn_of_leftovers(model_dir: Path) -> None:
-    """Say which folders are left of saves whose controller died; nothing reads them."""
-    for path in sorted(model_dir.glob("saving-*")):
-        logger.warning("%s is left of a save that was never completed; remove it if no save is under way", path)
 
 
 def record_latest(model_dir: Path, directory: Path, saved_at_s: float) -> None:

@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from megalith.controller import saves
 from megalith.controller.saves import Saver
 from megalith.runtime import manifest
 from megalith.runtime.manifest import ShardFile
@@ -297,3 +298,39 @@ def test_a_save_may_go_to_another_directory(saver, cluster, tmp_path):
     saved = saver.save(str(tmp_path / "elsewhere"))
     assert manifest.latest(tmp_path / "elsewhere") == saved.path
     assert manifest.latest(tmp_path) is None
+
+
+def test_the_own_model_directory_under_another_name_is_the_own_one(saver, cluster, tmp_path):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    other_name = tmp_path.parent / "link"
+    other_name.symlink_to(tmp_path)
+    assert saver.save(str(other_name)).path == tmp_path / "model.ckpt-12"
+
+
+def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(saver, cluster, tmp_path, caplog):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    good = saver.save()
+    own = manifest.work_directory(tmp_path, 13, "0a1b2c3d")
+    foreign = manifest.work_directory(tmp_path, 13, "0a1b2c3d", is_own=False)
+    somebodys = tmp_path / "saving-money"
+    for folder in (own, foreign, somebodys):
+        folder.mkdir()
+        (folder / manifest.MANIFEST).write_bytes(CONTENT)
+    link = tmp_path / "saving-14-0a1b2c3e"
+    link.symlink_to(somebodys)
+    kept = everything_in(good.path) | everything_in(foreign) | everything_in(somebodys)
+    saves.remove_leftovers(tmp_path)
+    assert not own.exists()
+    assert everything_in(good.path) | everything_in(foreign) | everything_in(somebodys) == kept
+    assert f"removing {own}, left of a save whose controller died" in caplog.text
+    assert f"{foreign} is a save of another job, or left of one" in caplog.text
+
+
+def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start_here(cluster, tmp_path):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.mkdir()
+    saver = Saver(cluster, theirs, timeout_s=60.0, appear_s=0.0)
+    cluster.on_order = lambda order: (answer_both(saver, order), saves.remove_leftovers(ours))
+    saved = saver.save(str(ours))
+    assert saved.path == ours / "model.ckpt-12"
+    assert all((saved.path / item.name).exists() for item in manifest.read(saved.path).files)
