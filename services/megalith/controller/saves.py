@@ -192,7 +192,7 @@ class Saver:
 
 
 def remove_leftovers(model_dir: Path) -> None:
-    """Remove what is left of own saves whose controller died; only for the one that owns the directory, before it saves.
+    """Remove what is left of own saves whose controller died; for the owner of the directory, before it saves.
 
     What another job is saving there, or has left, stays.
     """
