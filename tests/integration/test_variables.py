@@ -96,6 +96,7 @@ BAD = {
     "nan in the last part": ({"variables": {"bad": NAN}}, errors.NonFiniteValue, "nothing was sent"),
     "too large for float32": ({"add": {"bad": BIG.astype(np.float64) + 1e300}}, errors.NonFiniteValue, "infinity"),
     "text": ({"add": {"bad": "x"}}, errors.DtypeMismatch, "summand is <U1"),
+    "beyond 64 bits": ({"add": {"counter": 2**63}}, errors.InvalidRequest, "holds 9223372036854775808"),
     "floats for a counter": ({"add": {"counter": 0.5}}, errors.DtypeMismatch, "expected int64"),
     "nan at least": ({"at_least": {"bad": NAN}}, errors.NonFiniteValue, "least value holds NaN"),
     "unknown": ({"variables": {"nobody": BIG}}, errors.UnknownVariable, "no variable 'nobody'"),

@@ -140,6 +140,11 @@ def _checked(
             f"variable {name}: the {_KINDS[kind]} is {array.dtype} {list(array.shape)}, "
             f"expected {shape.dtype} {list(shape.shape)}"
         )
+    is_narrowed = shape.dtype.kind == "i" and array.dtype.kind == "u" and array.size > 0
+    if is_narrowed and array.max() > np.iinfo(shape.dtype).max:
+        raise InvalidRequest(
+            f"variable {name}: the {_KINDS[kind]} holds {array.max()}, which is no {shape.dtype}; nothing was sent"
+        )
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         array = array.astype(shape.dtype, copy=False)
     if not np.isfinite(array).all():

@@ -1029,7 +1029,7 @@ class GetPsStatusResponse(_message.Message):
     @_builtins.property
     def variables_nonfinite(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Gradients and summands that were left out because the variable, or its optimizer's state, would not have been
-        finite after them; by name as in `variables`, those with any.
+        finite after them, or would not have fitted int64; by name as in `variables`, those with any.
         """
 
     def __init__(

@@ -145,7 +145,7 @@ class PsServer:
             metrics.counter(f"megalith_rows_{name}_total", help, partial(self._store.count, name))
         metrics.counter(
             "megalith_variable_updates_nonfinite_total",
-            "Gradients and summands left out because a variable or its state would not have been finite after them.",
+            "Gradients and summands left out because a variable or its state would have overflowed.",
             lambda: self._store.nonfinite_updates,
         )
         metrics.gauge("megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch)

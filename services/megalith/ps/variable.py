@@ -30,13 +30,14 @@ class UpdateKind(Enum):
 class Variable:
     """A value and its optimizer state. The lock guards both; a reader gets a copy of a whole value.
 
-    An update whose result is not finite is left out and counted, so that finite values stay finite.
+    An update whose result is not finite, or does not fit int64, is left out and counted: finite values stay finite, and
+    counters do not wrap around.
     """
 
     def __init__(self, config: VariableConfig) -> None:
         self._lock = threading.Lock()
         self._config = config
-        self.nonfinite = 0  # updates left out
+        self.nonfinite = 0  # updates left out, those that overflow int64 too
         self._state = dense_state(config.optimizer, config.initial)
 
     @property
@@ -98,8 +99,11 @@ class Variable:
             value, optimizer = self._state.value, self._config.optimizer
             match kind:
                 case UpdateKind.ADD:
-                    with self._unless_not_finite():
-                        value += update
+                    if value.dtype == np.int64 and _overflows(value, update):
+                        self._count_left_out("does not fit 64 bits")
+                    else:
+                        with self._unless_not_finite():
+                            value += update
                     return value.copy()
                 case UpdateKind.RAISE:
                     np.maximum(value, update, out=value)
@@ -124,13 +128,14 @@ class Variable:
             if not is_sound:
                 for array, old in zip(held, before, strict=True):
                     array[...] = old
-        if is_sound:
-            return
+        if not is_sound:
+            self._count_left_out("is not finite")
+
+    def _count_left_out(self, why: str) -> None:
         self.nonfinite += 1
         if self.nonfinite == 1:
             logger.warning(
-                "variable update left out: its result is not finite; more are only counted variable=%s",
-                self._config.key,
+                "variable update left out: its result %s; more are only counted variable=%s", why, self._config.key
             )
 
     def dump(self) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
@@ -155,6 +160,12 @@ def _is_finite(array: NDArray[Any]) -> bool:
     if array.dtype != np.float32:
         return True  # a count of steps
     return bool(batches.is_finite(array.reshape(-1)))
+
+
+def _overflows(value: NDArray[np.int64], update: NDArray[np.int64]) -> bool:
+    """Whether an element of the sum wraps around: then its sign is that of neither summand."""
+    total = value + update
+    return bool((((value ^ total) & (update ^ total)) < 0).any())
 
 
 def _shapes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:

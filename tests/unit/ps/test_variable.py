@@ -101,6 +101,35 @@ def test_what_would_overflow_is_left_out_and_counted_and_not_a_warning():
     assert held.nonfinite == 1
 
 
+LARGEST = np.iinfo(np.int64).max
+
+
+@pytest.mark.parametrize(("start", "summand"), [(LARGEST, 1), (-LARGEST, -2), (LARGEST, LARGEST), (-LARGEST - 1, -1)])
+@pytest.mark.parametrize("shape", [(), (3,), (200, 300)])
+def test_a_counter_does_not_wrap_around(start, summand, shape, caplog):
+    """A sum beyond 64 bits in one element leaves the whole summand out; one that fits counts on."""
+    initial = np.zeros(shape, np.int64)
+    initial.flat[-1] = start
+    update = np.ones(shape, np.int64)
+    update.flat[-1] = summand
+    held = Variable(VariableConfig("v", initial))
+    for times in (1, 2):
+        np.testing.assert_array_equal(held.apply(UpdateKind.ADD, update), initial)
+        assert held.nonfinite == times
+    assert [record.message for record in caplog.records] == [
+        "variable update left out: its result does not fit 64 bits; more are only counted variable=v"
+    ]
+    update.flat[-1] = -np.sign(start)
+    np.testing.assert_array_equal(held.apply(UpdateKind.ADD, update), initial + update)
+    assert held.nonfinite == 2
+
+
+def test_a_counter_reaches_both_ends_of_its_range():
+    held = Variable(VariableConfig("v", np.array([LARGEST - 1, 1 - LARGEST])))
+    assert held.apply(UpdateKind.ADD, np.array([1, -2])).tolist() == [LARGEST, -LARGEST - 1]
+    assert held.nonfinite == 0
+
+
 def test_three_finite_gradients_do_not_make_a_variable_infinite():
     held = variable((0.0, 1.0), Sgd(1.0))
     for _ in range(3):
