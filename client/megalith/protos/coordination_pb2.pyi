@@ -1238,7 +1238,7 @@ class SaveRequest(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     HOLD_TRAINING_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
-    """Where the checkpoint goes; empty = the model directory."""
+    """Where the checkpoint goes; empty = the model directory. Another job's is refused (model_dir_in_use)."""
     hold_training: _builtins.bool
     """Place the barrier for the save, so that the checkpoint is one moment of all workers."""
     def __init__(

@@ -166,7 +166,7 @@ def block_status(
 @app.command()
 def save(
     context: typer.Context,
-    directory: Annotated[str, typer.Option(help="Where to save; empty = the job's model directory.")] = "",
+    directory: Annotated[str, typer.Option(help="Where to save, not another job's; empty = its model directory.")] = "",
     hold: Annotated[bool, typer.Option("--hold", help="Hold training meanwhile: one moment of all workers.")] = False,
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",

@@ -125,7 +125,7 @@ def resume(
 @app.command()
 def savepoint(
     context: typer.Context,
-    directory: Annotated[str, typer.Option(help="Where to save; empty = the job's model directory.")] = "",
+    directory: Annotated[str, typer.Option(help="Where to save, not another job's; empty = its model directory.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is complete; a failed one is an error.")] = False,
     wait_s: Annotated[float, typer.Option(min=0, help="Longest wait, in seconds.")] = 3600.0,
     appmaster: AppMasterOption = "",

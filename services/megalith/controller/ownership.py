@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 
+from megalith.controller import journal
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
 from megalith.runtime import files
 from megalith.wire import channel, controller_address
@@ -84,6 +85,12 @@ class ModelDirOwnership:
         return ModelDirInUse(
             f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
         )
+
+
+def is_of_a_job(directory: Path) -> bool:
+    """Whether it is the model directory of a job, also of one that is over."""
+    names = (_LOCK_FILE, _GENERATIONS, journal.FILE_NAME, controller_address.FILE_NAME)
+    return any(os.path.lexists(directory / name) for name in names)
 
 
 def _claim(directory: Path) -> int:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from megalith.controller import ownership
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import SaveOrder
 from megalith.controller.start_point import StartPoint
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
-from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed, ShardLost
+from megalith.wire.errors import LimitExceeded, MegalithError, ModelDirInUse, SaveFailed, ShardLost
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,8 @@ class Saver:
         folder.mkdir()
         try:
             saved = self._write(folder, step, save_id)
+            if not is_own:
+                _check_free(target)  # a job may have been started there meanwhile
             folder = manifest.publish(folder, target, step)
             manifest.record_latest(target, folder, saved.saved_at_s)
         except BaseException:
@@ -137,7 +140,10 @@ class Saver:
         if not directory:
             return self._model_dir
         target = prepare_model_dir(directory)
-        return self._model_dir if target.samefile(self._model_dir) else target
+        if target.samefile(self._model_dir):
+            return self._model_dir
+        _check_free(target)
+        return target
 
     def _write(self, folder: Path, step: int, save_id: str) -> Manifest:
         """Have every ps write its files into `folder`, and the manifest after them."""
@@ -202,6 +208,15 @@ def remove_leftovers(model_dir: Path) -> None:
         _discard(path)
     for path in sorted(set(model_dir.glob("saving-*")) - set(own)):
         logger.warning("%s is a save of another job, or left of one; remove it if no job saves there", path)
+
+
+def _check_free(directory: Path) -> None:
+    """ModelDirInUse for the model directory of another job, which would start from this one's model the next time."""
+    if ownership.is_of_a_job(directory):
+        raise ModelDirInUse(
+            f"cannot save into {directory}: it is the model directory of another job, which would start from this "
+            "job's model the next time; choose a directory that no job uses, or leave it out to save into this job's own"
+        )
 
 
 def _size_of(path: Path) -> int | None:

@@ -7,7 +7,7 @@ from megalith.controller import saves
 from megalith.controller.saves import Saver
 from megalith.runtime import manifest
 from megalith.runtime.manifest import ShardFile
-from megalith.wire.errors import LimitExceeded, MegalithError, SaveFailed
+from megalith.wire.errors import LimitExceeded, MegalithError, ModelDirInUse, SaveFailed
 from support.waiting import wait_until
 
 
@@ -334,3 +334,42 @@ def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start
     saved = saver.save(str(ours))
     assert saved.path == ours / "model.ckpt-12"
     assert all((saved.path / item.name).exists() for item in manifest.read(saved.path).files)
+
+
+def become_a_job(directory, name):
+    """Leave in the directory what a job leaves there."""
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.mkdir() if name == "controller.generation" else path.touch()
+
+
+JOB_FILES = ["controller.lock", "controller.generation", "controller_state.json", "controller_server_addr.txt"]
+
+
+@pytest.mark.parametrize("name", JOB_FILES)
+def test_a_save_into_the_model_directory_of_another_job_is_refused_and_changes_nothing(saver, cluster, tmp_path, name):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    theirs = tmp_path / "theirs"
+    saver.save(str(theirs))  # no job is there yet
+    become_a_job(theirs, name)
+    before = everything_in(theirs)
+    with pytest.raises(ModelDirInUse, match=r"theirs: it is the model directory of another job.*choose a directory"):
+        saver.save(str(theirs))
+    assert everything_in(theirs) == before
+    assert sorted(path.name for path in theirs.iterdir()) == sorted(["checkpoint", "model.ckpt-12", name])
+    assert len(cluster.orders) == 1
+    assert saver.last.error.startswith("cannot save into")
+
+
+def test_a_save_into_a_directory_in_which_a_job_starts_meanwhile_leaves_nothing_there(saver, cluster, tmp_path):
+    theirs = tmp_path / "theirs"
+    cluster.on_order = lambda order: (answer_both(saver, order), become_a_job(theirs, "controller.lock"))
+    with pytest.raises(ModelDirInUse):
+        saver.save(str(theirs))
+    assert [path.name for path in theirs.iterdir()] == ["controller.lock"]
+
+
+def test_the_own_model_directory_is_saved_into_by_name_too(saver, cluster, tmp_path):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    become_a_job(tmp_path, "controller.lock")
+    assert saver.save(str(tmp_path)).path == tmp_path / "model.ckpt-12"
