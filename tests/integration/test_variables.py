@@ -1,10 +1,13 @@
 """Dense variables through the SDK, against real servers: whole arrays to the user, parts on the wire."""
 
+import json
 import threading
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from megalith.cli.app import app
 from megalith.client import (
     Adam,
     GradientRecipe,
@@ -17,6 +20,7 @@ from megalith.client import (
     TableConfig,
     VariableCache,
     VariableConfig,
+    VariableStats,
     errors,
 )
 from megalith.protos import parameter_server_pb2 as pb
@@ -262,6 +266,35 @@ def test_three_finite_gradients_neither_spoil_a_variable_nor_its_checkpoint(tmp_
         np.testing.assert_array_equal(read(cluster, "w"), np.array([3e38, 0], np.float32))
         cluster.push(variables={"w": np.array([3e38, 1], np.float32)})
         np.testing.assert_array_equal(read(cluster, "w"), [0, -1])
+
+
+def test_ctl_says_how_many_updates_of_variables_were_left_out(tmp_path):
+    """Of a whole one, a counter, and one in two parts of which only the second overflows."""
+    runner, flags = CliRunner(), ["ctl", "--model-dir", str(tmp_path)]
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_variables(
+            VariableConfig("fine", np.zeros(2, np.float32)),
+            VariableConfig("count", np.array(2**63 - 1)),
+            VariableConfig("split", np.full((90, 1000), 3e38, np.float32)),
+        )
+        assert "left out" not in runner.invoke(app, [*flags, "tables"]).stdout
+        half = np.zeros((90, 1000), np.float32)
+        half[-1] = 3e38
+        for _ in range(3):
+            cluster.push(add={"fine": np.ones(2), "count": 1, "split": half})
+        assert read(cluster, "count") == 2**63 - 1
+        expected = {"count": VariableStats(1, 3), "fine": VariableStats(1, 0), "split": VariableStats(2, 3)}
+        assert cluster.variables() == expected
+        told = json.loads(runner.invoke(app, [*flags, "variables", "--json"]).stdout)
+        assert told == {name: {"parts": each.parts, "left_out": each.left_out} for name, each in expected.items()}
+        assert "left out" in runner.invoke(app, [*flags, "variables"]).stdout
+        shown = runner.invoke(app, [*flags, "tables"]).stdout
+        assert "variable count: 3 updates were left out" in shown
+        assert "variable split: 3 updates were left out" in shown
+        assert "variable fine" not in shown
+        assert json.loads(runner.invoke(app, [*flags, "tables", "--json"]).stdout) == {}
 
 
 def test_a_job_comes_back_from_a_checkpoint_with_an_infinite_variable(tmp_path):

@@ -31,7 +31,7 @@ from megalith.client._hashing import hash_ids
 from megalith.client._ids import Ids
 from megalith.client._layout import Columns, Layout, OutType
 from megalith.client._ragged import Ragged
-from megalith.client._table_stats import TableStats
+from megalith.client._table_stats import TableStats, VariableStats
 from megalith.client._variable_cache import VariableCache
 from megalith.wire import errors
 from megalith.wire.fids import V1, V2, FidLayout
@@ -147,6 +147,7 @@ __all__ = [
     "TableStats",
     "VariableCache",
     "VariableConfig",
+    "VariableStats",
     "Verdict",
     "Zeros",
     "clip_by_global_norm",

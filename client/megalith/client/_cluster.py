@@ -23,7 +23,7 @@ from megalith.client._layout import Layout
 from megalith.client._plans import PullPlan, PushPlan
 from megalith.client._row_writes import RowWrites, TableValues
 from megalith.client._servers import Servers
-from megalith.client._table_stats import TableStats, by_table
+from megalith.client._table_stats import TableStats, VariableStats, by_table, by_variable
 from megalith.client._variables import Variables
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, channel, codec
@@ -208,6 +208,10 @@ class Cluster:
     def tables(self) -> dict[str, TableStats]:
         """What all servers together hold of each table, and what they left out, by name."""
         return by_table(self._servers.status_of(index, self._timeout_s) for index in self._indices())
+
+    def variables(self) -> dict[str, VariableStats]:
+        """In how many parts servers hold each variable, and how many of its updates they left out, by name."""
+        return by_variable(self._servers.status_of(index, self._timeout_s) for index in self._indices())
 
     def expire(self) -> dict[str, int]:
         """Drop what is expired at each table's data time, on every server; rows dropped, by table.

@@ -1,9 +1,11 @@
-"""What servers report about their tables, added up."""
+"""What servers report about their tables and variables, added up."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from megalith.protos import parameter_server_pb2 as pb
+from megalith.wire.variable_parts import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,16 @@ class TableStats:
     max_rows: int = 0  # rows that all servers together have addresses for; a memory budget may allow fewer
 
 
+@dataclass(frozen=True, slots=True)
+class VariableStats:
+    """One variable on all servers together. Counts are since each server started."""
+
+    parts: int = 0  # that it is held in, each on a server
+    left_out: int = (
+        0  # gradients and summands, of one part each, that would have overflowed it or its optimizer's state
+    )
+
+
 def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]:
     """The sums over all servers, by the names of the tables, in their order."""
     counts: dict[str, dict[str, int]] = {}
@@ -31,6 +43,17 @@ def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]
             for name in _NAMES:
                 held[name] += getattr(table, name)
     return {name: TableStats(**counts[name]) for name in sorted(counts)}
+
+
+def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, VariableStats]:
+    """The sums over all servers, by the names of the variables, in their order."""
+    parts: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    for answer in answers:
+        for key in answer.variables:
+            parts[name_of(key)] += 1
+            left_out[name_of(key)] += answer.variables_nonfinite.get(key, 0)
+    return {name: VariableStats(parts[name], left_out[name]) for name in sorted(parts)}
 
 
 _NAMES = tuple(field.name for field in fields(TableStats))

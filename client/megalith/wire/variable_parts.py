@@ -52,6 +52,11 @@ def is_part_key(name: str) -> bool:
     return _PART_KEY.fullmatch(name) is not None
 
 
+def name_of(key: str) -> str:
+    """The variable that a key of `key_of` is, or is a part of."""
+    return key.rpartition("@")[0] if is_part_key(key) else key
+
+
 def num_parts(shape: Sequence[int], itemsize: int, num_ps: int) -> int:
     """Parts of a variable, at most one per ps; 1 = it stays whole, as everything up to 128 KiB does."""
     row_bytes = itemsize

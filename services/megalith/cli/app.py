@@ -11,6 +11,7 @@ from megalith.cli import ctl, ctl_app, ctl_tables
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 ctl.app.command()(ctl_tables.tables)
+ctl.app.command()(ctl_tables.variables)
 ctl.app.command()(ctl_tables.expire)
 ctl.app.add_typer(ctl_app.app, name="app")
 app.add_typer(ctl.app, name="ctl")

@@ -1,4 +1,4 @@
-"""`megalith ctl tables` and `expire`: what the parameter servers hold, asked of them."""
+"""`megalith ctl tables`, `variables` and `expire`: what the parameter servers hold, asked of them."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from megalith.cli import ctl
-from megalith.client import Cluster, TableStats, connect
+from megalith.client import Cluster, TableStats, VariableStats, connect
 
 
 def tables(
@@ -18,9 +18,26 @@ def tables(
     model_dir: ctl.ModelDirOption = "",
     as_json: ctl.JsonOption = False,
 ) -> None:
-    """Show what each table holds on all servers together, and what was left out: refused, barred, not finite."""
+    """Show what each table holds on all servers together, and what was left out: refused, barred, not finite.
+
+    Below it, the variables of which updates were left out; with --json those are in `megalith ctl variables`.
+    """
+    is_json = as_json or context.obj.as_json
     with _cluster(context, controller, model_dir) as cluster:
-        ctl.answer_with("ctl tables", as_json or context.obj.as_json, cluster.tables, _show_tables)
+        ctl.answer_with("ctl tables", is_json, cluster.tables, _show_tables)
+        if not is_json:
+            ctl.answer_with("ctl tables", is_json, cluster.variables, _show_left_out)
+
+
+def variables(
+    context: typer.Context,
+    controller: ctl.ControllerOption = "",
+    model_dir: ctl.ModelDirOption = "",
+    as_json: ctl.JsonOption = False,
+) -> None:
+    """Show in how many parts servers hold each variable, and how many updates of it were left out: they overflow."""
+    with _cluster(context, controller, model_dir) as cluster:
+        ctl.answer_with("ctl variables", as_json or context.obj.as_json, cluster.variables, _show_variables)
 
 
 def expire(
@@ -48,6 +65,21 @@ def _show_tables(stats: dict[str, TableStats]) -> None:
     for name, table in stats.items():
         view.add_row(name, *(f"{count:,}" for count in dataclasses.astuple(table)))
     Console(width=max(Console().width, 160)).print(view, highlight=False)
+
+
+def _show_variables(stats: dict[str, VariableStats]) -> None:
+    view = Table("variable", *(field.name.replace("_", " ") for field in dataclasses.fields(VariableStats)))
+    for name, variable in stats.items():
+        view.add_row(name, *(f"{count:,}" for count in dataclasses.astuple(variable)))
+    Console().print(view, highlight=False)
+
+
+def _show_left_out(stats: dict[str, VariableStats]) -> None:
+    for name, variable in stats.items():
+        if variable.left_out:
+            print(
+                f"variable {name}: {variable.left_out:,} updates were left out, because they would have overflowed it"
+            )
 
 
 def _show_expired(dropped: dict[str, int]) -> None:
