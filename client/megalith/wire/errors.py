@@ -184,7 +184,7 @@ class ClientIdTaken(Conflict):
 
 
 class ModelDirInUse(Conflict):
-    """That model directory is another job's: a live controller serves it, or a save would change what it starts from."""
+    """That model directory is another job's: a controller serves it, or a save would change what it starts from."""
 
     code = "model_dir_in_use"
 
