@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from megalith.controller import journal
+from megalith.controller import job_files
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
 from megalith.runtime import files
 from megalith.wire import channel, controller_address
@@ -15,8 +15,6 @@ from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
 
 logger = logging.getLogger(__name__)
 
-_LOCK_FILE = "controller.lock"
-_GENERATIONS = "controller.generation"
 _PROBE_S = 1.0  # for a controller on another machine to answer; a dead one refuses at once
 
 
@@ -33,12 +31,12 @@ class ModelDirOwnership:
         self._model_dir = model_dir
         self._job = job
         try:
-            self._lock = files.open_plain(model_dir / _LOCK_FILE, "r+b")
+            self._lock = files.open_plain(model_dir / job_files.LOCK, "r+b")
         except OSError as error:
-            raise InvalidSetting(f"--model-dir={model_dir}: {_LOCK_FILE}: {error.strerror}") from error
+            raise InvalidSetting(f"--model-dir={model_dir}: {job_files.LOCK}: {error.strerror}") from error
         try:
             self._take()
-            self.generation = _claim(model_dir / _GENERATIONS)
+            self.generation = _claim(model_dir / job_files.GENERATIONS)
         except BaseException:
             self._lock.close()
             raise
@@ -48,14 +46,14 @@ class ModelDirOwnership:
 
     def withdraw(self) -> None:
         """Release it for a controller that did not start: one that it was about to replace goes on."""
-        (self._model_dir / _GENERATIONS / str(self.generation)).unlink(missing_ok=True)
+        (self._model_dir / job_files.GENERATIONS / str(self.generation)).unlink(missing_ok=True)
         self.release()
 
     @property
     def is_replaced(self) -> bool:
         """Whether a newer controller has claimed the directory. A directory that cannot be read replaces nobody."""
         try:
-            return _newest(self._model_dir / _GENERATIONS) > self.generation
+            return _newest(self._model_dir / job_files.GENERATIONS) > self.generation
         except OSError as error:
             logger.warning("cannot see whether this controller has been replaced: %s", error)
             return False
@@ -85,12 +83,6 @@ class ModelDirOwnership:
         return ModelDirInUse(
             f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
         )
-
-
-def is_of_a_job(directory: Path) -> bool:
-    """Whether it is the model directory of a job, also of one that is over."""
-    names = (_LOCK_FILE, _GENERATIONS, journal.FILE_NAME, controller_address.FILE_NAME)
-    return any(os.path.lexists(directory / name) for name in names)
 
 
 def _claim(directory: Path) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from megalith.controller import ownership
+from megalith.controller import job_files
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import SaveOrder
 from megalith.controller.start_point import StartPoint
@@ -212,7 +212,7 @@ def remove_leftovers(model_dir: Path) -> None:
 
 def _check_free(directory: Path) -> None:
     """ModelDirInUse for the model directory of another job, which would start from this one's model the next time."""
-    if ownership.is_of_a_job(directory):
+    if job_files.is_of_a_job(directory):
         raise ModelDirInUse(
             f"cannot save into {directory}: it is the model directory of another job, which would start from this "
             "job's model the next time; choose a directory that no job uses, or leave it out to save into this job's"
