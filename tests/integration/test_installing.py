@@ -48,17 +48,24 @@ def test_torch_without_its_extra_is_an_import_error_that_names_it():
 
 @pytest.mark.parametrize("after_s", [0.05, 0.2, 0.4])
 def test_ctrl_c_during_the_imports_of_the_command_leaves_no_traceback(tmp_path, after_s):
-    command = [sys.executable, "-c", "from megalith.cli.entry import main; print('on', flush=True); main()"]
-    process = subprocess.Popen(
-        [*command, "up", "--model-dir", str(tmp_path), "--workers", "0"],
+    # A shell that starts the tests in the background has them ignore SIGINT, and children inherit that.
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from megalith.cli.entry import main; print('on', flush=True); main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "up", "--model-dir", str(tmp_path), "--workers", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout.readline() == "on\n"
-    time.sleep(after_s)  # somewhere in the imports, or after them: both must be clean
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    ) as process:
+        try:
+            assert process.stdout.readline() == "on\n"
+            time.sleep(after_s)  # somewhere in the imports, or after them: both must be clean
+            os.kill(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert "Traceback" not in err
     assert process.returncode in (-signal.SIGINT, 0, 130)
 
