@@ -1,5 +1,6 @@
 """Membership, the five public calls and checkpoints, against real servers in one process."""
 
+import errno
 import json
 import os
 import threading
@@ -12,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
+from megalith.controller import journal
 from megalith.protos import controller_pb2, coordination_pb2, coordination_pb2_grpc
 from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
@@ -109,6 +111,24 @@ def test_stop_blocks_every_worker_and_nothing_moves_until_resume(training):
     training.job.resume()
     wait_until(lambda: training.job.block_status() == ([], [0, 1]))
     wait_until(lambda: training.job.training_status() > step)
+
+
+def test_a_stop_that_the_journal_cannot_keep_is_in_effect_and_the_status_says_so(tmp_path, monkeypatch):
+    def no_space(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        cluster = servers.connect()
+        assert cluster.controller.status().journal_error == ""
+        monkeypatch.setattr(journal, "write_atomically", no_space)
+        cluster.controller.stop()
+        status = cluster.controller.status()
+        assert status.is_stopped
+        assert status.journal_error == f"{tmp_path / journal.FILE_NAME}: No space left on device"
+        monkeypatch.undo()
+        wait_until(lambda: cluster.controller.status().journal_error == "")
 
 
 def test_a_second_stop_keeps_its_error_class_through_the_sdk(training):

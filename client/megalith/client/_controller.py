@@ -163,6 +163,7 @@ class ClusterStatus:
     pushes_unknown: int = 0
     run_id: str = ""
     losses: tuple[Loss, ...] = ()
+    journal_error: str = ""  # why a restart of the controller would forget holds on training; empty = it would not
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,7 @@ class Controller:
             pushes_unknown=reply.pushes_unknown,
             run_id=reply.run_id,
             losses=tuple(Loss(loss.at_s, loss.rows, loss.what) for loss in reply.losses),
+            journal_error=reply.journal_error,
         )
 
     def routing(self, timeout_s: float | None = None, run_id: str = "") -> Routing:

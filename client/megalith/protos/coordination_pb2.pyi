@@ -962,6 +962,7 @@ class GetStatusResponse(_message.Message):
     LOSSES_FIELD_NUMBER: _builtins.int
     PUSHES_UNKNOWN_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    JOURNAL_ERROR_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -1002,6 +1003,8 @@ class GetStatusResponse(_message.Message):
     """WorkerReport.pushes_unknown of all workers of this run, also of those that are gone."""
     run_id: _builtins.str
     """The present run; while it is not known whether that of the journal goes on, the journal's."""
+    journal_error: _builtins.str
+    """Why the journal cannot be written; a restart of the controller would forget holds on"""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -1054,10 +1057,11 @@ class GetStatusResponse(_message.Message):
         losses: _abc.Iterable[Global___Loss] | None = ...,
         pushes_unknown: _builtins.int = ...,
         run_id: _builtins.str = ...,
+        journal_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ import shlex
 
 from rich.console import Console
 
+from megalith.cli.output import journal_line
 from megalith.client import ClusterStatus, Loss, Restored
 
 
@@ -18,6 +19,7 @@ class News:
         self._losses: set[Loss] = set()
         self._save_error = ""
         self._ending = ""
+        self._journal_error = ""
 
     def tell(self, status: ClusterStatus) -> None:
         """Print a line for each thing that happened since the last status."""
@@ -26,6 +28,7 @@ class News:
             self._tell_restored(status)
         self._tell_losses(status)
         self._tell_saves(status)
+        self._tell_journal(status.journal_error)
 
     def farewell(self) -> str:
         """What becomes of the model if the job stops now; empty when nothing is known or there was no model yet."""
@@ -53,6 +56,13 @@ class News:
             if loss not in self._losses:
                 self._losses.add(loss)
                 self._say(f"lost: {loss.what}", "red")
+
+    def _tell_journal(self, error: str) -> None:
+        if error and error != self._journal_error:
+            self._say(f"the journal {journal_line(error)}", "red")
+        elif self._journal_error and not error:
+            self._say("the journal is written again")
+        self._journal_error = error
 
     def _tell_saves(self, status: ClusterStatus) -> None:
         save = status.last_save

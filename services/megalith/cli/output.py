@@ -24,6 +24,11 @@ def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     console.print(view, highlight=False)
 
 
+def journal_line(error: str) -> str:
+    """What follows from a journal that cannot be written."""
+    return f"cannot be written ({error}); if the controller dies now, the next one forgets a stop of training"
+
+
 def status_view(status: ClusterStatus) -> RenderableType:
     """The same, to be printed or redrawn."""
     lines = [
@@ -38,6 +43,8 @@ def status_view(status: ClusterStatus) -> RenderableType:
         lines.append(f"not saved  {escape(status.unsaved)}")
     if status.ending:
         lines.append(f"ending     {escape(status.ending)}; saving what was trained")
+    if status.journal_error:
+        lines.append(f"[red]journal    {escape(journal_line(status.journal_error))}[/red]")
     if status.rows_lost:
         lines.append(f"[red]lost       {status.rows_lost:,} rows[/red]")
     lines += [f"[red]lost       {escape(loss.what)}[/red]" for loss in status.losses[-_LOSSES:]]

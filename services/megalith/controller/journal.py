@@ -147,6 +147,7 @@ def _barrier(content: dict[str, Any]) -> BarrierState:
 class JournalKeeper:
     """Writes what `take` returns, a few times a second when it changed, and at once on `flush` and `wake`.
 
+    `error` says why what is kept is not the present state: a new controller would forget a hold on training.
     `_due` guards the flags between the thread that writes and those that ask. Only this user may read the file: it
     holds the members' incarnations, and whoever knows one can take that member's place. Nothing is written or removed
     once `may_write` says no: another controller serves the directory then.
@@ -160,9 +161,15 @@ class JournalKeeper:
         self._may_write = may_write
         self._due = threading.Condition()
         self._asked = self._written = 0
-        self._is_stopping = self._has_failed = False
+        self._is_stopping = False
+        self._error = ""
         self._last: Journal | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+
+    @property
+    def error(self) -> str:
+        """Why the journal cannot be written; empty when the last try succeeded."""
+        return self._error
 
     def start(self) -> None:
         self._thread.start()
@@ -208,13 +215,18 @@ class JournalKeeper:
 
     def _write(self) -> None:
         journal = self._take()
-        if journal == self._last or not self._may_write():
+        if not self._may_write():
+            return
+        if journal == self._last:
+            self._error = ""
             return
         content = json.dumps({"format": _FORMAT, **dataclasses.asdict(journal)}).encode()
         try:
             write_atomically(self._path, content, mode=0o600)
-            self._last, self._has_failed = journal, False
         except OSError as error:
-            if not self._has_failed:
+            if not self._error:
                 logger.warning("%s cannot be written (%s); a restart would forget the barrier", self._path, error)
-            self._has_failed = True
+            self._error = f"{self._path}: {error.strerror}"
+        else:
+            self._last = journal
+            self._error = ""

@@ -215,7 +215,7 @@ def _check_free(directory: Path) -> None:
     if job_files.is_of_a_job(directory):
         raise ModelDirInUse(
             f"cannot save into {directory}: it is the model directory of another job, which would start from this "
-            "job's model the next time; choose a directory that no job uses, or leave it out to save into this job's"
+            "job's model the next time; choose a directory that no job uses, or leave it out for this job's own"
         )
 
 

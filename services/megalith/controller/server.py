@@ -138,6 +138,7 @@ class ControllerServer:
             self._ending,
             self._unsaved,
             start_point,
+            self._journal,
         )
         metrics = Metrics()
         self._job_metrics = JobMetrics(

@@ -27,6 +27,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, MeasureOrder, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.ending import JobEnding
 from megalith.controller.formation import Formation
+from megalith.controller.journal import JournalKeeper
 from megalith.controller.mailbox import LIMIT, Mailbox
 from megalith.controller.roster import Registration, Role
 from megalith.controller.saves import Saver
@@ -94,12 +95,14 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         ending: JobEnding,
         unsaved: Unsaved,
         start_point: StartPoint,
+        journal: JournalKeeper,
     ) -> None:
         self._coordinator, self._saver, self._schedule, self._about = coordinator, saver, schedule, about
         self._ending = ending
         self._unsaved = unsaved
         self._formation = formation
         self._start_point = start_point
+        self._journal = journal
         # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
@@ -273,6 +276,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             rows_lost=rows_lost,
             pushes_unknown=self._coordinator.pushes_unknown,
             run_id=self._coordinator.run_id,
+            journal_error=self._journal.error,
             losses=[coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what) for loss in losses],
         )
 

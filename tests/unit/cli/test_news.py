@@ -70,6 +70,15 @@ def test_each_loss_is_said_once_also_over_a_restart_of_the_controller(tell):
     assert tell(dataclasses.replace(STATUS, losses=(first, second))) == ["lost: worker 1"]
 
 
+def test_a_journal_that_cannot_be_written_is_said_once_and_so_is_that_it_is_written_again(tell):
+    failing = dataclasses.replace(STATUS, journal_error="/m/controller_state.json: No space left on device")
+    assert tell(failing, failing, STATUS, STATUS) == [
+        "the journal cannot be written (/m/controller_state.json: No space left on device); if the controller dies "
+        "now, the next one forgets a stop of training",
+        "the journal is written again",
+    ]
+
+
 def test_a_failing_save_is_said_once_and_so_is_that_saves_work_again(tell):
     failing = dataclasses.replace(STATUS, last_save=FAILED, last_checkpoint="/m/model.ckpt-7")
     again = dataclasses.replace(failing, last_save=dataclasses.replace(FAILED, ended_at_s=9.0))

@@ -154,6 +154,12 @@ def test_a_watch_ends_when_the_controller_stays_away_and_says_how_the_job_was_la
     assert capsys.readouterr().err.count("nobody there") == 29
 
 
+def test_a_journal_that_cannot_be_written_is_in_the_status():
+    text = shown(dataclasses.replace(STATUS, journal_error="/m/j: No space left on device"))
+    assert "journal    cannot be written (/m/j: No space left on device); if the controller dies now" in text
+    assert "journal" not in shown(STATUS)
+
+
 def test_what_is_lost_and_not_saved_is_in_the_status():
     losses = (Loss(0.0, 135_280, "ps 1 was replaced by an empty one"), Loss(1.0, 0, "worker 2 was lost [for good]"))
     text = shown(dataclasses.replace(STATUS, losses=losses, rows_lost=135_280, unsaved="steps 1..2", ending="done"))

@@ -173,6 +173,19 @@ def test_a_full_disk_is_said_once_and_the_controller_goes_on(left, tmp_path, cap
     assert caplog.text.count("cannot be written") == 1
 
 
+def test_a_keeper_says_why_it_cannot_write_until_it_can(left, tmp_path):
+    directory = tmp_path / "gone"
+    keeper = JournalKeeper(directory, lambda: left)
+    keeper.start()
+    keeper.flush()
+    assert keeper.error == f"{directory / journal.FILE_NAME}: No such file or directory"
+    directory.mkdir()
+    keeper.flush()
+    assert keeper.error == ""
+    assert journal.read(directory) == left
+    keeper.stop(is_over=False)
+
+
 def ready(cluster, *incarnations, **changes):
     for index, incarnation in enumerate(incarnations):
         cluster.report_ps(join(cluster, Role.PS, index, incarnation, **changes)[0], PsLoad(is_ready=True))
