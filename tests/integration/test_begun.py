@@ -113,6 +113,9 @@ def test_closing_without_waiting_says_how_many_pushes_it_gives_up(servers, caplo
     cluster.begin_push(add={"n": np.array(0)})
     cluster.close(wait=False)
     said = warnings_of(caplog)
+    for wait in (False, True):  # said and counted once
+        cluster.close(wait=wait)
+        assert warnings_of(caplog) == said
     assert said[-1] == "closed without waiting: gave up 0 pushes in the background and 1 begun"
     assert cluster.writes_unknown == 1
     assert "may or may not have been applied" in said[0]

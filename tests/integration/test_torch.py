@@ -148,6 +148,14 @@ def test_nothing_is_pushed_outside_of_training(sgd):
     assert embedding(named(pooled=[1]))["pooled"].requires_grad
 
 
+def test_prefetch_refuses_what_it_cannot_iterate_over_or_call(sgd):
+    embedding = sgd[0]
+    with pytest.raises(errors.InvalidRequest, match="batches are int 5"):
+        embedding.prefetch(5, lambda _: {})
+    with pytest.raises(errors.InvalidRequest, match="is not a function of a batch"):
+        embedding.prefetch([1], {"pooled": [1]})
+
+
 def test_prefetched_batches_train_with_bounded_staleness(sgd):
     embedding, named = sgd
     for number, batch in embedding.prefetch(range(10), lambda _: named(pooled=torch.tensor([1])), depth=2):

@@ -119,6 +119,7 @@ class Begun(Generic[R]):
             if self._exchange is not None:
                 self._exchange.abandon()
                 self._error = reason
+                self._is_unattended = False  # who gives it up says so
                 self._end()
         finally:
             self._lock.release()

@@ -168,6 +168,7 @@ class Cluster:
             return 0
         for index in last.open_parts:
             self._servers.count_unknown(index, "the client was closed without waiting")
+        last.abandon(InvalidRequest("the connection to the cluster was closed before the answer was asked for"))
         return 1
 
     def _settle_before_closing(self) -> None:

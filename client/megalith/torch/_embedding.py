@@ -89,6 +89,8 @@ class ClusterEmbedding(nn.Module):
         Rows are stale by at most `depth` + `pushes_behind` pushes of this process: with 1 and 0, the rows of a batch
         may not have seen the backward of the one before it. A depth of 0 looks up when asked.
         """
+        if not callable(ids):
+            raise InvalidRequest(f"prefetch: ids={ids!r:.60} is not a function of a batch")
         return self.features.prefetch(batches, lambda batch: _as_arrays(ids(batch)), depth=depth)
 
     def flush(self) -> None:
