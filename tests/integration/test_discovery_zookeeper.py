@@ -103,6 +103,46 @@ def test_zookeeper_golden_g12_a_lost_session_keeps_the_entry(opened, server, job
     wait_until(lambda: discovery.query("ps") == other.query("ps") == {0: ADDRESS}, 10)
 
 
+@pytest.fixture
+def renewed_after_a_look(stranger, monkeypatch):
+    """Has a stranger write each node right after a discovery has looked at it."""
+
+    def interpose(discovery):
+        look = discovery._client.get_async
+
+        def look_then_renew(path, **options):
+            answer = look(path, **options)
+            answer.get(timeout=10)
+            stranger.set(path, b"10.0.0.2:2")
+            return answer
+
+        monkeypatch.setattr(discovery._client, "get_async", look_then_renew)
+
+    return interpose
+
+
+def test_zookeeper_a_node_that_is_written_while_it_is_deregistered_stays(
+    opened, server, job, stranger, renewed_after_a_look
+):
+    discovery = opened(server, job)
+    discovery.register("ps", 0, ADDRESS)
+    renewed_after_a_look(discovery)
+    discovery.deregister("ps", 0, ADDRESS)
+    assert stranger.get(f"/monolith/{job}/ps.0")[0] == b"10.0.0.2:2"
+
+
+def test_zookeeper_a_node_that_is_written_while_it_is_replaced_stays_and_the_error_says_why(
+    opened, server, job, stranger, renewed_after_a_look
+):
+    opened(server, job).register("ps", 0, "10.0.0.9:9")
+    discovery = opened(server, job)
+    wait_until(lambda: discovery.query("ps") == {0: "10.0.0.9:9"}, 10)
+    renewed_after_a_look(discovery)
+    with pytest.raises(DiscoveryFailed, match=r"changes under our hands; is ps 0 started twice"):
+        discovery.register("ps", 0, ADDRESS)
+    assert stranger.get(f"/monolith/{job}/ps.0")[0] == b"10.0.0.2:2"
+
+
 def node_owner(client, path):
     stat = client.exists(path)
     return stat.ephemeralOwner if stat else 0

@@ -36,7 +36,12 @@ class ZooKeeperDiscovery(Discovery):
     Every `reregister_s`, and whenever the connection comes back, own entries are written again if they are missing or
     changed. Reads are answered from a view that watches keep fresh; while no server answers, the last view stands.
     A node that another session left behind is replaced, not overwritten as in the reference: overwritten it would
-    vanish when that session expires. Needs kazoo.
+    vanish when that session expires.
+
+    A node is removed only as it was looked at: one that was written meanwhile has another version, and stays. ZooKeeper
+    compares nothing but the version, and each node begins with version 0. So a node that its owner removed and made
+    again between our look and our request is removed too; its owner makes it once more, at the latest after
+    `reregister_s`. Needs kazoo.
     """
 
     def __init__(
@@ -98,6 +103,8 @@ class ZooKeeperDiscovery(Discovery):
                 self._ask(self._client.delete_async, path, version=stat.version)
         except NoNodeError:
             logger.info("deregistered what was not there path=%s", path)
+        except BadVersionError:
+            logger.info("not deregistered, it was written again meanwhile path=%s", path)
         self._is_stale.set()
 
     def _query_all(self) -> dict[str, Entries]:
@@ -347,7 +354,7 @@ def _end(client: KazooClient) -> None:
 def _translated(servers: str) -> Iterator[None]:
     try:
         yield
-    except (NoNodeError, NodeExistsError, NotEmptyError):
+    except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError):
         raise
     except (KazooException, KazooTimeoutError) as error:
         raise DiscoveryFailed(f"ZooKeeper {servers}: {error!r}") from error
