@@ -1,6 +1,7 @@
 """Connecting to nothing, to the wrong thing, and to a cluster that is not complete yet."""
 
 import socket
+import threading
 import time
 
 import pytest
@@ -55,3 +56,28 @@ def test_a_cluster_that_is_forming_is_waited_for_by_the_first_call(tmp_path):
 
 def test_without_a_time_to_connect_nobody_is_asked():
     mg.connect("127.0.0.1:1", connect_timeout_s=0).close()
+
+
+def test_a_call_that_is_being_repeated_ends_soon_after_its_client_is_closed(tmp_path):
+    ended = []
+
+    def push(cluster):
+        try:
+            cluster.push({"t": ([1], [[1.0]])})
+        except mg.MegalithError as error:
+            ended.append(error)
+
+    with Servers(tmp_path, num_ps=1) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        cluster = mg.connect(model_dir=str(tmp_path), timeout_s=600.0)
+        cluster.create_tables(mg.TableConfig("t", (mg.Segment(1),)))
+        cluster.pull({"t": [1]})
+    caller = threading.Thread(target=push, args=(cluster,))
+    caller.start()
+    time.sleep(0.5)  # all servers are gone: it is trying again by now, for up to ten minutes
+    assert caller.is_alive()
+    cluster.close(wait=False)
+    caller.join(20)
+    assert not caller.is_alive()
+    assert "closed" in str(ended[0])

@@ -191,6 +191,7 @@ class Controller:
         self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
+        self._is_closed = False
         self._address = ""
         forking.renew_in_child(self)
 
@@ -205,7 +206,9 @@ class Controller:
         return self._open()[1]
 
     def close(self) -> None:
+        """Disconnect. A call that is being repeated on another thread ends at its next try."""
         with self._lock:
+            self._is_closed = True
             if self._channel is not None:
                 self._channel.close()
                 self._channel = None
@@ -385,6 +388,8 @@ class Controller:
 
     def _open(self) -> tuple[grpc.Channel, str]:
         with self._lock:
+            if self._is_closed:
+                raise InvalidRequest("the connection to the controller is closed")
             if self._channel is None:
                 self._address = self._find()
                 self._channel = channel.open_channel(self._address)

@@ -82,6 +82,7 @@ class Servers:
         WrongRun if the controller is in another run than the one of the first map.
         """
         with self._lock:
+            self._check_open()
             run_id = self._routing.run_id if self._routing is not None else ""
         newest = self._controller.routing(timeout_s, run_id)
         with self._lock:
