@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 
-from megalith.client._data_call import DataCall, Reply
+from megalith.client._data_call import DataCall, NotSent, Reply
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import forking, frames
 from megalith.wire.errors import (
@@ -76,11 +76,12 @@ class Lane:
             sock.close()
 
     def _connection(self, deadline: float) -> socket.socket:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            if time.monotonic() < self._full_until:
-                raise LaneFull("the bulk lane had no place for a connection a moment ago")
+        idle = self._take_idle()
+        if idle is not None:
+            if _is_silent(idle):
+                return idle
+            idle.close()
+            raise NotSent(f"ps at {self.address}: the server closed the connection before the call was sent")
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise DeadlinePassed("no time left to connect")
@@ -109,6 +110,14 @@ class Lane:
             sock.close()
             raise
         return sock
+
+    def _take_idle(self) -> socket.socket | None:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            if time.monotonic() < self._full_until:
+                raise LaneFull("the bulk lane had no place for a connection a moment ago")
+            return None
 
     def _full(self, error: MegalithError) -> "LaneFull":
         with self._lock:
@@ -171,6 +180,21 @@ class LaneCall:
     def _release(self) -> None:
         self._is_open = False
         self._lane.give_back(self._sock)
+
+
+def _is_silent(idle: socket.socket) -> bool:
+    """Whether there is nothing to read on a connection that waits for the next call; its end would be.
+
+    A call that is sent to a server which has gone may have reached it, for all that its sender can tell. So the end is
+    looked for before.
+    """
+    try:
+        idle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _left_s(deadline: float) -> float:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from megalith.client._data_call import DataCall
+from megalith.client._data_call import DataCall, NotSent
 from megalith.client._lane import Lane, LaneClosed
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import frames
@@ -81,6 +81,17 @@ def pull(sink=None):
 
 def soon():
     return time.monotonic() + 10
+
+
+def test_a_call_is_not_sent_on_a_connection_that_its_server_closed_meanwhile(serve):
+    """Sent there, nobody could tell whether the server had got it."""
+    server, lane = serve(frame(pb.LaneReply(pull=pb.PullResponse(), array_bytes=[8]), b"8 bytes."))
+    lane.start(pull(), soon()).finish(soon())
+    assert len(lane._idle) == 1
+    server.connections[0].shutdown(socket.SHUT_RDWR)
+    with pytest.raises(NotSent, match=r"closed the connection before the call was sent"):
+        lane.start(pull(), soon())
+    lane.start(pull(), soon()).finish(soon())
 
 
 def test_a_server_that_does_not_answer_is_given_up_at_the_deadline_and_hung_up_on(serve):
