@@ -64,7 +64,7 @@ def test_a_call_that_is_being_repeated_ends_soon_after_its_client_is_closed(tmp_
     def push(cluster):
         try:
             cluster.push({"t": ([1], [[1.0]])})
-        except mg.MegalithError as error:
+        except InvalidRequest as error:
             ended.append(error)
 
     with Servers(tmp_path, num_ps=1) as servers:
