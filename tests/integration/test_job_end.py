@@ -65,6 +65,22 @@ def test_a_job_that_fails_saves_what_it_has_and_says_where_and_why(tmp_path):
             wait_until(lambda name=name: "malformed row" in servers.exits[name].reason, 10, name)
 
 
+def test_a_save_into_another_directory_does_not_stand_in_for_the_last_one(tmp_path):
+    with Servers(tmp_path / "job", num_ps=1, num_workers=1) as servers:
+        job, _ = start(servers)
+        wait_until(lambda: job.training_status() > 20, 60)
+        job.stop("Stop")
+        wait_until(lambda: job.block_status()[0] == [0], 60)
+        step = job.training_status()
+        job.save(str(tmp_path / "copy"))
+        assert checkpoints(tmp_path / "copy") == [f"model.ckpt-{step}"]
+        assert job.status().unsaved == f"steps 0..{step} of this job: there is no checkpoint"
+        job.resume()
+        status = outcome_of(job)
+        assert f"saved {tmp_path}/job/model.ckpt-{step}" in status.reason
+        assert checkpoints(tmp_path / "job") == [f"model.ckpt-{step}"]
+
+
 def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_up(tmp_path, monkeypatch):
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         job, _ = start(servers, num_examples=64 * 30)

@@ -180,7 +180,11 @@ def decode_holder(kind: str) -> HolderKind:
 
 
 def encode_save(record: SaveRecord | None) -> coordination_pb2.LastSave | None:
-    return None if record is None else coordination_pb2.LastSave(**dataclasses.asdict(record))
+    if record is None:
+        return None
+    return coordination_pb2.LastSave(
+        ended_at_s=record.ended_at_s, seconds=record.seconds, step=record.step, path=record.path, error=record.error
+    )
 
 
 def encode_place(

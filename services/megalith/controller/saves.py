@@ -36,13 +36,17 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SaveRecord:
-    """How the last save went. `path` is empty when it failed, `error` when it did not."""
+    """How the last save went. `path` is empty when it failed, `error` when it did not.
+
+    `is_own` = into the job's model directory; a job starts from no other one.
+    """
 
     ended_at_s: float
     seconds: float
     step: int
     path: str = ""
     error: str = ""
+    is_own: bool = True
 
 
 class Saver:
@@ -97,8 +101,11 @@ class Saver:
 
     def _recorded(self, directory: str) -> SavedCheckpoint:
         started, step, path, failure = time.monotonic(), self._coordinator.global_step, "", ""
+        is_own = not directory
         try:
-            saved = self._save(directory)
+            target = self._target(directory)
+            is_own = target == self._model_dir
+            saved = self._save(target, is_own)
             step, path = saved.step, str(saved.path)
             return saved
         except OSError as error:
@@ -109,16 +116,15 @@ class Saver:
             raise
         finally:
             seconds = time.monotonic() - started
-            self.last = SaveRecord(self._clock(), seconds, step, path, failure or ("" if path else "unforeseen"))
+            failure = failure or ("" if path else "unforeseen")
+            self.last = SaveRecord(self._clock(), seconds, step, path, failure, is_own)
             self._on_saved(self.last)
 
-    def _save(self, directory: str) -> SavedCheckpoint:
-        target = self._target(directory)
+    def _save(self, target: Path, is_own: bool) -> SavedCheckpoint:
         step = self._coordinator.global_step
         save_id = secrets.token_hex(4)
         started = time.monotonic()
         manifest.free_directory(target, step)  # what cannot get its name is not written
-        is_own = target == self._model_dir
         folder = manifest.work_directory(target, step, save_id, is_own=is_own).absolute()
         folder.mkdir()
         try:

@@ -283,8 +283,10 @@ class ControllerServer:
         self._coordinator.hold("Stop", "monolith_action", _STOP_HOLD_S, HolderKind.OPERATOR)()
 
     def _on_saved(self, record: SaveRecord) -> None:
-        self._schedule.restart(time.monotonic(), record.step)
         self._job_metrics.saved(record)
+        if not record.is_own:
+            return  # a copy for somebody else: this job, and a ps that is replaced, do not start from it
+        self._schedule.restart(time.monotonic(), record.step)
         if not record.error:
             path = str(Path(record.path).absolute())
             self._unsaved.saved(path, record.step)
