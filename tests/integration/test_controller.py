@@ -531,3 +531,14 @@ def test_a_controller_removes_what_a_killed_one_left_of_a_save_and_lists_its_fir
         servers.start_controller()
     assert not left.exists()
     assert 'model_checkpoint_path: "model.ckpt-120"' in (tmp_path / "checkpoint").read_text()
+
+
+def test_a_member_gives_up_when_only_a_controller_that_was_replaced_answers(tmp_path):
+    with Servers(tmp_path, num_ps=1) as servers:
+        servers.start_controller()
+        member = servers.start_ps(0, membership=servers.membership(rejoin_timeout_s=1.0))._member._member
+        wait_until(lambda: member._generation, 60, "its welcome")
+        member._generation += 3
+        member._call.cancel()
+        reason = wait_until(lambda: servers.exits["ps-0"].reason, 20, "the ps gives up")
+        assert "was replaced by generation" in reason

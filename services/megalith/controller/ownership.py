@@ -1,5 +1,6 @@
 """One controller for a model directory: a second one is refused, and one that was thought dead steps down."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
 logger = logging.getLogger(__name__)
 
 _PROBE_S = 1.0  # for a controller on another machine to answer; a dead one refuses at once
+_WITHDRAWN = ".withdrawn"
 
 
 class ModelDirOwnership:
@@ -24,7 +26,9 @@ class ModelDirOwnership:
     A lock may not reach other machines, or not exist at all on a shared file system. Then the controller at the written
     address is asked. One that does not answer may only be paused, so each controller also claims a generation, one
     above all earlier ones, by making a file that must not exist: `controller.generation/<number>`. A controller that
-    finds a higher one has been replaced: it must not write any more, and ends.
+    finds a higher one has been replaced: it must not write any more, and ends. The claim of one that did not start is
+    kept as `<number>.withdrawn`: it replaces nobody, and its number is not given to another, because members obey no
+    controller with a lower number than one they have known.
     """
 
     def __init__(self, model_dir: Path, job: str) -> None:
@@ -46,14 +50,21 @@ class ModelDirOwnership:
 
     def withdraw(self) -> None:
         """Release it for a controller that did not start: one that it was about to replace goes on."""
-        (self._model_dir / job_files.GENERATIONS / str(self.generation)).unlink(missing_ok=True)
+        claim = self._model_dir / job_files.GENERATIONS / str(self.generation)
+        try:
+            claim.rename(claim.with_name(claim.name + _WITHDRAWN))
+        except FileNotFoundError:
+            pass  # a newer controller has removed it
+        except OSError as error:
+            logger.warning("%s is not withdrawn (%s): an older controller of the directory ends", claim, error)
         self.release()
 
     @property
     def is_replaced(self) -> bool:
         """Whether a newer controller has claimed the directory. A directory that cannot be read replaces nobody."""
         try:
-            return _newest(self._model_dir / job_files.GENERATIONS) > self.generation
+            names = _names(self._model_dir / job_files.GENERATIONS)
+            return any(number > self.generation for name, number in names.items() if not name.endswith(_WITHDRAWN))
         except OSError as error:
             logger.warning("cannot see whether this controller has been replaced: %s", error)
             return False
@@ -90,34 +101,36 @@ def _claim(directory: Path) -> int:
     try:
         directory.mkdir(exist_ok=True)
         while True:
-            generation = _newest(directory) + 1
+            generation = max(_names(directory).values(), default=0) + 1
             try:
                 claim = os.open(
                     directory / str(generation), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644
                 )
             except FileExistsError:
                 continue  # somebody was faster
-            with open(claim, "w") as file:
+            with contextlib.suppress(OSError), open(claim, "w") as file:  # for people; a full disk stops nobody
                 file.write(f"{socket.gethostname()} {os.getpid()}\n")
             break
-        for older in _claimed(directory):
+        for name, older in _names(directory).items():
             if older < generation:
-                (directory / str(older)).unlink(missing_ok=True)
+                (directory / name).unlink(missing_ok=True)
     except OSError as error:
         raise InvalidSetting(f"directory {directory}: {error.strerror}; it numbers the controllers") from error
     return generation
 
 
-def _newest(directory: Path) -> int:
-    return max(_claimed(directory), default=0)
-
-
-def _claimed(directory: Path) -> list[int]:
+def _names(directory: Path) -> dict[str, int]:
+    """The numbers that were claimed, also those withdrawn, by the name of their file."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
-        return []
-    return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 15]
+        return {}
+    numbers = {name: name.removesuffix(_WITHDRAWN) for name in names}
+    return {
+        name: int(number)
+        for name, number in numbers.items()
+        if number.isascii() and number.isdigit() and len(number) <= 15
+    }
 
 
 def _job_at(address: str) -> str | None:

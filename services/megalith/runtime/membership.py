@@ -184,8 +184,8 @@ class Member:
             self._call = responses = stub.Session(self._outgoing(outbox))
             try:
                 for response in responses:
-                    self._last_contact = time.monotonic()
                     self._dispatch(response)
+                    self._last_contact = time.monotonic()  # not before: one that is not obeyed is no contact
             except grpc.RpcError as error:
                 raise error_from_rpc(error, f"controller {address}") from error
             finally:

@@ -73,6 +73,34 @@ def test_a_controller_that_did_not_start_replaces_nobody(own, monkeypatch):
     assert not first.is_replaced
 
 
+def test_the_number_of_a_controller_that_did_not_start_is_not_given_to_another(own):
+    for _ in range(3):
+        own().release()
+    fourth = own()
+    assert fourth.generation == 4
+    fourth.release()  # as the kernel does for one that is killed
+    own().withdraw()
+    assert own().generation == 6  # members that have known the fourth obey it
+
+
+def test_after_one_that_did_not_start_the_next_one_still_replaces_the_first(own, monkeypatch):
+    without_locks(monkeypatch, errno.ENOLCK)
+    first = own()
+    own().withdraw()
+    third = own()
+    assert (first.is_replaced, third.is_replaced) == (True, False)
+
+
+def test_a_disk_without_room_for_the_text_of_a_claim_stops_no_controller(own, monkeypatch):
+    own().release()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("megalith.controller.ownership.socket.gethostname", full)
+    assert own().generation == 2
+
+
 def test_a_lock_file_that_is_a_link_is_refused_and_its_target_stays_whole(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("years of work")
