@@ -56,13 +56,16 @@ class Begun(Generic[R]):
         return self._exchange is None
 
     def send(self) -> None:
-        """Send the requests; once, before anybody asks."""
-        with self._lock, self._kept_while_open() as exchange:
-            try:
-                exchange.send()
-            except BaseException:  # the caller is told; what becomes of an open write it may never ask
-                self._is_unattended = exchange.is_open
-                raise
+        """Send the requests, once; nothing if who needed room has sent and settled them, or `close` gave them up."""
+        with self._lock:
+            if self._exchange is None:
+                return
+            with self._kept_while_open() as exchange:
+                try:
+                    exchange.send()
+                except BaseException:  # the caller is told; what becomes of an open write it may never ask
+                    self._is_unattended = exchange.is_open
+                    raise
 
     def result(self) -> R:
         """Wait for the servers' answers, as long as the ordinary call would; raises what that would.

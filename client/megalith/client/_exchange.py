@@ -76,6 +76,7 @@ class Exchange(Generic[Q]):
         self._reached: dict[int, str] = {}  # the process that may have got a pending part of a write
         self._started: dict[int, _Try] = {}
         self._failures: list[MegalithError] = []
+        self._is_sent = False
         self._is_asked_again = False
 
     @property
@@ -100,7 +101,7 @@ class Exchange(Generic[Q]):
 
     def finish(self) -> dict[int, Any]:
         """Replies by ps index. A request that failed for a passing reason is sent again, with a fresh map, until the
-        time is over; those answered are not repeated.
+        time is over; those answered are not repeated. What nobody has sent yet is sent now.
 
         A write that is open then is OutcomeUnknown: `finish` may be called again, and has the whole time again. One of
         which a part is lost is OutcomeLost. Any other error of a server ends the write, and what is open of it is lost.
@@ -134,6 +135,8 @@ class Exchange(Generic[Q]):
         # The first try is by itself: setting up tenacity costs 0.05 ms, which most calls never need.
         if not self._is_asked_again:
             try:
+                if not self._is_sent:
+                    self._send(deadline)
                 self._receive(deadline)
                 return
             except _retry.PASSING:
@@ -172,6 +175,7 @@ class Exchange(Generic[Q]):
 
     def _send(self, deadline: float) -> None:
         """Begin one try of everything pending."""
+        self._is_sent = True
         routing = self._peers.routing()
         deadline = min(deadline, time.monotonic() + _ATTEMPT_S)
         self._failures = []

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from megalith.client._begun import Begun
 from megalith.client._exchange import Exchange
 from megalith.wire.errors import PeerUnreachable, ShardNotOwned
 from megalith.wire.routing import Routing, even_owners
@@ -41,3 +42,36 @@ def test_a_call_that_outlives_a_map_with_more_servers_is_a_typed_error_at_once()
     exchange.send()
     with pytest.raises(ShardNotOwned, match="ps 2; the map of epoch 2 has 2 parameter servers"):
         exchange.finish()
+
+
+class Answered:
+    def finish(self, deadline):
+        return "answer"
+
+    def abandon(self):
+        pass
+
+
+def test_a_call_that_is_settled_before_its_own_thread_has_sent_it_is_sent_once_and_answered():
+    sent = []
+
+    def begin(address, request, deadline):
+        sent.append(address)
+        return Answered()
+
+    requests = {index: SimpleNamespace(epoch=0, run_id="") for index in range(3)}
+    begun = Begun(Exchange(Peers(), begin, requests, 60.0), dict, lambda call: None)
+    begun.settle()  # by another thread, which needs room
+    begun.send()
+    assert begun.result() == {0: "answer", 1: "answer", 2: "answer"}
+    assert sent == ["a", "b", "c"]
+
+
+def test_a_call_that_is_given_up_before_it_is_sent_is_not_sent():
+    requests = {0: SimpleNamespace(epoch=0, run_id="")}
+    exchange = Exchange(Peers(), lambda *_: pytest.fail("sent"), requests, 60.0)
+    begun = Begun(exchange, dict, lambda call: None)
+    begun.abandon(PeerUnreachable("closed"))
+    begun.send()
+    with pytest.raises(PeerUnreachable, match="closed"):
+        begun.result()
