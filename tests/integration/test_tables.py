@@ -150,6 +150,26 @@ def test_writers_with_and_without_times_and_late_data_keep_each_others_rows(tmp_
         assert cluster.expire() == {"t": 0}
 
 
+def test_rows_without_a_time_survive_a_restart_though_another_server_has_seen_one(tmp_path):
+    """One timed push of one id reaches one of two servers; the other has no data time when it is saved."""
+    ids = np.arange(2000)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=30))
+        cluster.push({"t": (ids, ones(2000))})
+        cluster.push({"t": (ids[:1], ones(1))}, req_time_s=int(time.time()))
+        expected = cluster.pull({"t": ids}).rows["t"]
+        assert cluster.expire() == {"t": 0}
+        assert cluster.controller.save().rows == 2000
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        np.testing.assert_array_equal(cluster.pull({"t": ids}).rows["t"], expected)
+        assert cluster.expire() == {"t": 0}
+        assert cluster.controller.save().rows == 2000
+
+
 def test_a_full_table_refuses_new_ids_counts_them_and_trains_the_old_ones(cluster, stub):
     budget = 4 << 20
     cluster.create_tables(TableConfig("t", (Segment(16, Zeros(), Sgd(1.0)),), memory_budget_bytes=budget))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from megalith.ps import arrow_files, filter_files, table_files, variable_files
 from megalith.ps.counting_filter import CountingFilter
-from megalith.ps.expiry import Expiry
+from megalith.ps.expiry import Expiry, dated
 from megalith.ps.filter_union import State, union_of
 from megalith.ps.kernels.dtypes import I64, Bools
 from megalith.ps.row_layout import RowLayout
@@ -303,7 +303,8 @@ def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> d
         now_s = data_times.get(file.table, 0)
         for batch in table_files.batches(directory, file):
             is_kept = ~expiry.expired(batch.keys, batch.times, now_s)
-            tables[config.name].upsert(batch.keys[is_kept], batch.embeddings[is_kept], batch.times[is_kept])
+            times = dated(batch.times[is_kept], now_s)
+            tables[config.name].upsert(batch.keys[is_kept], batch.embeddings[is_kept], times)
     return tables
 
 

@@ -31,6 +31,15 @@ def _seconds_by_slot(expire_days: int, by_slot: tuple[tuple[int, int], ...]) -> 
     return seconds
 
 
+def dated(times: I64, now_s: int) -> I64:
+    """The times of rows, with data time `now_s` for those that have none (0).
+
+    Nobody knows the age of such a row: it was written without a time to a server that had not seen one, while another
+    server had. As a time, 0 would make it 56 years old.
+    """
+    return np.where(times == 0, now_s, times)
+
+
 class Expiry:
     """A row of slot s expires when `now - last update >= days of s`, where now is the newest time in the data.
 
@@ -43,9 +52,12 @@ class Expiry:
         self._max_share = config.max_expire_share
 
     def expired(self, keys: I64, times: I64, now_s: int) -> Bools:
-        """Which of these rows are expired at `now_s`, by the rule of the kernels (`scan.overdue`)."""
+        """Which of these rows are expired at `now_s`, by the rule of the kernels (`scan.overdue`).
+
+        Rows of a file may have no time; see `dated`.
+        """
         slots = (keys >> 48) & (NUM_SLOTS - 1)
-        is_expired: Bools = now_s - times >= self.seconds_by_slot[slots]
+        is_expired: Bools = now_s - dated(times, now_s) >= self.seconds_by_slot[slots]
         return is_expired
 
     @property

@@ -364,6 +364,8 @@ class EmbeddingTable:
         `max_update_s` is the data time of that table. Without it the newest of `times` is taken, which after a
         `reinitialize` is the wall clock's.
 
+        A new row without a time (0) gets the table's data time, as in every write, and is never too old.
+
         With `drop_expired`, rows that are expired at the table's data time are left out and counted. Rows that come in
         several calls are judged alike only if each call names the newest data time of all. If an expiry may drop only
         a share of this table's rows (`max_expire_share`), none is left out: the next expiry drops what it may.

@@ -2,7 +2,11 @@
 
 Its columns are bucket, id, embedding, state and updated_s; the schema's metadata has the table's configuration as JSON
 under "megalith", which floats of the state are what under "state_fields", and its data time, Unix seconds, under
-"max_update_s". Rows that are expired at that time are in the file too: whoever loads it drops them.
+"max_update_s". Rows that are expired are in the file too: whoever loads it drops them.
+
+Each server has seen its own data time, but a table has one: the newest that any of its files says. Restoring and
+serving judge all rows by it, also those of a server that was behind and still held them. A row whose updated_s is 0 has
+no time and so no age; it is kept, and given the data time of the table.
 """
 
 import json

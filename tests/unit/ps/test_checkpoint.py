@@ -31,6 +31,7 @@ from megalith.wire.schema import (
     TableConfig,
     VariableConfig,
 )
+from support import at_size
 
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 5_000)
 OPTIMIZERS = {"sgd": Sgd(0.5), "adagrad": Adagrad(0.5)}
@@ -352,6 +353,64 @@ def test_a_checkpoint_holds_expired_rows_and_a_restore_drops_and_counts_them(tmp
         True,
         True,
     ]
+
+
+@pytest.mark.parametrize("order", ["random", "sorted", "clustered"])
+def test_rows_without_a_time_are_restored_and_served_though_another_server_has_seen_one(tmp_path, order):
+    """300,000 rows written without a time on two servers, then one timed write, to a row of the first."""
+    ids = at_size.ids_in(order, 300_000)
+    today_s = 1_790_000_000
+    config = TableConfig("t", (Segment(2, Ones(), Sgd(1.0)),), expire_days=30)
+    owner = routing.Routing(1, ("a", "b"), routing.even_owners(2)).owner_of(ids)
+    stores = [Store(0), Store(1)]
+    for index, store in enumerate(stores):
+        table = EmbeddingTable(config)
+        mine = ids[owner == index]
+        table.assign(mine, np.stack([mine % 1000, mine % 7], axis=1).astype(np.float32))
+        store.adopt(table=table)
+    timed = ids[owner == 0][:1]
+    stores[0].tables()[0].assign(timed, np.ones((1, 2), np.float32), today_s)
+    assert [store.tables()[0].expire() for store in stores] == [0, 0]
+    save(stores, tmp_path / "c")
+    expected = np.stack([ids % 1000, ids % 7], axis=1).astype(np.float32)
+    expected[ids == timed] = 1
+    for num_ps in (1, 2, 3):
+        rows = 0
+        for index in range(num_ps):
+            store = Store(index)
+            owners = routing.even_owners(num_ps)
+            restored = checkpoint.restore_shard(store, tmp_path / "c", owners, index)
+            table = store.tables()[0]
+            assert (restored.expired, table.expire(), table.max_update_s) == (0, 0, today_s)
+            mine = owners[routing.buckets_of(ids)] == index
+            entries = table.lookup_entry(ids[mine])
+            np.testing.assert_array_equal(entries.values, expected[mine])
+            assert set(entries.times.tolist()) == {today_s}
+            rows += restored.rows
+        assert rows == ids.size
+    served = checkpoint.load_for_serving(tmp_path / "c")["t"]
+    assert len(served) == ids.size
+    assert served.expire() == 0
+    np.testing.assert_array_equal(served.lookup(ids), expected)
+
+
+def test_rows_without_a_time_are_served_as_of_the_newest_time_and_not_of_the_first_file(tmp_path):
+    """Three servers: one has seen no time, one an older time than the third."""
+    today_s = 1_790_000_000
+    config = TableConfig("t", (Segment(1, Ones(), Sgd(1.0)),), expire_days=30)
+    owner = routing.Routing(1, ("a", "b", "c"), routing.even_owners(3)).owner_of(IDS)
+    stores = [Store(0), Store(1), Store(2)]
+    for index, store in enumerate(stores):
+        table = EmbeddingTable(config)
+        mine = IDS[owner == index]
+        time_s = (0, today_s - 20 * 86400, today_s)[index]
+        table.assign(mine, np.ones((mine.size, 1), np.float32), time_s)
+        store.adopt(table=table)
+    save(stores, tmp_path / "c")
+    served = checkpoint.load_for_serving(tmp_path / "c")["t"]
+    assert len(served) == IDS.size
+    assert served.expire(today_s + 15 * 86400) == np.count_nonzero(owner == 1)
+    assert served.contains(IDS[owner == 0]).all()
 
 
 def test_rows_expired_at_data_time_are_left_out(tmp_path):
