@@ -3,6 +3,10 @@
 import errno
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from megalith.client import Segment, Sgd, TableConfig, Zeros
 from megalith.runtime import manifest
 from megalith.wire.errors import SaveFailed
 from support.servers import Servers
@@ -79,6 +83,26 @@ def test_a_save_into_another_directory_does_not_stand_in_for_the_last_one(tmp_pa
         status = outcome_of(job)
         assert f"saved {tmp_path}/job/model.ckpt-{step}" in status.reason
         assert checkpoints(tmp_path / "job") == [f"model.ckpt-{step}"]
+
+
+@pytest.mark.parametrize("write", ["push", "assign"])
+def test_what_a_client_writes_beside_the_workers_is_in_the_last_save(tmp_path, write):
+    keys = np.arange(5_000)
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        job, _ = start(servers)
+        cluster = servers.connect()
+        wait_until(lambda: job.training_status() > 20, 60)
+        job.stop("Stop")
+        wait_until(lambda: job.block_status()[0] == [0], 60)
+        cluster.create_tables(TableConfig("aside", (Segment(4, Zeros(), Sgd(1.0)),)))
+        first = job.save()
+        assert job.status().unsaved == ""
+        getattr(cluster, write)({"aside": (keys, np.ones((keys.size, 4), np.float32))})
+        unsaved = wait_until(lambda: job.status().unsaved, 10, "the ps reports it")
+        assert unsaved == f"pushes since {first.path}"
+        job.resume()
+        assert f"saved {tmp_path}/model.ckpt-r1-{first.step}" in outcome_of(job).reason
+        assert manifest.read(tmp_path / f"model.ckpt-r1-{first.step}").rows == first.rows + keys.size
 
 
 def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_up(tmp_path, monkeypatch):

@@ -330,7 +330,7 @@ class PsReport(_message.Message):
     pulls: _builtins.int
     """Pull calls answered since start."""
     pushes: _builtins.int
-    """Push calls applied since start."""
+    """Calls applied since start that change rows or variables."""
     requests_per_s: _builtins.float
     """Calls answered, over the last few seconds."""
     p99_s: _builtins.float
@@ -419,10 +419,13 @@ class ShardSaved(_message.Message):
     SAVE_ID_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    PUSHES_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """From save_shard."""
     error: _builtins.str
     """Why it failed; empty = success."""
+    pushes: _builtins.int
+    """PsReport.pushes when it began to write: those are in the files."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardFile]:
         """What was written; empty when it failed."""
@@ -433,10 +436,11 @@ class ShardSaved(_message.Message):
         save_id: _builtins.str = ...,
         files: _abc.Iterable[Global___ShardFile] | None = ...,
         error: _builtins.str = ...,
+        pushes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "files", b"files", "save_id", b"save_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "files", b"files", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,7 @@ FORMING --all ps ready--> INITIALIZING --chief created tables--> RUNNING --all w
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -423,10 +423,11 @@ class Coordinator:
     def num_workers(self) -> int:
         return len(self._roster.workers)
 
-    def pushes(self) -> int:
-        """Pushes that the present parameter servers have reported."""
+    @property
+    def has_unsaved_pushes(self) -> bool:
+        """Whether a ps has reported a push that the newest checkpoint may not hold."""
         with self._changed:
-            return sum(place.load.pushes for place in self._roster.ps)
+            return any(place.load.pushes > place.pushes_saved for place in self._roster.ps)
 
     def untrained_shares(self) -> list[str]:
         """What a job that ends well has left out: a sentence for each worker that did not finish."""
@@ -444,10 +445,18 @@ class Coordinator:
         with self._changed:
             return self._losses.rows, self._losses.said
 
-    def checkpoint_saved(self, path: str, at_s: float) -> None:
-        """A checkpoint is complete, which a ps that is replaced will start from."""
+    def checkpoint_saved(self, path: str, at_s: float, pushes: Mapping[int, int] | None = None) -> None:
+        """A checkpoint is complete, which a ps that is replaced will start from.
+
+        `pushes` are, by session, those that a ps had applied before it wrote its files.
+        """
         with self._changed:
             self._losses.saved(path, at_s)
+            for session, number in (pushes or {}).items():
+                place = self._sessions.place_of(session)
+                if place is not None:
+                    place.pushes_saved = number
+            self._wake_journal()
 
     def wake(self) -> None:
         """Let waiting threads look at their stop condition again."""

@@ -29,7 +29,7 @@ _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow d
 
 @dataclass(frozen=True, slots=True)
 class JournaledMember:
-    """Who holds a place, how far a worker is, and how many rows a ps holds."""
+    """Who holds a place, how far a worker is, and what a ps holds and has saved."""
 
     address: str = ""
     incarnation: str = ""
@@ -37,6 +37,8 @@ class JournaledMember:
     total_batches: int = 0
     pushes_unknown: int = 0
     rows: int = 0
+    pushes: int = 0
+    pushes_saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ class Place:
     host: str = ""
     progress: WorkerProgress = field(default_factory=WorkerProgress)
     load: PsLoad = field(default_factory=PsLoad)
+    pushes_saved: int = 0  # of those in `load`, how many the newest checkpoint holds for sure
 
     @property
     def has_untrained_share(self) -> bool:
@@ -225,6 +226,7 @@ class Roster:
             raise place.taken(now, limit_s)
         if not is_same:
             place.load = PsLoad()
+            place.pushes_saved = 0
         place.address, place.metrics_address = registration.address, registration.metrics_address
         place.incarnation, place.is_connected, place.last_seen = registration.incarnation, True, now
         place.heartbeat_s = registration.heartbeat_s

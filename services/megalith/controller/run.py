@@ -157,7 +157,14 @@ class Run:
             barrier=self.barrier.state,
             routed=self._routed_incarnations,
             ps=tuple(
-                JournaledMember(place.address, place.incarnation, rows=place.load.rows) for place in self._roster.ps
+                JournaledMember(
+                    place.address,
+                    place.incarnation,
+                    rows=place.load.rows,
+                    pushes=place.load.pushes,
+                    pushes_saved=place.pushes_saved,
+                )
+                for place in self._roster.ps
             ),
             workers=tuple(
                 JournaledMember(
@@ -183,7 +190,9 @@ class Run:
         for place, member in zip(self._roster.places, (*journal.ps, *journal.workers), strict=True):
             place.address, place.incarnation = member.address, member.incarnation
             self._roster.hear(place)
-            place.load = PsLoad(is_ready=member.incarnation in journal.routed, rows=member.rows)
+            is_ready = member.incarnation in journal.routed
+            place.load = PsLoad(is_ready=is_ready, rows=member.rows, pushes=member.pushes)
+            place.pushes_saved = member.pushes_saved
             place.progress = WorkerProgress(
                 position=member.position, total_batches=member.total_batches, pushes_unknown=member.pushes_unknown
             )

@@ -6,8 +6,8 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megalith.controller import job_files
@@ -38,7 +38,8 @@ class SavedCheckpoint:
 class SaveRecord:
     """How the last save went. `path` is empty when it failed, `error` when it did not.
 
-    `is_own` = into the job's model directory; a job starts from no other one.
+    `is_own` = into the job's model directory; a job starts from no other one. `pushes` are those that are in it for
+    sure, by session of the ps.
     """
 
     ended_at_s: float
@@ -47,6 +48,7 @@ class SaveRecord:
     path: str = ""
     error: str = ""
     is_own: bool = True
+    pushes: Mapping[int, int] = field(default_factory=dict)
 
 
 class Saver:
@@ -76,7 +78,7 @@ class Saver:
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
         self._answered = threading.Condition()
         self._save_id = ""
-        self._answers: dict[int, tuple[list[ShardFile], str]] = {}
+        self._answers: dict[int, tuple[list[ShardFile], str, int]] = {}
 
     def save(self, directory: str = "", hold: bool = False) -> SavedCheckpoint:
         """Write a checkpoint of the current step and wait until it is complete; SaveFailed leaves the old one.
@@ -117,7 +119,7 @@ class Saver:
         finally:
             seconds = time.monotonic() - started
             failure = failure or ("" if path else "unforeseen")
-            self.last = SaveRecord(self._clock(), seconds, step, path, failure, is_own)
+            self.last = SaveRecord(self._clock(), seconds, step, path, failure, is_own, self._pushes_written())
             self._on_saved(self.last)
 
     def _save(self, target: Path, is_own: bool) -> SavedCheckpoint:
@@ -140,6 +142,10 @@ class Saver:
             self._start_point.saved(folder, saved.rows)
         logger.info("saved path=%s rows=%d seconds=%.2f", folder, saved.rows, time.monotonic() - started)
         return SavedCheckpoint(folder, step, saved.rows)
+
+    def _pushes_written(self) -> dict[int, int]:
+        with self._answered:
+            return {session: pushes for session, (_, _, pushes) in self._answers.items()}
 
     def _target(self, directory: str) -> Path:
         """The directory to save into; the job's own one under another name is still its own."""
@@ -179,11 +185,11 @@ class Saver:
                     )
                 time.sleep(_LOOK_S)
 
-    def answer(self, session: int, save_id: str, files: list[ShardFile], error: str) -> None:
-        """A ps is done with its shard; an answer to an older save is ignored."""
+    def answer(self, session: int, save_id: str, files: list[ShardFile], error: str, pushes: int = 0) -> None:
+        """A ps is done with its shard, in which that many pushes are for sure; one to an older save is ignored."""
         with self._answered:
             if save_id == self._save_id:
-                self._answers[session] = (files, error)
+                self._answers[session] = (files, error, pushes)
                 self._answered.notify_all()
 
     def _collect(self, sessions: list[int]) -> list[ShardFile]:
@@ -197,7 +203,7 @@ class Saver:
                         raise ShardLost("a ps was lost during the save; the previous checkpoint stands, save again")
                 if time.monotonic() > deadline:
                     raise SaveFailed(f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s")
-            failed = [error for _, error in self._answers.values() if error]
+            failed = [error for _, error, _ in self._answers.values() if error]
             if failed:
                 raise SaveFailed("; ".join(failed))
             return [file for session in sessions for file in self._answers[session][0]]

@@ -290,7 +290,7 @@ class ControllerServer:
         if not record.error:
             path = str(Path(record.path).absolute())
             self._unsaved.saved(path, record.step)
-            self._coordinator.checkpoint_saved(path, record.ended_at_s)
+            self._coordinator.checkpoint_saved(path, record.ended_at_s, record.pushes)
 
     def _save_last(self) -> None:
         """The last save and the outcome."""

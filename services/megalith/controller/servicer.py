@@ -226,7 +226,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                         self._coordinator.report_ps(session, decode_ps_report(request.ps))
                     case "shard_saved":
                         saved = request.shard_saved
-                        self._saver.answer(session, saved.save_id, decode_files(saved.files), saved.error)
+                        self._saver.answer(session, saved.save_id, decode_files(saved.files), saved.error, saved.pushes)
                     case "measured":
                         self._formation.answer(session, request.measured.order, request.measured.rows_per_s)
         except grpc.RpcError:

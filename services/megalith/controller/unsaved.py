@@ -16,15 +16,12 @@ class Unsaved:
         self._lock = threading.Lock()
         self._path = path
         self._step = step
-        self._pushes = 0
 
     def saved(self, path: str, step: int) -> None:
         """A checkpoint is complete."""
-        pushes = self._coordinator.pushes()
         with self._lock:
             self._path = path
             self._step = step
-            self._pushes = pushes
 
     @property
     def path(self) -> str:
@@ -35,13 +32,13 @@ class Unsaved:
     def text(self) -> str:
         """Like "steps 12..40 since <path>"; empty when the newest checkpoint holds everything, or nothing was done.
 
-        Without workers nobody counts steps: then any push that a ps has reported since counts.
+        Any push that a ps has reported counts too: clients beside the workers push without steps.
         """
         with self._lock:
             since = f"since {self._path}" if self._path else "of this job: there is no checkpoint"
             step = self._coordinator.global_step
             if step > self._step:
                 return f"steps {self._step}..{step} {since}"
-            if self._coordinator.num_workers == 0 and self._coordinator.pushes() != self._pushes:
-                return f"pushes of SDK clients {since}"
+            if self._coordinator.has_unsaved_pushes:
+                return f"pushes of SDK clients {since}" if self._coordinator.num_workers == 0 else f"pushes {since}"
             return ""

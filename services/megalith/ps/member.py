@@ -164,7 +164,7 @@ class PsMember:
         threading.Thread(target=self._save, args=(order,), name="save", daemon=True).start()
 
     def _save(self, order: coordination_pb2.SaveShard) -> None:
-        answer = coordination_pb2.ShardSaved(save_id=order.save_id)
+        answer = coordination_pb2.ShardSaved(save_id=order.save_id, pushes=self._store.pushes)
         try:
             files = checkpoint.write_shard(
                 self._store, Path(order.directory), order.save_id, self._shard, self._cluster_num_ps

@@ -291,6 +291,8 @@ class Store:
             for part, table in zip(parts, tables, strict=True):
                 write = table.assign_add if kind == "assign_add" else table.assign
                 write(part.keys, part.values, req_time_s)
+            with self._lock:
+                self.pushes += 1
             return kind, []
 
         return Prepared(commit)
@@ -309,6 +311,8 @@ class Store:
 
         def commit() -> Reply:
             status = np.full(keys.size, UNKNOWN, np.int64) if table is None else table.reinitialize(keys)
+            with self._lock:
+                self.pushes += 1
             return "reinitialize", [status]
 
         return Prepared(commit, keys.size * np.dtype(np.int64).itemsize)

@@ -64,10 +64,7 @@ class FakeCoordinator:
     def __init__(self, num_workers):
         self.num_workers = num_workers
         self.global_step = 0
-        self.reported = 0
-
-    def pushes(self):
-        return self.reported
+        self.has_unsaved_pushes = False
 
 
 def test_what_is_not_saved_is_told_by_steps():
@@ -85,9 +82,15 @@ def test_without_workers_it_is_told_by_pushes():
     cluster = FakeCoordinator(num_workers=0)
     unsaved = Unsaved(cluster, "", 0)
     assert unsaved.text() == ""
-    cluster.reported = 3
+    cluster.has_unsaved_pushes = True
     assert unsaved.text() == "pushes of SDK clients of this job: there is no checkpoint"
     unsaved.saved("/m/model.ckpt-0", 0)
-    assert unsaved.text() == ""
-    cluster.reported = 4
     assert unsaved.text() == "pushes of SDK clients since /m/model.ckpt-0"
+
+
+def test_pushes_beside_the_workers_count_too():
+    cluster = FakeCoordinator(num_workers=1)
+    unsaved = Unsaved(cluster, "/m/model.ckpt-5", 5)
+    cluster.global_step = 5
+    cluster.has_unsaved_pushes = True
+    assert unsaved.text() == "pushes since /m/model.ckpt-5"

@@ -263,3 +263,22 @@ def test_members_that_listen_and_never_come_do_not_hold_up_a_new_run_for_ever(le
         clock.now += 1.0
         cluster.watch()
     assert cluster.run_id != left.run_id
+
+
+def test_pushes_that_come_during_a_save_are_not_saved_and_the_next_controller_knows(clock):
+    cluster = coordinator(clock, num_workers=0)
+    sessions = [join(cluster, Role.PS, index)[0] for index in range(2)]
+    for session in sessions:
+        cluster.report_ps(session, PsLoad(is_ready=True, pushes=10))
+    assert cluster.has_unsaved_pushes
+    cluster.report_ps(sessions[1], PsLoad(is_ready=True, pushes=14))
+    cluster.checkpoint_saved("/m/model.ckpt-0", 1.0, {sessions[0]: 10, sessions[1]: 12})
+    assert cluster.has_unsaved_pushes
+    cluster.checkpoint_saved("/m/model.ckpt-r1-0", 2.0, {sessions[0]: 10, sessions[1]: 14})
+    assert not cluster.has_unsaved_pushes
+    after = coordinator(clock, cluster.journal(), num_workers=0)
+    again = join(after, Role.PS, 0)[0]
+    after.report_ps(again, PsLoad(is_ready=True, pushes=10))
+    assert not after.has_unsaved_pushes
+    after.report_ps(again, PsLoad(is_ready=True, pushes=11))
+    assert after.has_unsaved_pushes
