@@ -80,8 +80,7 @@ class Writer:
             if self.max_update_s > 0:
                 return  # another thread was first
             self._rows.arrays.pool[POOL_NEWEST_S] = time_s
-            if self._index.used:
-                scan.date_rows(self._index.arrays, time_s)
+            scan.date_rows(self._index.arrays, time_s)
             with self.lock:
                 self._max_update_s = time_s
 

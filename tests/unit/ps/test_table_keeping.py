@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from megalith.ps.index import IndexMemory
-from megalith.ps.kernels import actions
+from megalith.ps.kernels import actions, scan
 from megalith.ps.kernels.dtypes import F32, I64, Bools
+from megalith.ps.kernels.layout import RECORD, USED
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.rows import RowMemory
 from megalith.ps.table import EmbeddingTable
@@ -391,6 +392,27 @@ def test_no_row_expires_however_writers_without_a_time_meet_the_first_that_has_o
         for thread in threads:
             thread.join()
         assert (turn, len(table), table.stats().expired) == (turn, 20_000, 0)
+
+
+def test_the_first_time_waits_for_a_writer_that_has_not_counted_its_rows_yet() -> None:
+    """A writer without a time has put its rows in place and still holds the latch: the table says that it is empty."""
+    table, keys = make(expire_days=30), np.arange(4000)
+    table.assign(keys, ones(keys))
+    parts = table._index.arrays.parts
+    counted = parts[USED::RECORD].copy()
+    scan.enter_all(parts)
+    parts[USED::RECORD] = 0
+    first = threading.Thread(target=table.assign, args=(np.array([10**9]), np.ones((1, 1), np.float32), 20_000 * DAY_S))
+    first.start()
+    first.join(0.3)
+    assert first.is_alive()
+    assert table.max_update_s == 0, "no expiry may hear of it yet"
+    parts[USED::RECORD] = counted
+    scan.leave_all(parts)
+    first.join(30)
+    assert not first.is_alive()
+    assert set(table.lookup_entry(keys).times.tolist()) == {20_000 * DAY_S}
+    assert table.expire() == 0
 
 
 def test_a_load_may_drop_expired_rows_and_counts_every_row() -> None:

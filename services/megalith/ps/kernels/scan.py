@@ -155,15 +155,19 @@ def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: I
 
 @kernel
 def date_rows(index: Index, time_s: Int) -> None:
-    """Give the rows that have no time this one."""
+    """Give the rows that have no time this one.
+
+    Whether a partition has rows is looked at under its latch: before that, a writer may be about to count its own.
+    """
     slots, parts = index.slots, index.parts
     for partition in range(PARTITIONS):
         record = partition * RECORD
         enter(parts, record)
-        for slot in range(begin_of(parts, record), end_of(parts, record)):
-            entry = slots[2 * slot + 1]
-            if entry != _ZERO and time_of(entry) == 0:
-                slots[2 * slot + 1] = renewed(entry, time_s)
+        if parts[record + USED] > 0:
+            for slot in range(begin_of(parts, record), end_of(parts, record)):
+                entry = slots[2 * slot + 1]
+                if entry != _ZERO and time_of(entry) == 0:
+                    slots[2 * slot + 1] = renewed(entry, time_s)
         leave(parts, record)
 
 
