@@ -550,7 +550,9 @@ class PushResponse(_message.Message):
     ADDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def added(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Array]:
-        """New values of the variables updated with KIND_ADD or KIND_RAISE, in request order."""
+        """New values of the variables updated with KIND_ADD or KIND_RAISE, in request order. For a repeated push whose answer
+        the ps did not keep, the values of now.
+        """
 
     def __init__(
         self,

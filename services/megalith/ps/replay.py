@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from megalith.wire.errors import ClientIdTaken, OutcomeLost, Overloaded, SequenceExpired
+from megalith.wire.errors import ClientIdTaken, LimitExceeded, OutcomeLost, Overloaded, SequenceExpired
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 WINDOW = 64  # writes remembered per client: more than a client has in flight
-CLIENT_BYTES = 8192  # of one client with a full window, without the arrays of its replies
+# Measured with tracemalloc, which a test does again; rounded up.
+CLIENT_BYTES = 18 << 10  # of one client with a full window, without the arrays of its replies
+ARRAY_BYTES = 128  # of one array in a reply, without its data
 _KEPT_REPLY_BYTES = 1 << 20  # of one client's replies before the newest one, which only late repetitions ask for
 
 DEFAULT_MAX_BYTES = 256 << 20
@@ -26,17 +28,22 @@ DEFAULT_RETENTION_S = 1200.0  # twice as long as a worker waits for one answer
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Generic[R]):
-    """A write that was found applicable. Only a fault of this server makes `commit` raise; its reply has that size."""
+    """A write that was found applicable. Only a fault of this server makes `commit` raise; its reply has that size.
+
+    `rest` answers a repetition when the reply is not kept. Without one, the reply has to find room.
+    """
 
     commit: Callable[[], R]
     reply_bytes: int = 0
+    rest: R | None = None
 
 
 class AppliedPushes(Generic[R]):
     """Replies by (client id, sequence), of clients that wrote within the last `retention_s` seconds.
 
     A client is never forgotten earlier: when `max_bytes` are full, clients that are new are asked to come again later.
-    One whose write is being applied is never forgotten at all.
+    One whose write is being applied is never forgotten at all. Replies that have a `rest` are kept where there is room:
+    no client waits for another one's to go.
 
     `_lock` guards the map of clients and the bytes. Each client's own lock is held while one of its writes is applied:
     a retry that overtakes its original waits for it and gets its reply.
@@ -97,7 +104,7 @@ class AppliedPushes(Generic[R]):
                     "whether it was applied is not known: use a new client id"
                 )
             prepared = prepare()
-            self._make_room(client, prepared.reply_bytes)
+            kept_bytes = self._make_room(client, prepared)
             try:
                 reply = prepared.commit()
             except BaseException as error:
@@ -105,9 +112,11 @@ class AppliedPushes(Generic[R]):
                     f"it failed half-way on this server ({type(error).__name__}: {error}), whose log has the traceback"
                 )
                 logger.exception("a write was applied in part client=%s sequence=%d", client_id, sequence)
-                self._remember(client, sequence, _Outcome(lost=why), -prepared.reply_bytes)
+                self._remember(client, sequence, _Outcome(lost=why), -kept_bytes)
                 raise _lost(client_id, sequence, why) from error
-            self._remember(client, sequence, _Outcome(reply, prepared.reply_bytes))
+            is_kept = kept_bytes == prepared.reply_bytes
+            kept = reply if is_kept else prepared.rest
+            self._remember(client, sequence, _Outcome(kept, kept_bytes, rest=prepared.rest))
             return reply
 
     @contextmanager
@@ -133,6 +142,7 @@ class AppliedPushes(Generic[R]):
         if is_repeated and self._has_forgotten:
             raise _lost(client_id, 0, f"this server forgets a client that has been idle for {self._retention_s:g} s")
         size = CLIENT_BYTES + len(client_id)
+        self._strip_others(size)
         if self._nbytes + size > self._max_bytes:
             raise Overloaded(
                 f"this server remembers the pushes of {len(self._clients)} clients and has no room for another: "
@@ -162,19 +172,43 @@ class AppliedPushes(Generic[R]):
     def _forget(self, client_id: str) -> None:
         self._nbytes -= self._clients.pop(client_id).nbytes
 
-    def _make_room(self, client: "_Client[R]", reply_bytes: int) -> None:
-        """Promise room for a reply. The client's own older replies make way, nobody else's do."""
+    def _make_room(self, client: "_Client[R]", prepared: Prepared[R]) -> int:
+        """Promise room for a reply, and return the bytes of it that are kept: all or none.
+
+        The client's own older replies make way. Other clients' do only for a reply that has no rest, and only those
+        that have one.
+        """
+        wanted = prepared.reply_bytes
         with self._lock:
-            missing = self._nbytes + reply_bytes - self._max_bytes
+            missing = self._nbytes + wanted - self._max_bytes
             if missing > 0:
                 self._nbytes -= client.strip(missing)
-            if reply_bytes and self._nbytes + reply_bytes > self._max_bytes:
-                raise Overloaded(
-                    f"this server has no room to remember a reply of {reply_bytes} bytes: {self._nbytes} of "
-                    f"{self._max_bytes} bytes are taken (--push-memory-bytes). Nothing was applied"
+                if prepared.rest is None:
+                    self._strip_others(wanted)
+            if not wanted or self._nbytes + wanted <= self._max_bytes:
+                self._nbytes += wanted
+                client.nbytes += wanted
+                return wanted
+            if prepared.rest is not None:
+                return 0
+            if client.own_bytes + wanted > self._max_bytes:
+                raise LimitExceeded(
+                    f"a reply of {wanted} bytes is more than this server can ever remember: --push-memory-bytes="
+                    f"{self._max_bytes}. Nothing was applied; write less at once, or raise that setting"
                 )
-            self._nbytes += reply_bytes
-            client.nbytes += reply_bytes
+            raise Overloaded(
+                f"this server has no room to remember a reply of {wanted} bytes: {self._nbytes} of "
+                f"{self._max_bytes} bytes are taken (--push-memory-bytes). Nothing was applied"
+            )
+
+    def _strip_others(self, wanted: int) -> None:
+        """Let go of replies that have a rest, of clients that were idle longest first, until so many bytes are free."""
+        for client in self._clients.values():
+            missing = self._nbytes + wanted - self._max_bytes
+            if missing <= 0:
+                return
+            if client.nbytes > client.own_bytes:
+                self._nbytes -= client.strip(missing, with_rest_only=True)
 
     def _remember(self, client: "_Client[R]", sequence: int, outcome: "_Outcome[R]", correction: int = 0) -> None:
         with self._lock:
@@ -186,13 +220,14 @@ class AppliedPushes(Generic[R]):
 class _Outcome(Generic[R]):
     """What came of one write: its reply, that it was applied though the reply is not kept, or that nobody knows."""
 
-    __slots__ = ("is_stripped", "lost", "nbytes", "reply")
+    __slots__ = ("is_stripped", "lost", "nbytes", "reply", "rest")
 
-    def __init__(self, reply: R | None = None, nbytes: int = 0, lost: str = "") -> None:
+    def __init__(self, reply: R | None = None, nbytes: int = 0, lost: str = "", rest: R | None = None) -> None:
         self.reply = reply
         self.nbytes = nbytes
         self.lost = lost
-        self.is_stripped = False
+        self.rest = rest
+        self.is_stripped = False  # and there is no rest
 
     def repeated(self, client_id: str, sequence: int) -> R:
         if self.lost:
@@ -205,16 +240,16 @@ class _Outcome(Generic[R]):
         """Let go of the reply, not of what is known; returns the bytes of it."""
         freed = self.nbytes
         if freed:
-            self.reply = None
+            self.is_stripped = self.rest is None
+            self.reply = self.rest  # at once: another thread may be answering a repetition
             self.nbytes = 0
-            self.is_stripped = True
         return freed
 
 
 class _Client(Generic[R]):
     def __init__(self, incarnation: int, nbytes: int) -> None:
         self.incarnation = incarnation
-        self._own_bytes = nbytes
+        self.own_bytes = nbytes
         self.nbytes = nbytes  # with its replies
         self.lock = threading.Lock()
         self.outcomes: dict[int, _Outcome[R]] = {}
@@ -229,19 +264,21 @@ class _Client(Generic[R]):
         self.newest = max(self.newest, sequence)
         if len(self.outcomes) > WINDOW:
             self.nbytes -= self.outcomes.pop(min(self.outcomes)).nbytes
-        kept = self.nbytes - self._own_bytes - self.outcomes[self.newest].nbytes
+        kept = self.nbytes - self.own_bytes - self.outcomes[self.newest].nbytes
         freed = before - self.nbytes
         if kept > _KEPT_REPLY_BYTES:
             freed += self.strip(kept - _KEPT_REPLY_BYTES)
         return freed
 
-    def strip(self, wanted: int) -> int:
+    def strip(self, wanted: int, *, with_rest_only: bool = False) -> int:
         """Let go of replies, the oldest first, until `wanted` bytes are free; returns how many are."""
         freed = 0
         for number in sorted(self.outcomes):
             if freed >= wanted:
                 break
-            freed += self.outcomes[number].strip()
+            outcome = self.outcomes[number]
+            if outcome.rest is not None or not with_rest_only:
+                freed += outcome.strip()
         self.nbytes -= freed
         return freed
 

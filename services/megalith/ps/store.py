@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from megalith.ps import batch
 from megalith.ps.fused import UNKNOWN
 from megalith.ps.placement import Placement
-from megalith.ps.replay import AppliedPushes, Prepared
+from megalith.ps.replay import ARRAY_BYTES, AppliedPushes, Prepared
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
 from megalith.wire.errors import (
@@ -71,7 +71,7 @@ class Sender:
     is_repeated: bool = False  # it may have been sent before
 
 
-Reply = tuple[str, list[NDArray[Any]]]  # the kind of a write, and the arrays of its answer
+Reply = tuple[str, list[NDArray[Any]] | None]  # the kind of a write, and the arrays of its answer; None: not kept
 
 
 class Store:
@@ -230,10 +230,17 @@ class Store:
     ) -> list[NDArray[Any]]:
         """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD and RAISE.
 
-        A fault of this server half-way is OutcomeLost, to every repetition too: the same push is never applied again.
+        A fault of this server half-way is OutcomeLost, to every repetition too: the same push is never applied again. A
+        repetition whose answer was not kept gets the values of now.
         """
         sender = Sender(client_id, sequence, incarnation, is_repeated)
-        return self._once("push", sender, lambda: self._prepared_push(epoch, gradients, updates, req_time_s, step))
+        values = self._once("push", sender, lambda: self._prepared_push(epoch, gradients, updates, req_time_s, step))
+        if values is not None:
+            return values
+        with self._lock:  # a repeated push whose answer is not kept: the values now have it in them
+            answered = [part for part in updates if part.kind in _ANSWERED]
+            variables = [self._known_variable(self._variables, part.name) for part in answered]
+        return [variable.read() for variable in variables]
 
     def _prepared_push(
         self,
@@ -268,7 +275,8 @@ class Store:
                 self.pushes += 1
             return "push", [value for value in values if value is not None]
 
-        return Prepared(commit, sum(update.value.nbytes for update in updates if update.kind in _ANSWERED))
+        answered = [update.value.nbytes for update in updates if update.kind in _ANSWERED]
+        return Prepared(commit, _reply_bytes(answered), rest=("push", None))
 
     def assign(
         self, epoch: int, sender: Sender, parts: Sequence[TableValues], *, is_added: bool, req_time_s: int = 0
@@ -299,7 +307,9 @@ class Store:
 
     def reinitialize(self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """Make rows as new, once for each sender; by id 1 existed, 0 was created, -1 was not or has no such table."""
-        return self._once("reinitialize", sender, lambda: self._prepared_reinitialize(epoch, name, keys))[0]
+        reply = self._once("reinitialize", sender, lambda: self._prepared_reinitialize(epoch, name, keys))
+        assert reply is not None  # it has no rest
+        return reply[0]
 
     def _prepared_reinitialize(self, epoch: int, name: str, keys: NDArray[np.int64]) -> Prepared[Reply]:
         with self._lock:
@@ -315,10 +325,13 @@ class Store:
                 self.pushes += 1
             return "reinitialize", [status]
 
-        return Prepared(commit, keys.size * np.dtype(np.int64).itemsize)
+        return Prepared(commit, _reply_bytes([keys.size * np.dtype(np.int64).itemsize]))
 
-    def _once(self, kind: str, sender: Sender, prepare: Callable[[], Prepared[Reply]]) -> list[NDArray[Any]]:
-        """The answer to a write, done unless it was before; all kinds of writes share a client's sequence."""
+    def _once(self, kind: str, sender: Sender, prepare: Callable[[], Prepared[Reply]]) -> list[NDArray[Any]] | None:
+        """The answer to a write, done unless it was before, or None if it was and its answer is not kept.
+
+        All kinds of writes share a client's sequence.
+        """
         if not sender.client_id or sender.sequence < 1:
             raise InvalidRequest(
                 f"`{kind}` needs a client id and a sequence from 1, got {sender.client_id!r} and {sender.sequence}"
@@ -414,6 +427,11 @@ def _collide(held: VariableConfig, asked: VariableConfig) -> bool:
 
 def _utc(time_s: int) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _reply_bytes(arrays: Iterable[int]) -> int:
+    """Memory of a reply whose arrays have so many bytes each."""
+    return sum(nbytes + ARRAY_BYTES for nbytes in arrays)
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

@@ -1,9 +1,11 @@
 import threading
+import tracemalloc
 
+import numpy as np
 import pytest
 
-from megalith.ps.replay import CLIENT_BYTES, WINDOW, AppliedPushes, Prepared
-from megalith.wire.errors import OutcomeLost, Overloaded, SequenceExpired
+from megalith.ps.replay import ARRAY_BYTES, CLIENT_BYTES, WINDOW, AppliedPushes, Prepared
+from megalith.wire.errors import LimitExceeded, OutcomeLost, Overloaded, SequenceExpired
 
 
 class Clock:
@@ -18,9 +20,9 @@ def clock():
     return Clock()
 
 
-def ready(reply=None, reply_bytes=0):
+def ready(reply=None, reply_bytes=0, rest=None):
     """A write that can be committed at once."""
-    return lambda: Prepared(reply if callable(reply) else lambda: reply, reply_bytes)
+    return lambda: Prepared(reply if callable(reply) else lambda: reply, reply_bytes, rest)
 
 
 def never():
@@ -189,3 +191,56 @@ def test_a_refused_first_push_leaves_nothing_behind():
     with pytest.raises(ZeroDivisionError):
         applied.once("c", 1, lambda: 1 / 0)
     assert (applied.num_clients, applied.nbytes) == (0, 0)
+
+
+def test_64_workers_with_replies_of_5_mb_all_go_on_though_not_all_replies_are_kept(clock):
+    applied = AppliedPushes(clock=clock)
+    for sequence in range(1, 21):
+        clock.now += 10
+        for worker in range(64):
+            write = ready("big", 5 << 20, rest="applied")
+            assert applied.once(f"worker-{worker}", sequence, write) == "big"
+    assert applied.nbytes <= 256 << 20
+    answers = [applied.once(f"worker-{worker}", 20, ready(never), is_repeated=True) for worker in range(64)]
+    assert set(answers) == {"big", "applied"}
+
+
+def test_a_reply_that_has_no_rest_takes_the_room_of_those_that_have_one():
+    applied = AppliedPushes(max_bytes=1 << 20)
+    applied.once("c", 1, ready("big", 600_000, rest="applied"))
+    assert applied.once("d", 1, ready("status", 600_000)) == "status"
+    assert applied.once("d", 1, ready(never)) == "status"
+    assert applied.once("c", 1, ready(never)) == "applied"
+    assert applied.nbytes <= 1 << 20
+
+
+def test_a_reply_that_can_never_be_remembered_is_refused_for_good_unless_it_has_a_rest():
+    applied = AppliedPushes(max_bytes=1 << 20)
+    with pytest.raises(LimitExceeded, match=r"--push-memory-bytes=1048576\. Nothing was applied") as refused:
+        applied.once("c", 1, ready(never, 2 << 20))
+    assert not isinstance(refused.value, Overloaded)  # which would be tried again for ever
+    assert applied.once("c", 1, ready("huge", 2 << 20, rest="applied")) == "huge"
+    assert applied.once("c", 1, ready(never)) == "applied"
+
+
+@pytest.mark.parametrize("num_arrays", [0, 1, 2, 8])
+def test_no_more_memory_is_taken_than_is_counted(num_arrays):
+    clients = 50
+
+    def reply(sequence):
+        return "push", [np.full(8, sequence) for _ in range(num_arrays)]
+
+    tracemalloc.start()
+    try:
+        applied = AppliedPushes()
+        before = tracemalloc.get_traced_memory()[0]
+        for client in range(clients):
+            for sequence in range(1000, 1000 + WINDOW):
+                write = ready(
+                    lambda sequence=sequence: reply(sequence), num_arrays * (64 + ARRAY_BYTES), ("push", None)
+                )
+                applied.once(f"{client:016x}", sequence, write, (1 << 63) + client)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken <= applied.nbytes <= 2 * taken

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from megalith.ps.replay import AppliedPushes
 from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
 from megalith.ps.variable import UpdateKind
 from megalith.wire import routing
@@ -204,6 +205,18 @@ def test_added_values_come_back_in_request_order(store):
         VariableUpdate("n", UpdateKind.ADD, np.array(4, np.int64)),
     ]
     assert [value.tolist() for value in store.push(3, "client", 1, [], updates)] == [4]
+
+
+def test_a_repeated_push_whose_answer_did_not_fit_is_answered_with_the_values_of_now():
+    store = Store(0, applied=AppliedPushes(max_bytes=1 << 20))
+    store.route(Routing(3, ("a",), routing.even_owners(1)), True)
+    store.create_variables(3, [VariableConfig("hist", np.zeros(1 << 18, np.int64))])  # 2 MiB
+    updates = [VariableUpdate("hist", UpdateKind.ADD, np.ones(1 << 18, np.int64))]
+    for client in ("a", "b"):
+        store.push(3, client, 1, [], updates)
+    (values,) = store.push(3, "a", 1, [], updates, is_repeated=True)
+    assert values[0] == 2
+    assert store.pushes == 2
 
 
 def test_a_push_that_fails_after_its_first_write_is_not_applied_again(store, monkeypatch):
