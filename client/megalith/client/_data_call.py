@@ -58,6 +58,16 @@ class DataCall:
         if isinstance(self.message, pb.PushRequest):
             self.message.is_repeated = value
 
+    @property
+    def first_try_ms_ago(self) -> int:
+        """How long ago the first try of a repeated push was sent; 0 = not known."""
+        return self.message.first_try_ms_ago if isinstance(self.message, pb.PushRequest) else 0
+
+    @first_try_ms_ago.setter
+    def first_try_ms_ago(self, value: int) -> None:
+        if isinstance(self.message, pb.PushRequest):
+            self.message.first_try_ms_ago = value
+
     def ByteSize(self) -> int:  # the name that protobuf gives it
         return self.message.ByteSize() + sum(array.nbytes for array in self.arrays)
 

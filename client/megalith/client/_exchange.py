@@ -76,7 +76,7 @@ class Exchange(Generic[Q]):
         self._reached: dict[int, str] = {}  # the process that may have got a pending part of a write
         self._started: dict[int, _Try] = {}
         self._failures: list[MegalithError] = []
-        self._is_sent = False
+        self._first_sent_at: float | None = None  # on the monotonic clock
         self._is_asked_again = False
 
     @property
@@ -135,7 +135,7 @@ class Exchange(Generic[Q]):
         # The first try is by itself: setting up tenacity costs 0.05 ms, which most calls never need.
         if not self._is_asked_again:
             try:
-                if not self._is_sent:
+                if self._first_sent_at is None:
                     self._send(deadline)
                 self._receive(deadline)
                 return
@@ -175,7 +175,8 @@ class Exchange(Generic[Q]):
 
     def _send(self, deadline: float) -> None:
         """Begin one try of everything pending."""
-        self._is_sent = True
+        if self._first_sent_at is None:
+            self._first_sent_at = time.monotonic()
         routing = self._peers.routing()
         deadline = min(deadline, time.monotonic() + _ATTEMPT_S)
         self._failures = []
@@ -193,7 +194,7 @@ class Exchange(Generic[Q]):
                     continue
                 request.epoch, request.run_id = routing.epoch, routing.run_id
                 if index in self._reached:
-                    request.is_repeated = True  # type: ignore[attr-defined]  # only writes are ever in there
+                    self._mark_repeated(request, self._first_sent_at)
                 try:
                     with self._peers.errors_of(index, address):
                         call = self._begin(address, request, deadline)
@@ -203,6 +204,11 @@ class Exchange(Generic[Q]):
         except BaseException:  # an error that no server made, such as an interrupt
             self.abandon()
             raise
+
+    def _mark_repeated(self, request: Any, first_sent_at: float) -> None:
+        """Say that a write may have reached its server before."""
+        request.is_repeated = True
+        request.first_try_ms_ago = 1 + int((time.monotonic() - first_sent_at) * 1000)
 
     def _receive(self, deadline: float) -> None:
         """End the try. Raises what went wrong, errors that no retry mends first."""

@@ -394,6 +394,7 @@ class PushRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
+    FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -413,9 +414,11 @@ class PushRequest(_message.Message):
     run_id: _builtins.str
     """The run that the client belongs to."""
     is_repeated: _builtins.bool
-    """An earlier try of this very push may have reached the ps. If the ps has forgotten the client, it cannot know whether
-    it applied that try: it answers outcome_lost and applies nothing.
+    """An earlier try of this very push may have reached the ps. If the ps may have forgotten the client since, it cannot
+    know whether it applied that try: it answers outcome_lost and applies nothing.
     """
+    first_try_ms_ago: _builtins.int
+    """How long ago the first try was sent; with is_repeated. 0 = not known, so any client may have been forgotten since."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableGradients]:
         """A table may occur once."""
@@ -437,10 +440,11 @@ class PushRequest(_message.Message):
         incarnation: _builtins.int = ...,
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
+        first_try_ms_ago: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -580,6 +584,7 @@ class AssignRowsRequest(_message.Message):
     REQ_TIME_S_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
+    FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -593,6 +598,8 @@ class AssignRowsRequest(_message.Message):
     run_id: _builtins.str
     """The run that the client belongs to."""
     is_repeated: _builtins.bool
+    """As in PushRequest."""
+    first_try_ms_ago: _builtins.int
     """As in PushRequest."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableValues]:
@@ -610,10 +617,11 @@ class AssignRowsRequest(_message.Message):
         req_time_s: _builtins.int = ...,
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
+        first_try_ms_ago: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_added", b"is_added", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_added", b"is_added", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -674,6 +682,7 @@ class ReinitializeRowsRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
+    FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -688,6 +697,8 @@ class ReinitializeRowsRequest(_message.Message):
     """The run that the client belongs to."""
     is_repeated: _builtins.bool
     """As in PushRequest."""
+    first_try_ms_ago: _builtins.int
+    """As in PushRequest."""
     def __init__(
         self,
         *,
@@ -699,10 +710,11 @@ class ReinitializeRowsRequest(_message.Message):
         keys: _builtins.bytes = ...,
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
+        first_try_ms_ago: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "keys", b"keys", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "keys", b"keys", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 Pull and push come by both lanes: the message without its arrays, and the arrays beside it.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -83,6 +84,7 @@ class DataPlane:
             request.step,
             incarnation=request.incarnation,
             is_repeated=request.is_repeated,
+            first_try_s_ago=_first_try_s_ago(request),
         )
         return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
 
@@ -90,7 +92,7 @@ class DataPlane:
         self._store.check_run(request.run_id)
         self._store.assign(
             request.epoch,
-            Sender(request.client_id, request.sequence, request.incarnation, request.is_repeated),
+            _sender(request),
             [_decode_values(part) for part in request.tables],
             is_added=request.is_added,
             req_time_s=request.req_time_s,
@@ -99,9 +101,22 @@ class DataPlane:
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
         self._store.check_run(request.run_id)
-        sender = Sender(request.client_id, request.sequence, request.incarnation, request.is_repeated)
         keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
-        return self._store.reinitialize(request.epoch, sender, request.table, keys).astype(arrays.STATUS)
+        return self._store.reinitialize(request.epoch, _sender(request), request.table, keys).astype(arrays.STATUS)
+
+
+def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sender:
+    return Sender(
+        request.client_id,
+        request.sequence,
+        request.incarnation,
+        request.is_repeated,
+        _first_try_s_ago(request),
+    )
+
+
+def _first_try_s_ago(request: pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> float:
+    return request.first_try_ms_ago / 1000 if request.first_try_ms_ago > 0 else math.inf
 
 
 def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer) -> TableGradients:

@@ -1,6 +1,7 @@
 """What a ps remembers of applied writes, so that a repeated one is answered and not applied again."""
 
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -83,17 +84,20 @@ class AppliedPushes(Generic[R]):
         incarnation: int = 0,
         *,
         is_repeated: bool = False,
+        first_try_s_ago: float = math.inf,
     ) -> R:
         """The reply of the write that `prepare` makes ready, committed unless it was before.
 
         If `prepare` raises, nothing is remembered and the write may be tried again. If the commit raises, a part of the
         write may have been applied: OutcomeLost, now and for every repetition. `is_repeated` says that the client may
-        have sent this write before; from a client that may have been forgotten, that is OutcomeLost too.
+        have sent this write before, first so long ago; from a client that may have been forgotten since, that is
+        OutcomeLost too.
 
         A client id belongs to the incarnation that used it first: another one would begin again at sequence 1, and its
         writes would be answered as repeated ones.
         """
-        with self._in_use(client_id, incarnation, is_repeated) as client, client.lock:
+        repeated_s = first_try_s_ago if is_repeated else 0.0
+        with self._in_use(client_id, incarnation, repeated_s) as client, client.lock:
             if client.incarnation != incarnation:
                 raise ClientIdTaken(f"another client pushes as {client_id!r}; use a client id of your own")
             if sequence in client.outcomes:
@@ -120,12 +124,12 @@ class AppliedPushes(Generic[R]):
             return reply
 
     @contextmanager
-    def _in_use(self, client_id: str, incarnation: int, is_repeated: bool) -> "Iterator[_Client[R]]":
+    def _in_use(self, client_id: str, incarnation: int, repeated_s: float) -> "Iterator[_Client[R]]":
         """Inside, the client is remembered; afterwards only if there is anything to remember of it."""
         with self._lock:
             client = self._clients.get(client_id)
             if client is None:
-                client = self._welcome(client_id, incarnation, is_repeated)
+                client = self._welcome(client_id, incarnation, repeated_s)
             client.users += 1
             self._touch(client_id, client)
         try:
@@ -137,9 +141,11 @@ class AppliedPushes(Generic[R]):
                 if not client.users and not client.outcomes:
                     self._forget(client_id)
 
-    def _welcome(self, client_id: str, incarnation: int, is_repeated: bool) -> "_Client[R]":
+    def _welcome(self, client_id: str, incarnation: int, repeated_s: float) -> "_Client[R]":
         self._forget_idle()
-        if is_repeated and self._has_forgotten:
+        # Who first sent this later than that was not forgotten since: had it arrived, its client would be known. The
+        # other half of the time is for the way here.
+        if self._has_forgotten and repeated_s > self._retention_s / 2:
             raise _lost(client_id, 0, f"this server forgets a client that has been idle for {self._retention_s:g} s")
         size = CLIENT_BYTES + len(client_id)
         self._strip_others(size)

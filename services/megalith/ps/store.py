@@ -1,5 +1,6 @@
 """All that one parameter server holds, and the rules under which a request may touch it."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ class Sender:
     sequence: int
     incarnation: int = 0
     is_repeated: bool = False  # it may have been sent before
+    first_try_s_ago: float = math.inf  # if so
 
 
 Reply = tuple[str, list[NDArray[Any]] | None]  # the kind of a write, and the arrays of its answer; None: not kept
@@ -227,13 +229,14 @@ class Store:
         step: int = 0,
         incarnation: int = 0,
         is_repeated: bool = False,
+        first_try_s_ago: float = math.inf,
     ) -> list[NDArray[Any]]:
         """Apply everything or nothing, once for each (client id, sequence); returns the new values of ADD and RAISE.
 
         A fault of this server half-way is OutcomeLost, to every repetition too: the same push is never applied again. A
         repetition whose answer was not kept gets the values of now.
         """
-        sender = Sender(client_id, sequence, incarnation, is_repeated)
+        sender = Sender(client_id, sequence, incarnation, is_repeated, first_try_s_ago)
         values = self._once("push", sender, lambda: self._prepared_push(epoch, gradients, updates, req_time_s, step))
         if values is not None:
             return values
@@ -337,7 +340,12 @@ class Store:
                 f"`{kind}` needs a client id and a sequence from 1, got {sender.client_id!r} and {sender.sequence}"
             )
         known, reply = self._applied.once(
-            sender.client_id, sender.sequence, prepare, sender.incarnation, is_repeated=sender.is_repeated
+            sender.client_id,
+            sender.sequence,
+            prepare,
+            sender.incarnation,
+            is_repeated=sender.is_repeated,
+            first_try_s_ago=sender.first_try_s_ago,
         )
         if known != kind:
             raise InvalidRequest(

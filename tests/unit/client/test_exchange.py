@@ -1,5 +1,6 @@
 """Requests under a map that changes meanwhile."""
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -75,3 +76,18 @@ def test_a_call_that_is_given_up_before_it_is_sent_is_not_sent():
     begun.send()
     with pytest.raises(PeerUnreachable, match="closed"):
         begun.result()
+
+
+def test_a_repeated_write_says_how_long_ago_it_was_first_sent():
+    class SameMap(Peers):
+        def refresh(self, timeout_s=None):
+            return self._routing
+
+    request = SimpleNamespace(epoch=0, run_id="", is_repeated=False, first_try_ms_ago=0)
+    tries = [Lost(), Answered()]
+    exchange = Exchange(SameMap(), lambda *_: tries.pop(0), {0: request}, 60.0, is_write=True)
+    exchange.send()
+    time.sleep(0.05)
+    assert exchange.finish() == {0: "answer"}
+    assert request.is_repeated
+    assert 50 <= request.first_try_ms_ago < 30_000

@@ -244,3 +244,13 @@ def test_no_more_memory_is_taken_than_is_counted(num_arrays):
     finally:
         tracemalloc.stop()
     assert taken <= applied.nbytes <= 2 * taken
+
+
+def test_a_new_client_s_first_push_is_applied_though_its_first_try_was_lost_and_others_were_forgotten(clock):
+    applied = AppliedPushes(clock=clock)
+    applied.once("old", 1, ready())
+    clock.now += 1300
+    applied.once("other", 1, ready())
+    assert applied.once("new", 1, ready("done"), is_repeated=True, first_try_s_ago=30) == "done"
+    with pytest.raises(OutcomeLost, match="this server forgets"):
+        applied.once("old", 2, ready(never), is_repeated=True, first_try_s_ago=1300)
