@@ -94,6 +94,45 @@ def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0
     assert cli.output().count("was killed (signal 9); started again as process") == 5
 
 
+def small_job(processes, *options):
+    """`megalith up` of one ps and one worker, with a model to lose; (process, controller)."""
+    task = ("--ps", 1, "--workers", 1, "--batch-size", 128)
+    cli = processes.cli("up", "--model-dir", processes.model_dir, *task, *options)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 100)
+    job = processes.job()
+    wait_until(lambda: job.training_status() > 5, 60)
+    return cli, job
+
+
+@pytest.mark.parametrize("options", [(), ("--restart", 2)], ids=["no-restart", "restart"])
+def test_a_controller_that_is_told_to_stop_is_a_failure_that_says_what_was_not_saved(processes, options):
+    cli, _ = small_job(processes, *options)
+    os.kill(child(cli, "controller"), signal.SIGTERM)
+    assert cli.wait(60) == 1, cli.output()
+    assert "megalith: controller was stopped (signal 15); " in cli.output()
+    assert "not saved: steps 0.." in cli.output()
+    assert "controller stopped status=143" in cli.output()  # the last lines of its log
+
+
+def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
+    cli, job = small_job(processes, "--restart", 1)
+    for service in ("worker", "ps"):
+        victim = child(cli, service, 0)
+        os.kill(victim, signal.SIGTERM)
+        line = f"{service}-0 was stopped (signal 15); started again as process"
+        wait_until(lambda line=line: line in cli.output(), 30, line)
+    wait_until(lambda: all(m.is_connected for m in job.status().members), 60, "both are back")
+    step = job.training_status()
+    wait_until(lambda: job.training_status() > step + 5, 60, "training goes on")
+
+
+def test_a_ps_that_is_told_to_stop_is_said_with_the_way_out(processes):
+    cli, _ = small_job(processes)
+    os.kill(child(cli, "ps", 0), signal.SIGTERM)
+    wait_until(lambda: "ps-0 was stopped (signal 15); replace it with: megalith ps" in cli.output(), 30)
+    assert cli.poll() is None
+
+
 @pytest.mark.timeout(600)
 def test_an_operator_drives_the_application(processes, app):
     cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, "--ps", 1, "--workers", 1)

@@ -49,18 +49,28 @@ def up(context: typer.Context) -> None:
         if outcome is not None:
             console.print(f"the job {outcome.outcome}: {outcome.reason}", highlight=False, soft_wrap=True, markup=False)
             supervisor.raise_failure(outcome)
+        else:
+            controller = cluster.processes[0]
+            console.print(
+                f"the job succeeded; {controller.log} ends with\n{controller.last_lines()}",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )
         _wait_for_controller(cluster)
-    raise typer.Exit(cluster.controller_status or 0)
+    raise typer.Exit(1 if outcome is not None and outcome.outcome != "succeeded" else 0)
 
 
 def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> ClusterStatus | None:
-    """Say what happens until the job has an outcome; None when the controller has ended without a word of it.
+    """Say what happens until the job has an outcome; None when it has succeeded, but nobody was asked in time.
+
+    ProcessFailed when the controller ends in any other way: what was not saved is gone with its processes.
 
     A controller that hangs is asked in vain for a second at a time: its processes are supervised meanwhile, so that an
     operator can end the job.
     """
     with closing(Controller(None, str(cluster.model_dir), _ASK_S)) as job:
-        # A controller that exits by itself has ended the job; one that was killed is the supervisor's concern.
+        # A controller that exits has ended the job; one that was killed is the supervisor's concern.
         while (exit_status := cluster.controller_status) is None or exit_status < 0:
             supervisor.look()
             try:
@@ -72,6 +82,8 @@ def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> Clu
             if status is not None and status.outcome:
                 return status
             time.sleep(_POLL_S)
+    if exit_status != 0:
+        raise cluster.processes[0].failure()
     return None
 
 

@@ -20,6 +20,7 @@ from megalith.runner.plan import PlannedProcess
 from megalith.runner.wiring import wired
 from megalith.runtime import settings
 from megalith.runtime.files import open_plain, prepare_model_dir
+from megalith.runtime.lifecycle import SIGNALLED
 from megalith.wire import appmaster_address, controller_address
 from megalith.wire.errors import MegalithError, ModelDirInUse
 
@@ -65,8 +66,19 @@ class LocalProcess:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """The exit status, negative if it was killed; None while it runs."""
         return self._process.poll()
+
+    @property
+    def is_stopped_by_signal(self) -> bool:
+        """Whether it was killed, or told by a signal to stop before its work was done."""
+        status = self.poll() or 0
+        return status < 0 or status > SIGNALLED
+
+    def failure(self) -> ProcessFailed:
+        """How it ended, with the last lines of its log."""
+        how = how_ended(self.poll() or 0)
+        return ProcessFailed(f"{self.name} {how}; {self.log} ends with\n{self.last_lines()}")
 
     def terminate(self) -> None:
         if self.poll() is None:
@@ -94,6 +106,13 @@ class LocalProcess:
         if starts and len(lines) - starts[-1] > count:
             count = min(_TRACEBACK_LINES, len(lines) - starts[-1])
         return "\n".join(lines[-count:])
+
+
+def how_ended(status: int) -> str:
+    """An exit status in words."""
+    if status > SIGNALLED:
+        return f"was stopped (signal {status - SIGNALLED})"
+    return f"was killed (signal {-status})" if status < 0 else f"exited with {status}"
 
 
 class LocalCluster:

@@ -4,7 +4,7 @@ import time
 
 from rich.console import Console
 
-from megalith.cli.local import LocalCluster, LocalProcess, ProcessFailed
+from megalith.cli.local import LocalCluster, LocalProcess, ProcessFailed, how_ended
 from megalith.cli.waiting import complaint
 from megalith.client import AppMaster, ClusterStatus, SupervisedProcess, Verdict
 from megalith.wire.errors import MegalithError
@@ -81,7 +81,7 @@ class Supervisor:
             self._controller_by = time.monotonic() + _CONTROLLER_S
         self._died_at.pop(name, None)
         self._console.print(
-            f"[yellow]{name} {_how(process.last_status)}; started again as process {process.pid}[/yellow]",
+            f"[yellow]{name} {how_ended(process.last_status)}; started again as process {process.pid}[/yellow]",
             highlight=False,
             soft_wrap=True,
         )
@@ -101,15 +101,15 @@ class Supervisor:
             return
         self._died_at.pop(process.name, None)
         self._told.add((process.name, process.starts))
-        if status < 0 and process.name != "controller":
-            notice = f"{process.name} {_how(status)}; replace it with: {process.command}"
+        if process.is_stopped_by_signal and process.name != "controller":
+            notice = f"{process.name} {how_ended(status)}; replace it with: {process.command}"
             self._console.print(f"[yellow]{notice}[/yellow]", highlight=False, soft_wrap=True)
         elif status != 0:
             self._fail(process, status)
 
     def _fail(self, process: LocalProcess, status: int) -> None:
         """The job cannot go on without this process. If the model is still there, the controller saves it first."""
-        failure = ProcessFailed(f"{process.name} exited with {status}; {process.log} ends with\n{process.last_lines()}")
+        failure = process.failure()
         if process.planned.service not in ("worker", "appmaster"):
             raise failure  # what a ps held went down with it, and without a controller nobody saves
         if self._failure is not None:
@@ -136,7 +136,3 @@ class Supervisor:
         if now > self._end_by:
             how = "succeeded" if verdict.succeeded else "was killed"
             raise ProcessFailed(f"the job {how} ({verdict.reason}), but its processes did not end in time")
-
-
-def _how(status: int) -> str:
-    return f"was killed (signal {-status})" if status < 0 else f"exited with {status}"

@@ -15,6 +15,7 @@ from megalith.wire.errors import MegalithError
 
 logger = logging.getLogger(__name__)
 
+SIGNALLED = 128  # exit statuses above it: stopped in good order by the signal of that number more
 DRAIN_S = 3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
 
 
@@ -58,7 +59,7 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     faulthandler.enable()
     file_limit.raise_soft_limit()
     exit_request = ExitRequest()
-    _serve_signals(exit_request)
+    _serve_signals(exit_request, is_status_telling=exit_with_stdin)
     if exit_with_stdin:
         threading.Thread(target=_watch_stdin, args=(exit_request,), name="stdin-watch", daemon=True).start()
     try:
@@ -68,8 +69,9 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
         logger.error("%s did not start: %s", name, error)
         return 1
     exit_request.wait()
-    logger.log(logging.ERROR if exit_request.status else logging.INFO, "%s stops: %s", name, exit_request.reason)
     status = exit_request.status
+    is_failure = 0 < status < SIGNALLED
+    logger.log(logging.ERROR if is_failure else logging.INFO, "%s stops: %s", name, exit_request.reason)
     try:
         service.stop(DRAIN_S)
     except Exception:
@@ -81,8 +83,11 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     os._exit(status)
 
 
-def _serve_signals(exit_request: ExitRequest) -> None:
+def _serve_signals(exit_request: ExitRequest, *, is_status_telling: bool) -> None:
     """SIGTERM and SIGINT end the process, SIGUSR1 writes the stacks of all threads.
+
+    A process that a signal stops exits with 0, unless `is_status_telling`. Then it exits with 128 + the signal, as a
+    shell says it: who started it sees that the work was not done.
 
     The interpreter's C handler writes each signal's number into a pipe, whichever thread received it, and a thread of
     its own reads them: it answers while the main thread is stuck in a lock, and unlike a handler it may wait for one.
@@ -92,17 +97,19 @@ def _serve_signals(exit_request: ExitRequest) -> None:
     signal.set_wakeup_fd(writer)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda _number, _frame: None)
-    threading.Thread(target=_read_signals, args=(reader, exit_request), name="signals", daemon=True).start()
+    arguments = (reader, exit_request, is_status_telling)
+    threading.Thread(target=_read_signals, args=arguments, name="signals", daemon=True).start()
 
 
-def _read_signals(reader: int, exit_request: ExitRequest) -> None:
+def _read_signals(reader: int, exit_request: ExitRequest, is_status_telling: bool) -> None:
     while True:
         for number in os.read(reader, 1):
             if number == signal.SIGUSR1:
                 # Holding the GIL: `faulthandler.register` walks frames that other threads are leaving, and crashes.
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
             else:
-                exit_request.request(0, signal.Signals(number).name)
+                status = SIGNALLED + number if is_status_telling else 0
+                exit_request.request(status, signal.Signals(number).name)
 
 
 def _watch_stdin(exit_request: ExitRequest) -> None:

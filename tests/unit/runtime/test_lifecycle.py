@@ -18,8 +18,8 @@ def test_the_first_request_decides():
     assert (request.status, request.reason) == (3, "first")
 
 
-def run_service(body):
-    """(exit status, log) of a process that runs a service with these methods."""
+def run_service(body, exit_with_stdin=False):
+    """(exit status, log) of a process that runs a service with these methods; its standard input stays open."""
     program = textwrap.dedent(
         """
         import threading
@@ -30,11 +30,15 @@ def run_service(body):
             def __init__(self, exit_request):
                 self.exit_request = exit_request
         {}
-        lifecycle.run("it", Service, log_level="info", exit_with_stdin=False)
+        lifecycle.run("it", Service, log_level="info", exit_with_stdin={})
         """
-    ).format(textwrap.indent(textwrap.dedent(body), "    "))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr
+    ).format(textwrap.indent(textwrap.dedent(body), "    "), exit_with_stdin)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        process.wait(60)
+        return process.returncode, process.stderr.read()
 
 
 def test_a_stop_that_fails_is_logged_and_still_ends_the_process():
@@ -66,3 +70,18 @@ def test_a_signal_that_arrives_while_the_service_starts_ends_it_once_it_has_star
     )
     assert status == 0, log
     assert log.index("started") < log.index("it stops: SIGTERM") < log.index("stopped")
+
+
+def test_who_started_a_process_sees_by_its_status_that_a_signal_stopped_it():
+    status, log = run_service(
+        """
+        def start(self):
+            import os, signal
+            os.kill(os.getpid(), signal.SIGTERM)
+        def stop(self, grace_s):
+            pass
+        """,
+        exit_with_stdin=True,
+    )
+    assert status == 128 + 15, log
+    assert "INFO    it megalith.runtime.lifecycle: it stops: SIGTERM" in log  # nothing has failed
