@@ -71,7 +71,8 @@ class News:
             self._tell_last_save(status.ending, error)
         elif error and error != self._save_error:
             kept = f"; {status.last_checkpoint} stands" if status.last_checkpoint else ""
-            self._say(f"a save failed: {error}{kept}; training goes on", "red")
+            goes_on = "; training goes on" if status.phase == "running" and not status.is_stopped else ""
+            self._say(f"a save failed: {error}{kept}{goes_on}", "red")
         elif not error and self._save_error and save is not None:
             self._say(f"saves work again: {save.path}")
         self._ending = status.ending

@@ -87,6 +87,11 @@ def test_a_failing_save_is_said_once_and_so_is_that_saves_work_again(tell):
     assert tell(saved, saved) == ["saves work again: /m/model.ckpt-40"]
 
 
+@pytest.mark.parametrize("change", [{"phase": "recovering"}, {"is_stopped": True}], ids=str)
+def test_a_failing_save_does_not_claim_that_training_goes_on_where_it_does_not(tell, change):
+    assert tell(dataclasses.replace(STATUS, last_save=FAILED, **change)) == ["a save failed: no space left on device"]
+
+
 def test_a_last_save_that_fails_is_said_with_the_way_out(tell):
     ending = dataclasses.replace(STATUS, ending="all workers finished")
     assert tell(ending, ending) == ["the job ends (all workers finished); saving what was trained"]
