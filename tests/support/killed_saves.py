@@ -15,6 +15,7 @@ from pathlib import Path
 from megalith.controller import saves
 from megalith.controller.saves import Saver
 from megalith.controller.start_point import StartPoint
+from megalith.controller.whole_model import ShardAnswer
 from megalith.runtime import files, manifest
 from megalith.runtime.manifest import ShardFile
 from megalith.wire.errors import MegalithError
@@ -31,11 +32,14 @@ class OnePs:
     def order_save(self, order):
         name = f"t-{order.save_id}"
         (Path(order.directory) / name).write_bytes(CONTENT)
-        self.saver.answer(1, order.save_id, [ShardFile(name, "table", "t", 3, len(CONTENT), "00")], "")
+        self.saver.answer(1, order.save_id, ShardAnswer([ShardFile(name, "table", "t", 3, len(CONTENT), "00")]))
         return [1]
 
     def is_alive(self, session):
         return True
+
+    def index_of(self, session):
+        return session - 1
 
 
 def save(model_dir):

@@ -420,6 +420,7 @@ class ShardSaved(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     PUSHES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """From save_shard."""
     error: _builtins.str
@@ -430,6 +431,10 @@ class ShardSaved(_message.Message):
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardFile]:
         """What was written; empty when it failed."""
 
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys of the parts in its file of variables, such as "w@0/2"."""
+
     def __init__(
         self,
         *,
@@ -437,10 +442,11 @@ class ShardSaved(_message.Message):
         files: _abc.Iterable[Global___ShardFile] | None = ...,
         error: _builtins.str = ...,
         pushes: _builtins.int = ...,
+        parts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "files", b"files", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "files", b"files", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

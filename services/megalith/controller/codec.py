@@ -9,12 +9,14 @@ from megalith.controller.formation import CandidateStatus
 from megalith.controller.journal import MAX_COUNT
 from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.saves import SaveRecord
+from megalith.controller.whole_model import ShardAnswer
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.runtime import addresses
 from megalith.runtime.manifest import Restored, ShardFile
 from megalith.runtime.membership import MAX_HEARTBEAT_S
 from megalith.wire import codec
 from megalith.wire.errors import InvalidRequest
+from megalith.wire.variable_parts import is_part_key
 
 _MAX_TEXT = 4096  # of what a member says of itself; it is kept, journaled and told to others
 _MAX_RESULTS = 1024
@@ -131,7 +133,14 @@ def decode_restored(message: coordination_pb2.Restored) -> Restored:
     return Restored(**{field.name: getattr(message, field.name) for field in dataclasses.fields(Restored)})
 
 
-def decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:
+def decode_shard(message: coordination_pb2.ShardSaved) -> ShardAnswer:
+    for key in message.parts:
+        if not is_part_key(key):
+            raise InvalidRequest(f"saved shard: {key!r} is no part of a variable")
+    return ShardAnswer(_decode_files(message.files), tuple(message.parts), message.error, message.pushes)
+
+
+def _decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:
     names = [field.name for field in dataclasses.fields(ShardFile)]
     return [ShardFile(**{name: getattr(file, name) for name in names}) for file in messages]
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from megalith.controller import job_files
+from megalith.controller import job_files, whole_model
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import SaveOrder
 from megalith.controller.start_point import StartPoint
+from megalith.controller.whole_model import ShardAnswer
 from megalith.runtime import manifest
 from megalith.runtime.files import prepare_model_dir
 from megalith.runtime.manifest import Manifest, ShardFile
@@ -78,7 +79,7 @@ class Saver:
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
         self._answered = threading.Condition()
         self._save_id = ""
-        self._answers: dict[int, tuple[list[ShardFile], str, int]] = {}
+        self._answers: dict[int, ShardAnswer] = {}
 
     def save(self, directory: str = "", hold: bool = False) -> SavedCheckpoint:
         """Write a checkpoint of the current step and wait until it is complete; SaveFailed leaves the old one.
@@ -145,7 +146,7 @@ class Saver:
 
     def _pushes_written(self) -> dict[int, int]:
         with self._answered:
-            return {session: pushes for session, (_, _, pushes) in self._answers.items()}
+            return {session: answer.pushes for session, answer in self._answers.items()}
 
     def _target(self, directory: str) -> Path:
         """The directory to save into; the job's own one under another name is still its own."""
@@ -163,7 +164,9 @@ class Saver:
         with self._answered:
             self._save_id, self._answers = save_id, {}
         sessions = self._coordinator.order_save(order)
-        files = self._collect(sessions)
+        shards = self._collect(sessions)
+        self._check_whole(shards)
+        files = [file for shard in shards.values() for file in shard.files]
         self._check_files(folder, files)
         saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))
         manifest.write(folder, saved)
@@ -185,14 +188,25 @@ class Saver:
                     )
                 time.sleep(_LOOK_S)
 
-    def answer(self, session: int, save_id: str, files: list[ShardFile], error: str, pushes: int = 0) -> None:
-        """A ps is done with its shard, in which that many pushes are for sure; one to an older save is ignored."""
+    def _check_whole(self, shards: dict[int, ShardAnswer]) -> None:
+        """SaveFailed for a table that not every ps has, and for a variable of which a part is nowhere."""
+        missing = whole_model.missing_in(shards, self._coordinator.index_of)
+        if missing:
+            raise SaveFailed(
+                f"the model is not whole: {'; '.join(missing)}. A ps that was replaced lacks what was created "
+                "since the checkpoint that it started from. Create it again, which keeps what exists elsewhere: "
+                "call create_tables and create_variables, or restart the chief. Then save again; the previous "
+                "checkpoint stands"
+            )
+
+    def answer(self, session: int, save_id: str, answer: ShardAnswer) -> None:
+        """A ps is done with its shard; an answer to an older save is ignored."""
         with self._answered:
             if save_id == self._save_id:
-                self._answers[session] = (files, error, pushes)
+                self._answers[session] = answer
                 self._answered.notify_all()
 
-    def _collect(self, sessions: list[int]) -> list[ShardFile]:
+    def _collect(self, sessions: list[int]) -> dict[int, ShardAnswer]:
         deadline = time.monotonic() + self._timeout_s
         with self._answered:
             while missing := [session for session in sessions if session not in self._answers]:
@@ -203,10 +217,10 @@ class Saver:
                         raise ShardLost("a ps was lost during the save; the previous checkpoint stands, save again")
                 if time.monotonic() > deadline:
                     raise SaveFailed(f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s")
-            failed = [error for _, error, _ in self._answers.values() if error]
+            failed = [answer.error for answer in self._answers.values() if answer.error]
             if failed:
                 raise SaveFailed("; ".join(failed))
-            return [file for session in sessions for file in self._answers[session][0]]
+            return {session: self._answers[session] for session in sessions}
 
 
 def remove_leftovers(model_dir: Path) -> None:

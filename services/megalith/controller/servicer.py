@@ -11,10 +11,10 @@ from dataclasses import replace
 import grpc
 
 from megalith.controller.codec import (
-    decode_files,
     decode_holder,
     decode_ps_report,
     decode_registration,
+    decode_shard,
     decode_worker_report,
     encode_barrier,
     encode_candidate,
@@ -226,7 +226,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                         self._coordinator.report_ps(session, decode_ps_report(request.ps))
                     case "shard_saved":
                         saved = request.shard_saved
-                        self._saver.answer(session, saved.save_id, decode_files(saved.files), saved.error, saved.pushes)
+                        self._saver.answer(session, saved.save_id, decode_shard(saved))
                     case "measured":
                         self._formation.answer(session, request.measured.order, request.measured.rows_per_s)
         except grpc.RpcError:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,14 @@ _PROGRESS_S = 10.0  # between two lines about a long restore
 _KINDS = ("table", filter_files.FILTER, filter_files.TOUCHED, "variables")
 
 
-def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> list[ShardFile]:
+class Shard(NamedTuple):
+    """What one server wrote: its files, and the keys of the parts of large variables that are in them."""
+
+    files: list[ShardFile]
+    parts: list[str]
+
+
+def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps: int) -> Shard:
     """Write this server's tables and variables; returns what was written.
 
     Whatever goes wrong, none of the files stays. That goes for a directory that was removed meanwhile too, because the
@@ -50,27 +58,28 @@ def write_shard(store: Store, directory: Path, save_id: str, index: int, num_ps:
     """
     suffix = f"ps-{index:05}-of-{num_ps:05}-{save_id}.arrow"
     try:
-        files = _write_files(store, directory, suffix)
-        if missing := [file.name for file in files if not (directory / file.name).exists()]:
+        shard = _write_files(store, directory, suffix)
+        if missing := [file.name for file in shard.files if not (directory / file.name).exists()]:
             raise SaveFailed(f"the save was given up: {directory} has lost {missing[0]}")
     except BaseException:
         for path in directory.glob(f"*-{suffix}"):
             with contextlib.suppress(OSError):  # what went wrong is said, not what came of it
                 path.unlink()
         raise
-    return files
+    return shard
 
 
-def _write_files(store: Store, directory: Path, suffix: str) -> list[ShardFile]:
+def _write_files(store: Store, directory: Path, suffix: str) -> Shard:
     files = []
     for number, table in enumerate(store.tables()):
         # The number, not the readable part, keeps the files of two tables apart.
         end = f"{number:04}-{_readable(table.config.name)}-{suffix}"
         files.append(table_files.write(table, directory, f"table-{end}"))
         files += _write_memory(table, store.buckets(), directory, end)
-    variables = variable_files.write(store.variables(), directory, f"variables-{suffix}")
-    files.append(replace(variables, buckets=arrow_files.ranges_of(store.buckets())))
-    return files
+    variables = store.variables()  # once: the parts that are named are those that are written
+    variables_file = variable_files.write(variables, directory, f"variables-{suffix}")
+    files.append(replace(variables_file, buckets=arrow_files.ranges_of(store.buckets())))
+    return Shard(files, [variable.config.key for variable in variables if variable.config.part])
 
 
 def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: str) -> list[ShardFile]:

@@ -166,7 +166,7 @@ class PsMember:
     def _save(self, order: coordination_pb2.SaveShard) -> None:
         answer = coordination_pb2.ShardSaved(save_id=order.save_id, pushes=self._store.pushes)
         try:
-            files = checkpoint.write_shard(
+            shard = checkpoint.write_shard(
                 self._store, Path(order.directory), order.save_id, self._shard, self._cluster_num_ps
             )
             answer.files.extend(
@@ -179,8 +179,9 @@ class PsMember:
                     sha256=file.sha256,
                     buckets=file.buckets,
                 )
-                for file in files
+                for file in shard.files
             )
+            answer.parts.extend(shard.parts)
             if self._expire_on_save:
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
         except Exception as error:

@@ -5,6 +5,7 @@ import pytest
 
 from megalith.controller import saves
 from megalith.controller.saves import Saver
+from megalith.controller.whole_model import ShardAnswer
 from megalith.runtime import manifest
 from megalith.runtime.manifest import ShardFile
 from megalith.wire.errors import LimitExceeded, MegalithError, ModelDirInUse, SaveFailed
@@ -28,6 +29,9 @@ class FakeCoordinator:
 
     def is_alive(self, session):
         return session in self.alive
+
+    def index_of(self, session):
+        return session - 1
 
 
 CONTENT = b"ten bytes."
@@ -60,7 +64,7 @@ def answer_both(saver, order):
     for session in (1, 2):
         name = f"t-{session}-{order.save_id}"
         (manifest.Path(order.directory) / name).write_bytes(CONTENT)
-        saver.answer(session, order.save_id, [file(name)], "")
+        saver.answer(session, order.save_id, ShardAnswer([file(name)]))
 
 
 def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_path):
@@ -84,7 +88,10 @@ def test_golden_a_save_that_holds_training_writes_nothing_before_the_barrier_and
     cluster.hold = lambda action, reason, timeout_s: (events.append(action), lambda: events.append("let go"))[1]
     cluster.on_order = lambda order: (events.append("write"), answer_both(saver, order))
     saver.save(hold=True)
-    cluster.on_order = lambda order: (events.append("fail"), saver.answer(1, order.save_id, [], "disk full"))
+    cluster.on_order = lambda order: (
+        events.append("fail"),
+        saver.answer(1, order.save_id, ShardAnswer([], error="disk full")),
+    )
     cluster.alive = {1}
     with pytest.raises(MegalithError):
         saver.save(hold=True)
@@ -104,8 +111,8 @@ def test_a_save_that_one_ps_cannot_finish_does_not_exist(saver, cluster, tmp_pat
     def answer(order):
         name = f"t-1-{order.save_id}"
         (manifest.Path(order.directory) / name).write_bytes(CONTENT)
-        saver.answer(1, order.save_id, [file(name)], "")
-        saver.answer(2, order.save_id, [], "ps 1: disk full")
+        saver.answer(1, order.save_id, ShardAnswer([file(name)]))
+        saver.answer(2, order.save_id, ShardAnswer([], error="ps 1: disk full"))
 
     cluster.on_order = answer
     with pytest.raises(SaveFailed, match="disk full"):
@@ -234,7 +241,9 @@ def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkp
 def test_a_failed_save_of_the_same_step_keeps_the_good_one(saver, cluster, tmp_path):
     cluster.on_order = lambda order: answer_both(saver, order)
     good = saver.save()
-    cluster.on_order = lambda order: [saver.answer(session, order.save_id, [], "no") for session in (1, 2)]
+    cluster.on_order = lambda order: [
+        saver.answer(session, order.save_id, ShardAnswer([], error="no")) for session in (1, 2)
+    ]
     with pytest.raises(SaveFailed):
         saver.save()
     assert manifest.latest(tmp_path) == good.path
@@ -265,7 +274,7 @@ def test_too_many_saves_at_once_are_refused(saver, cluster):
 
 def test_an_answer_to_an_older_save_is_ignored(saver, cluster):
     cluster.on_order = lambda order: (
-        saver.answer(1, "old", [], "stale error"),
+        saver.answer(1, "old", ShardAnswer([], error="stale error")),
         answer_both(saver, order),
     )
     assert saver.save().rows == 6
@@ -373,3 +382,25 @@ def test_the_own_model_directory_is_saved_into_by_name_too(saver, cluster, tmp_p
     cluster.on_order = lambda order: answer_both(saver, order)
     become_a_job(tmp_path, "controller.lock")
     assert saver.save(str(tmp_path)).path == tmp_path / "model.ckpt-12"
+
+
+def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_and_says_what(saver, cluster, tmp_path):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    good = saver.save()
+
+    def answer(order):
+        for session, tables, parts in ((1, ["t"], ["w@1/3"]), (2, ["t", "cnt"], ["v@0/2", "w@0/3", "v@1/2"])):
+            files = []
+            for table in tables:
+                name = f"{table}-{session}-{order.save_id}"
+                (manifest.Path(order.directory) / name).write_bytes(CONTENT)
+                files.append(ShardFile(name, "table", table, 3, len(CONTENT), "00"))
+            saver.answer(session, order.save_id, ShardAnswer(files, tuple(parts)))
+
+    cluster.on_order = answer
+    with pytest.raises(SaveFailed) as refused:
+        saver.save()
+    assert "table 'cnt' is not on ps [0]; parts [2] of 3 of variable 'w' are on no ps" in str(refused.value)
+    assert "create_tables and create_variables, or restart the chief" in str(refused.value)
+    assert manifest.latest(tmp_path) == good.path
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [good.path.name]

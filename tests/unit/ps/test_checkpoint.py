@@ -61,7 +61,7 @@ def save(stores, directory, save_id="s"):
     files = [
         file
         for index, store in enumerate(stores)
-        for file in checkpoint.write_shard(store, directory, save_id, index, len(stores))
+        for file in checkpoint.write_shard(store, directory, save_id, index, len(stores)).files
     ]
     manifest.write(directory, Manifest(step=7, num_ps=len(stores), saved_at_s=1.0, files=tuple(files)))
     return files

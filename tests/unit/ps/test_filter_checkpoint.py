@@ -69,7 +69,7 @@ def save(stores, directory):
     files = [
         file
         for index, store in enumerate(stores)
-        for file in checkpoint.write_shard(store, directory, "s", index, len(stores))
+        for file in checkpoint.write_shard(store, directory, "s", index, len(stores)).files
     ]
     manifest.write(directory, Manifest(step=1, num_ps=len(stores), saved_at_s=1.0, files=tuple(files)))
     return files

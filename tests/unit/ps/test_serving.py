@@ -149,7 +149,7 @@ def test_threads_that_add_to_the_same_rows_lose_nothing():
 def saved(tmp_path, table):
     store = Store(0)
     store.adopt(table=table)
-    files = checkpoint.write_shard(store, tmp_path, "s", 0, 1)
+    files = checkpoint.write_shard(store, tmp_path, "s", 0, 1).files
     manifest.write(tmp_path, Manifest(step=1, num_ps=1, saved_at_s=1.0, files=tuple(files)))
 
 

@@ -1,0 +1,58 @@
+"""A ps that was replaced lacks what was created since the checkpoint that it started from."""
+
+import numpy as np
+import pytest
+
+from megalith.client import Segment, Sgd, TableConfig, VariableConfig
+from megalith.runtime import manifest
+from megalith.wire.errors import SaveFailed
+from support.servers import GRACE_S, Servers
+from support.waiting import wait_until
+
+OLD = TableConfig("old", (Segment(1, optimizer=Sgd(1.0)),))
+NEW = TableConfig("cnt", (Segment(1, optimizer=Sgd(1.0)),))
+LARGE = VariableConfig("w", np.zeros((4096, 64), np.float32))
+IDS = np.arange(100)
+
+
+def replaced_ps(servers, create):
+    """A client of two ps; ps 0 was replaced after a save, and the client has called `create` in between."""
+    servers.start_controller()
+    first = servers.start_ps(0)
+    servers.start_ps(1)
+    client = servers.connect()
+    client.create_tables(OLD)
+    client.push({"old": (IDS, np.ones((IDS.size, 1), np.float32))})
+    client.controller.save()
+    create(client)
+    epoch = client.controller.status().epoch
+    first.stop(GRACE_S)
+    servers.start_ps(0)
+    wait_until(lambda: client.controller.status().epoch > epoch, 60, "the replacement")
+    return client
+
+
+@pytest.mark.parametrize(
+    ("create", "missing"),
+    [
+        (lambda client: client.create_variables(LARGE), "of 2 of variable 'w' are on no ps"),
+        (lambda client: client.create_tables(NEW), "table 'cnt' is not on ps [0]"),
+    ],
+    ids=["variable", "table"],
+)
+def test_a_save_after_a_ps_lost_what_was_created_since_the_checkpoint_is_refused_until_it_exists_again(
+    tmp_path, create, missing
+):
+    with Servers(tmp_path, num_ps=2) as servers:
+        client = replaced_ps(servers, create)
+        good = manifest.latest(tmp_path)
+        with pytest.raises(SaveFailed) as refused:
+            client.controller.save()
+        assert missing in str(refused.value)
+        assert manifest.latest(tmp_path) == good
+        create(client)
+        client.controller.save()
+    assert manifest.latest(tmp_path) != good
+    with Servers(tmp_path, num_ps=1) as again:
+        again.start_all()
+        np.testing.assert_array_equal(again.connect().pull({"old": IDS}).rows["old"], -1)
