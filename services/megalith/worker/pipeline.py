@@ -83,8 +83,9 @@ class Pipeline:
     def step(self, push: Callable[[Pulled, Drawn], tuple[float, dict[str, Any]]]) -> None:
         """Compute one step and send its push. `push` gives its loss and the keywords of Cluster.push.
 
-        An error of a step under way is raised here; then the steps that it left out are the next ones. A push whose
-        outcome is not known leaves out nothing: it is asked about again, and no other push is sent before.
+        An error of a step under way is raised here; then the steps that it left out are the next ones. An error of the
+        last push that no retry mends goes before a passing one: servers may have applied a part of that push. A push
+        whose outcome is not known leaves out nothing: it is asked about again, and no other push is sent before.
         """
         try:
             if self._staleness < 2 or self.has_open_push:
@@ -99,6 +100,11 @@ class Pipeline:
             self._next += 1
             if not self._staleness:
                 self._settle()
+        except RETRIABLE as error:
+            fatal = self._abandon()
+            if fatal is not None:
+                raise fatal from error
+            raise
         except BaseException:
             self._abandon()
             raise
@@ -155,22 +161,27 @@ class Pipeline:
             drawn = self._input.batch(position)
             self._pulls[position] = drawn, self._cluster.begin_pull(drawn.ids, self._names)
 
-    def _abandon(self) -> None:
+    def _abandon(self) -> MegalithError | None:
         """Let the push under way end, count it if it was answered, and go back to the first step that was not.
 
-        An open push stays under way: its step is neither taken again nor left out.
+        An open push stays under way: its step is neither taken again nor left out. Returns the error of the push if no
+        retry mends it: its step must not be taken again, since one server may have applied it and another refused it.
         """
+        fatal: MegalithError | None = None
         try:
             if not self.has_open_push:
                 self._settle()
-        except MegalithError as error:
+        except RETRIABLE as error:
             logger.debug("the push under way failed too: %s", error)
+        except MegalithError as error:
+            fatal = error
         if not self.has_open_push:
             self._push = None
         for _, begun in self._pulls.values():
             begun.abandon(InvalidRequest("the step was given up"))
         self._pulls.clear()
         self._next = self.position + self.has_open_push
+        return fatal
 
 
 class _Input:

@@ -42,6 +42,7 @@ class FakeCluster:
         self.answered, self.seen, self.begun_pulls, self.failing = [], {}, {}, set()
         self.last = None
         self.unknown, self.lost = {}, set()  # how often a push is asked about in vain; pushes that are lost
+        self.refused, self.away = set(), set()  # pushes that a server refuses; pulls that find it away
 
     def pull(self, ids, names):
         return self.begin_pull(ids, names).result()
@@ -49,8 +50,13 @@ class FakeCluster:
     def begin_pull(self, ids, names):
         number = int(ids["t"].values[0])
         self.seen.setdefault(number, len(self.answered))
-        self.begun_pulls[number] = Begun(lambda: SimpleNamespace(rows=ids))
+        self.begun_pulls[number] = Begun(lambda: self._pulled(number, ids))
         return self.begun_pulls[number]
+
+    def _pulled(self, number, ids):
+        if number in self.away:
+            raise Unavailable("away")
+        return SimpleNamespace(rows=ids)
 
     def begin_push(self, number):
         assert self.last is None or self.last.is_settled  # a cluster would wait for it
@@ -63,6 +69,8 @@ class FakeCluster:
             raise OutcomeUnknown("not answered")
         if number in self.lost:
             raise OutcomeLost("its ps was replaced")
+        if number in self.refused:
+            raise InvalidRequest("refused by one of its servers")
         if number in self.failing:
             self.failing.discard(number)
             raise Unavailable("away")
@@ -230,3 +238,14 @@ def test_a_step_of_whose_push_a_part_is_lost_counts_and_is_not_taken_again():
     pipeline.drain()
     assert cluster.answered == [0, 2]
     assert [step.added for step in done] == [{"n": 0}, {}, {"n": 2}]
+
+
+def test_a_push_that_was_refused_ends_the_steps_though_a_pull_failed_for_a_passing_reason_first():
+    cluster = FakeCluster()
+    cluster.refused = {0}
+    cluster.away = {1}
+    pipeline, done = pipeline_of(cluster, 2)
+    pipeline.step(push)
+    with pytest.raises(InvalidRequest, match="refused"):  # taken again, it would count twice where it was applied
+        pipeline.step(push)
+    assert not done
