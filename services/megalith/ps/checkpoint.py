@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.ps import arrow_files, filter_files, table_files, variable_files
+from megalith.ps.batch import finite_mask, frozen
 from megalith.ps.counting_filter import CountingFilter
 from megalith.ps.expiry import Expiry, dated
 from megalith.ps.filter_union import State, union_of
-from megalith.ps.kernels.dtypes import I64, Bools
+from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.row_layout import RowLayout
 from megalith.ps.serving import ServingTable
 from megalith.ps.store import Store
@@ -188,10 +189,13 @@ def _load_rows(
     progress: "_Progress",
 ) -> int:
     """Load a file's rows of the buckets in `mine`, every one of them; how many were expired."""
-    found = created = refused = expired = 0
+    found = created = refused = expired = spoiled_states = spoiled_weights = 0
     for batch in table_files.batches(directory, file):
         is_mine = mine[routing.buckets_of(batch.keys)]
         rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
+        states, weights = _begin_spoiled_states(rows, table.layout)
+        spoiled_states += states
+        spoiled_weights += weights
         result = table.load(
             batch.keys[is_mine],
             rows,
@@ -206,6 +210,20 @@ def _load_rows(
         expired += result.expired
         progress.add(batch.keys.size)
     path = directory / file.name
+    if spoiled_states:
+        logger.warning(
+            "optimizer state is not finite, it begins anew: table=%s rows=%d file=%s",
+            table.config.name,
+            spoiled_states,
+            path,
+        )
+    if spoiled_weights:
+        logger.warning(
+            "weights are not finite, they learn nothing until they are assigned or erased: table=%s rows=%d file=%s",
+            table.config.name,
+            spoiled_weights,
+            path,
+        )
     if refused:
         raise LimitExceeded(
             f"table {table.config.name}: {refused} of the {found} rows that this ps needs of {path} find no room; it "
@@ -218,6 +236,21 @@ def _load_rows(
             f"{found - created - expired} ids are in another file of table {table.config.name} too"
         )
     return expired
+
+
+def _begin_spoiled_states(rows: F32, layout: RowLayout) -> tuple[int, int]:
+    """Give rows whose optimizer state is not finite the state of a new row; how many, and how many weights are not.
+
+    Early versions saved such rows. Every update of theirs would be undone, because the row is not finite after it.
+    """
+    is_finite = finite_mask(frozen(rows))
+    if is_finite is None:
+        return 0, 0
+    suspects = np.flatnonzero(~is_finite)
+    is_spoiled = ~np.isfinite(rows[suspects, layout.dim :]).all(axis=1)
+    rows[suspects[is_spoiled], layout.dim :] = layout.template[layout.dim :]
+    has_spoiled_weights = ~np.isfinite(rows[suspects, : layout.dim]).all(axis=1)
+    return int(np.count_nonzero(is_spoiled)), int(np.count_nonzero(has_spoiled_weights))
 
 
 class _Progress:

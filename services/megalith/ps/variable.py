@@ -144,13 +144,23 @@ class Variable:
             return self._state.value.copy(), {name: field.copy() for name, field in self._state.fields.items()}
 
     def load(self, value: NDArray[Any], state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse of `dump`; another shape or other fields are refused."""
+        """The inverse of `dump`; another shape or other fields are refused.
+
+        A state that is not finite, as early versions saved it, begins anew: every gradient after it would be undone.
+        """
         mine = {"value": self._state.value, **self._state.fields}
         theirs = {"value": value, **state}
         if _shapes(mine) != _shapes(theirs):
             raise ShapeMismatch(
                 f"variable {self._config.key}: saved as {_shapes(theirs)}, but it is held as {_shapes(mine)}"
             )
+        if not _is_finite(value):
+            logger.warning(
+                "value is not finite, it learns nothing until it is assigned: variable=%s", self._config.key
+            )
+        if not all(_is_finite(field) for field in state.values()):
+            logger.warning("optimizer state is not finite, it begins anew: variable=%s", self._config.key)
+            theirs |= dense_state(self._config.optimizer, self._config.initial).fields
         with self._lock:
             for name, array in mine.items():
                 array[...] = theirs[name]

@@ -281,6 +281,37 @@ def test_rows_beyond_a_memory_budget_are_refused_with_the_numbers_unless_asked_f
     assert table.assign(np.array([17]), np.ones((1, 8), np.float32)).refused == 1
 
 
+def test_rows_whose_saved_state_is_not_finite_learn_again_and_are_counted(tmp_path, caplog):
+    """Early versions let the state overflow. Such a row can get no update: after each it would not be finite."""
+    config = TableConfig("t", (Segment(2, Ones(), Adagrad(0.5)),))
+    old = EmbeddingTable(config)
+    grads = np.ones((IDS.size, 2), np.float32)
+    old.apply_gradients(IDS, grads)
+    rows = old.dump(limit=IDS.size)
+    rows.rows[::100, 2] = np.inf
+    rows.rows[7, 0] = np.nan
+    old.load(rows.keys, rows.rows, rows.times)
+    store = Store(0)
+    store.adopt(table=old)
+    save([store], tmp_path / "c")
+    (restored,) = restore(tmp_path / "c", 1)
+    (table,) = restored.tables()
+    before = table.lookup(rows.keys)
+    np.testing.assert_array_equal(before, rows.rows[:, :2])
+    spoiled, sound = rows.keys[::100].copy(), rows.keys[1:2]
+    new = EmbeddingTable(config)
+    new.assign(spoiled, before[::100].copy())
+    for each in (table, new):
+        each.apply_gradients(spoiled, grads[: spoiled.size])
+    np.testing.assert_array_equal(table.lookup(spoiled), new.lookup(spoiled))
+    assert (table.lookup(spoiled) < before[::100]).all()
+    assert table.stats().nonfinite == 0
+    np.testing.assert_array_equal(table.lookup_entry(sound).state, rows.rows[1:2, 2:])
+    said = [record.getMessage() for record in caplog.records]
+    assert any("optimizer state is not finite, it begins anew: table=t rows=50 " in line for line in said)
+    assert any("weights are not finite" in line and "table=t rows=1 " in line for line in said)
+
+
 def test_a_file_that_is_cut_short_after_the_check_is_an_error_and_not_the_end_of_the_process(tmp_path, monkeypatch):
     files = save(trained_stores(1), tmp_path / "c")
     verify = manifest.verify

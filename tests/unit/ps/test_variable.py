@@ -154,3 +154,20 @@ def test_a_huge_gradient_leaves_a_variable_that_goes_on_learning(optimizer):
         other.apply(UpdateKind.GRADIENT, ordinary, step)
     np.testing.assert_array_equal(held.read(), other.read())
     assert (held.read() != [1, 2]).all()
+
+
+def test_a_variable_whose_saved_state_is_not_finite_learns_again_and_it_is_said(caplog):
+    """Early versions let the state overflow; with it every gradient would be undone, also after an assign."""
+    gradient = np.ones(3, np.float32)
+    old = Variable(VariableConfig("w", np.zeros(3, np.float32), Adagrad(0.5)))
+    old.apply(UpdateKind.GRADIENT, gradient)
+    value, state = old.dump()
+    for field in state.values():
+        field[1] = np.inf
+    held = Variable(VariableConfig("w", np.zeros(3, np.float32), Adagrad(0.5)))
+    held.load(value, state)
+    np.testing.assert_array_equal(held.read(), value)
+    held.apply(UpdateKind.GRADIENT, gradient)
+    assert held.nonfinite == 0
+    assert (held.read() < value).all()
+    assert "optimizer state is not finite, it begins anew: variable=w" in caplog.text
