@@ -13,7 +13,7 @@ from typing import IO
 
 from megalith.cli.waiting import WaitingLines
 from megalith.client import Controller
-from megalith.controller.ownership import ModelDirOwnership
+from megalith.controller.ownership import check_free, refusal
 from megalith.runner import plan
 from megalith.runner.config import RunnerConfig
 from megalith.runner.plan import PlannedProcess
@@ -175,19 +175,22 @@ class LocalCluster:
     def _take_model_dir(self, job: str) -> None:
         """ModelDirInUse while another job uses the directory; nothing of that job has been touched then.
 
-        The lock is for another `up` whose controller does not listen yet.
+        The lock of `up` comes first: a look at the controller's would keep the other job's controller from starting
+        again just then.
         """
-        ModelDirOwnership(self.model_dir, job or str(self.model_dir.absolute())).release()
         lock = open(self.model_dir / _LOCK_FILE, "a")  # noqa: SIM115  # held until `stop`
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
+            if address := controller_address.read(self.model_dir):
+                raise refusal(self.model_dir, address) from None
             raise ModelDirInUse(
                 f"--model-dir={self.model_dir}: another megalith up or train is starting there; "
                 "stop that one or choose another"
             ) from None
-        self._lock = lock
+        self._lock = lock  # `stop` closes it, also when the next line fails
+        check_free(self.model_dir, job or str(self.model_dir.absolute()))
 
     def _spawn(self, planned: PlannedProcess) -> LocalProcess:
         process = LocalProcess(planned, self._log_dir)

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from pathlib import Path
+from typing import IO
 
 import grpc
 
@@ -33,13 +34,9 @@ class ModelDirOwnership:
 
     def __init__(self, model_dir: Path, job: str) -> None:
         self._model_dir = model_dir
-        self._job = job
+        self._lock = _open_lock(model_dir)
         try:
-            self._lock = files.open_plain(model_dir / job_files.LOCK, "r+b")
-        except OSError as error:
-            raise InvalidSetting(f"--model-dir={model_dir}: {job_files.LOCK}: {error.strerror}") from error
-        try:
-            self._take()
+            _take(self._lock, model_dir, job)
             self.generation = _claim(model_dir / job_files.GENERATIONS)
         except BaseException:
             self._lock.close()
@@ -79,21 +76,36 @@ class ModelDirOwnership:
         """For people: what has happened to this controller."""
         return f"a newer controller serves {self._model_dir}; this one, generation {self.generation}, steps down"
 
-    def _take(self) -> None:
-        address = controller_address.read(self._model_dir)
-        try:
-            is_locked = files.lock(self._lock)
-        except BlockingIOError:
-            raise self._refusal(address or "an address not written yet") from None
-        if not is_locked:
-            logger.warning("%s has no file locks: a second controller is only found if it answers", self._model_dir)
-        if address is not None and _job_at(address) == self._job:
-            raise self._refusal(address)
 
-    def _refusal(self, address: str) -> ModelDirInUse:
-        return ModelDirInUse(
-            f"--model-dir={self._model_dir}: a controller at {address} serves it; stop that one or choose another"
-        )
+def check_free(model_dir: Path, job: str) -> None:
+    """ModelDirInUse while a controller serves the directory. It only looks: it claims nothing and replaces nobody."""
+    with _open_lock(model_dir) as lock:
+        _take(lock, model_dir, job)
+
+
+def refusal(model_dir: Path, address: str) -> ModelDirInUse:
+    return ModelDirInUse(
+        f"--model-dir={model_dir}: a controller at {address} serves it; stop that one or choose another"
+    )
+
+
+def _open_lock(model_dir: Path) -> IO[bytes]:
+    try:
+        return files.open_plain(model_dir / job_files.LOCK, "r+b")
+    except OSError as error:
+        raise InvalidSetting(f"--model-dir={model_dir}: {job_files.LOCK}: {error.strerror}") from error
+
+
+def _take(lock: IO[bytes], model_dir: Path, job: str) -> None:
+    address = controller_address.read(model_dir)
+    try:
+        is_locked = files.lock(lock)
+    except BlockingIOError:
+        raise refusal(model_dir, address or "an address not written yet") from None
+    if not is_locked:
+        logger.warning("%s has no file locks: a second controller is only found if it answers", model_dir)
+    if address is not None and _job_at(address) == job:
+        raise refusal(model_dir, address)
 
 
 def _claim(directory: Path) -> int:

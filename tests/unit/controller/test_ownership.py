@@ -9,7 +9,7 @@ import pytest
 
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.journal import FILE_NAME, JournalKeeper, ended_run, record_ended
-from megalith.controller.ownership import ModelDirOwnership
+from megalith.controller.ownership import ModelDirOwnership, check_free
 from megalith.controller.roster import Patience
 from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
 
@@ -70,6 +70,17 @@ def test_a_controller_that_did_not_start_replaces_nobody(own, monkeypatch):
     without_locks(monkeypatch, errno.ENOLCK)
     first = own()
     own().withdraw()
+    assert not first.is_replaced
+
+
+def test_a_look_whether_the_directory_is_free_claims_nothing_and_replaces_nobody(own, tmp_path, monkeypatch):
+    check_free(tmp_path, "job")
+    assert not (tmp_path / "controller.generation").exists()
+    first = own()
+    with pytest.raises(ModelDirInUse):
+        check_free(tmp_path, "job")
+    without_locks(monkeypatch, errno.ENOLCK)
+    check_free(tmp_path, "job")
     assert not first.is_replaced
 
 
