@@ -155,9 +155,7 @@ class Variable:
                 f"variable {self._config.key}: saved as {_shapes(theirs)}, but it is held as {_shapes(mine)}"
             )
         if not _is_finite(value):
-            logger.warning(
-                "value is not finite, it learns nothing until it is assigned: variable=%s", self._config.key
-            )
+            logger.warning("value is not finite, it learns nothing until it is assigned: variable=%s", self._config.key)
         if not all(_is_finite(field) for field in state.values()):
             logger.warning("optimizer state is not finite, it begins anew: variable=%s", self._config.key)
             theirs |= dense_state(self._config.optimizer, self._config.initial).fields
