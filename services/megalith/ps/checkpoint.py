@@ -11,6 +11,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -36,6 +37,7 @@ from megalith.runtime import manifest
 from megalith.runtime.manifest import Manifest, Restored, ShardFile
 from megalith.wire import routing
 from megalith.wire.errors import CheckpointDamaged, LimitExceeded, SaveFailed
+from megalith.wire.schema import TableConfig
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +108,8 @@ def restore_shard(
 
     A file is verified against the manifest before a row of it is used, and so is the number of its rows. Rows that are
     expired at their table's data time are dropped and counted. Rows that a memory budget has no room for are a
-    LimitExceeded, unless `over_budget`: then the table takes them all, and no new ids until there is room.
+    LimitExceeded, unless `over_budget`, or unless one server held them all when it saved, because its budget had been
+    lowered since: then the table takes them all, and no new ids until there is room.
     """
     started = time.monotonic()
     content = manifest.read(directory)
@@ -149,14 +152,25 @@ def _restore_tables(
     configs = {file.table: headers[file.name].config for file in reversed(files)}  # the first file's
     tables = {}
     for name, config in configs.items():
-        tables[name] = EmbeddingTable(replace(config, memory_budget_bytes=0) if over_budget else config)
+        tables[name] = EmbeddingTable(_without_budget(config) if over_budget else config)
     # A file without a row of this server is another server's to check.
     needed = [file for file in files if (arrow_files.buckets_of(file) & mine).any() or not file.rows]
+    sources = Counter(file.table for file in needed if file.rows)
     progress = _Progress(len(needed), sum(file.rows for file in needed))
 
-    def load(file: ShardFile) -> int:
+    def load_into(table: EmbeddingTable, file: ShardFile) -> int:
         signature = RowLayout(headers[file.name].config).signature
-        expired = _load_rows(tables[file.table], directory, file, signature, mine, data_times.get(file.table), progress)
+        return _load_rows(table, directory, file, signature, mine, data_times.get(file.table), progress)
+
+    def load(file: ShardFile) -> int:
+        try:
+            expired = load_into(tables[file.table], file)
+        except LimitExceeded:
+            if sources[file.table] > 1:
+                raise
+            # One server held all of these rows, so this one may. No other file has any for the table: begin it anew.
+            tables[file.table] = EmbeddingTable(_without_budget(configs[file.table]))
+            expired = load_into(tables[file.table], file)
         progress.end_file()
         return expired
 
@@ -177,6 +191,10 @@ def _restore_tables(
                 budget,
             )
     return tables, expired
+
+
+def _without_budget(config: TableConfig) -> TableConfig:
+    return replace(config, memory_budget_bytes=0)
 
 
 def _load_rows(

@@ -25,7 +25,7 @@ class PsConfig:
     expire_on_save: bool = setting("Drop expired rows from memory too, each time that this server has saved.", False)
     restore_over_budget: bool = setting(
         "Restore all rows of a table whose memory budget is too small for them; it then takes no new ids until there "
-        "is room. Without it the server does not start.",
+        "is room. Without it the server does not start, unless one server held them all when they were saved.",
         False,
     )
     bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)

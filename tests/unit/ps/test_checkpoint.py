@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -279,6 +280,35 @@ def test_rows_beyond_a_memory_budget_are_refused_with_the_numbers_unless_asked_f
     assert restored.rows == len(table) == spread.size
     assert table.config == config
     assert table.assign(np.array([17]), np.ones((1, 8), np.float32)).refused == 1
+
+
+@pytest.mark.parametrize("order", ["random", "sorted", "clustered"])
+def test_a_server_takes_back_what_it_held_when_its_memory_budget_was_lowered(tmp_path, caplog, order):
+    """300,000 rows on two servers; the budget is set below what they take, and one of them is replaced."""
+    ids = at_size.ids_in(order, 300_000)
+    config = TableConfig("t", (Segment(2, Ones(), Sgd(1.0)),), expire_days=30, memory_budget_bytes=64 << 20)
+    lowered = replace(config, memory_budget_bytes=1 << 20)
+    owner = routing.even_owners(2)[routing.buckets_of(ids)]
+    stores = [Store(0), Store(1)]
+    for index, store in enumerate(stores):
+        mine = ids[owner == index]
+        table = EmbeddingTable(config)
+        table.assign(mine[:1000], np.ones((1000, 2), np.float32), 1_700_000_000)
+        table.assign(mine[1000:], np.full((mine.size - 1000, 2), 2, np.float32), 1_790_000_000)
+        table.reconfigure(lowered)
+        store.adopt(table=table)
+    save(stores, tmp_path / "c")
+    store = Store(1)
+    restored = checkpoint.restore_shard(store, tmp_path / "c", routing.even_owners(2), 1)
+    mine = ids[owner == 1]
+    assert (restored.rows, restored.expired) == (mine.size - 1000, 1000)
+    (table,) = store.tables()
+    assert (table.lookup(mine[1000:]) == 2).all()
+    assert (table.config, table.stats().expired) == (lowered, 1000)
+    assert table.assign(ids[owner == 0][:1], np.ones((1, 2), np.float32)).refused == 1
+    assert f"table t takes {table.nbytes} bytes, its memory budget is 1048576" in caplog.text
+    with pytest.raises(LimitExceeded, match="--restore-over-budget"):
+        restore(tmp_path / "c", 1)
 
 
 def test_rows_whose_saved_state_is_not_finite_learn_again_and_are_counted(tmp_path, caplog):
