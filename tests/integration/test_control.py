@@ -7,7 +7,9 @@ import threading
 import grpc
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from megalith.cli.app import app
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
 from megalith.controller.mailbox import LIMIT
 from megalith.protos import common_pb2, coordination_pb2, coordination_pb2_grpc
@@ -59,6 +61,25 @@ def test_a_stop_says_who_and_why_and_a_resume_forgets_it(job):
     assert job.status().barrier == barrier
     job.resume()
     assert (job.status().barrier.is_placed, job.status().barrier.reason) == (False, "")
+
+
+def test_a_hold_of_a_platform_that_is_gone_is_ended_by_the_command_that_resume_names(training, job):
+    def resume(*options):
+        done = CliRunner().invoke(app, ["ctl", "--controller", training.controller.address, "resume", *options])
+        assert done.exit_code == 0, done.output
+        return done.stdout.splitlines()
+
+    job.stop(reason="suspended", holder="platform")
+    assert resume() == [
+        "training is still suspended by the platform: suspended",
+        "`megalith ctl app resume` ends the platform's hold; if its AppMaster is gone, "
+        "`megalith ctl resume --holder platform` does",
+    ]
+    assert resume("--holder", "platform") == ["training goes on"]
+    assert not job.status().is_stopped
+    job.stop()
+    assert resume("--holder", "platform") == ["training is still stopped by an operator"]
+    assert resume() == ["training goes on"]
 
 
 def test_the_platform_s_hold_stays_when_an_operator_resumes_and_the_status_lists_both(job):

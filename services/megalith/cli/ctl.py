@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -15,7 +16,7 @@ from typer.models import OptionInfo
 
 from megalith.cli.output import held_by, print_status
 from megalith.cli.watching import watch
-from megalith.client import Controller
+from megalith.client import Barrier, Controller
 from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.wire.errors import BarrierAlreadyPlaced, MegalithError
 from megalith.wire.status import status_of
@@ -47,6 +48,13 @@ DiscoveryDirOption = Annotated[str, _found_by("discovery_dir")]
 ZkServersOption = Annotated[str, _found_by("zk_servers")]
 ConsulOption = Annotated[str, _found_by("consul")]
 JobOption = Annotated[str, typer.Option("--job", envvar="MEGALITH_CTL_JOB", help="Name of the job in the back end.")]
+
+
+class _Resumed(StrEnum):
+    """Whose hold a person may end."""
+
+    OPERATOR = "operator"
+    PLATFORM = "platform"
 
 
 @dataclasses.dataclass
@@ -124,6 +132,9 @@ def stop(
 @app.command()
 def resume(
     context: typer.Context,
+    holder: Annotated[_Resumed, typer.Option(help="Whose hold to end. platform: of an AppMaster that is gone.")] = (
+        _Resumed.OPERATOR
+    ),
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
@@ -131,14 +142,27 @@ def resume(
     """Let training that an operator or a ps out of memory stopped go on."""
 
     def ask(job: Controller) -> dict[str, Any]:
-        job.resume()
-        return {"ok": True, "held_by": held_by(job.status().barrier)}
+        job.resume(holder.value)
+        barrier = job.status().barrier
+        return {"ok": True, "held_by": held_by(barrier), "way_out": _way_out(barrier)}
 
     def show(answer: dict[str, Any]) -> None:
         others = answer["held_by"]
         print(f"training is still {' and '.join(others)}" if others else "training goes on")
+        if answer["way_out"]:
+            print(answer["way_out"])
 
     _run(context, controller, model_dir, as_json, ask, show)
+
+
+def _way_out(barrier: Barrier) -> str:
+    """What ends the holds that are left, where it takes another command than this one; otherwise empty."""
+    if any(holder.kind == "platform" for holder in barrier.holders):
+        return (
+            "`megalith ctl app resume` ends the platform's hold; if its AppMaster is gone, "
+            "`megalith ctl resume --holder platform` does"
+        )
+    return ""
 
 
 @app.command("block-status")
