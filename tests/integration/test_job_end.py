@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros
+from megalith.controller import journal
 from megalith.runtime import manifest
 from megalith.wire.errors import SaveFailed
 from support.servers import Servers
@@ -198,3 +199,21 @@ def test_the_outcome_says_whose_share_was_not_trained(tmp_path):
         assert status.reason.endswith(said)
         assert [loss.rows for loss in status.losses] == [0]
         assert status.losses[0].what.startswith(said)
+
+
+def test_a_job_ends_also_when_its_controller_is_killed_between_the_outcome_and_its_exit(tmp_path):
+    kept = tmp_path / journal.FILE_NAME
+    with Servers(tmp_path, num_ps=1) as servers:
+        servers.start_controller()
+        servers.start_ps(0)
+        job = servers.connect().controller
+        job.end_job(True, "enough")
+        outcome_of(job)
+        wait_until(lambda: servers.exits["ps-0"].reason, 20, "the ps is dismissed")
+        left = kept.read_bytes()
+    kept.write_bytes(left)  # as one that is killed leaves it
+    with Servers(tmp_path, num_ps=1, stay_up=False) as servers:
+        servers.start_controller()
+        reason = wait_until(lambda: servers.exits["controller"].reason, 20, "it exits")
+        assert reason.startswith("enough")
+    assert not kept.exists()

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
-from megalith.controller.journal import Journal
+from megalith.controller.journal import Journal, Outcome
 from megalith.controller.losses import Loss, Losses
 from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.controller.run import Run
@@ -79,6 +79,7 @@ class Coordinator:
         self._ending: tuple[bool, str] | None = None  # the outcome that is to be, once the last save is made
         self._is_saved = False
         self._outcome: tuple[bool, str] | None = None
+        self._outcome_at_s = 0.0
         self._losses = Losses()
         self._given_up: set[tuple[int, str]] = set()  # (index, incarnation) of workers whose share was given up
         self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
@@ -86,6 +87,9 @@ class Coordinator:
         self._watched_at: float | None = None
         if journal is not None:
             self._run.recover(journal)
+        if journal is not None and journal.outcome is not None:
+            self._outcome = (journal.outcome.succeeded, journal.outcome.reason)
+            self._outcome_at_s = journal.outcome.at_s
         self._journal = journal  # until it is known whether its run goes on
 
     # --- sessions ---
@@ -177,10 +181,10 @@ class Coordinator:
             if not progress.has_begun:
                 before = place.progress
                 progress = replace(progress, position=before.position, total_batches=before.total_batches)
+            self._run.check_progress(progress.global_step, progress.initialized_epoch)
             self._losses.worker_reports(place.index, place.progress.pushes_unknown, progress.pushes_unknown)
             if progress.is_blocked and not place.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
-            self._run.check_progress(progress.global_step, progress.initialized_epoch)
             has_news = progress.standing != place.progress.standing
             place.progress = progress
             is_chief = place.index == 0
@@ -468,6 +472,7 @@ class Coordinator:
         with self._changed:
             if self._outcome is None:
                 self._outcome = (succeeded, reason)
+                self._outcome_at_s = time.time()
                 logger.info("job ended succeeded=%s reason=%s step=%d", succeeded, reason, self._run.global_step)
                 self._settle()
 
@@ -501,6 +506,7 @@ class Coordinator:
                 rows_lost=self._losses.rows,
                 losses=self._losses.said,
                 pushes_unknown=self._losses.pushes_unknown,
+                outcome=Outcome(*self._outcome, self._outcome_at_s) if self._outcome is not None else None,
             )
 
     # --- the state machine ---

@@ -24,6 +24,7 @@ _MAX_RUN_ID = 256
 _FORMAT = 3
 MAX_COUNT = 2**53  # steps, epochs and positions stay below it; no run gets there, and JSON keeps such numbers exact
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
+_OUTCOME_S = 60.0  # for whoever starts controllers again to do so
 _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
 
 
@@ -39,6 +40,15 @@ class JournaledMember:
     rows: int = 0
     pushes: int = 0
     pushes_saved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job ended, and when in Unix time."""
+
+    succeeded: bool
+    reason: str
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,7 @@ class Journal:
     rows_lost: int = 0
     pushes_unknown: int = 0
     losses: tuple[Loss, ...] = ()
+    outcome: Outcome | None = None  # of a job whose controller died before everybody knew
 
     @property
     def incarnations(self) -> frozenset[str]:
@@ -106,6 +117,28 @@ def read(model_dir: Path) -> Journal | None:
         return None
 
 
+def left_for(model_dir: Path, job: str, shape: tuple[int, int], now_s: float) -> Journal | None:
+    """The journal of a run that may go on with this controller, or whose outcome it is to tell; None = a new run.
+
+    `shape` is (number of ps, number of workers). Of a job that has ended, a controller that takes the place of one that
+    died says the outcome once more; one that somebody starts later begins a new run.
+    """
+    left = read(model_dir)
+    if left is None:
+        return None
+    if left.job != job:
+        logger.warning("%s is of job %s, this is job %s: a new run", model_dir / FILE_NAME, left.job, job)
+        return None
+    if left.outcome is None:
+        return left
+    is_repeated = shape == (len(left.ps), len(left.workers)) and now_s - left.outcome.at_s < _OUTCOME_S
+    if is_repeated:
+        return left
+    logger.info("the last run %s has ended (%s); this is a new run", left.run_id, left.outcome.reason)
+    record_ended(model_dir, left.run_id)
+    return None
+
+
 def record_ended(model_dir: Path, run_id: str) -> None:
     """Remember that this run is over: a member of it that was away meanwhile must not carry its rows into the next."""
     try:
@@ -137,6 +170,7 @@ def _parse(content: dict[str, Any]) -> Journal:
             "ps": tuple(JournaledMember(**member) for member in content["ps"]),
             "workers": tuple(JournaledMember(**member) for member in content["workers"]),
             "losses": tuple(Loss(**loss) for loss in content.get("losses", ())),
+            "outcome": Outcome(**content["outcome"]) if content.get("outcome") else None,
         }
     )
 

@@ -86,7 +86,7 @@ class ControllerServer:
             ),
             job=job,
             checkpoint_step=step,
-            journal=journal.read(self._model_dir),
+            journal=journal.left_for(self._model_dir, job, (config.num_ps, config.num_workers), time.time()),
             ended_run=journal.ended_run(self._model_dir),
             wake_journal=self._journal.wake,
             flush_journal=self._journal.flush,
@@ -300,6 +300,7 @@ class ControllerServer:
         """When there is an outcome: everyone's leave."""
         if not self._coordinator.wait_until_ended(self._stopping.is_set):
             return
+        self._journal.flush()  # first: once members are gone, only the journal says that the job has ended
         succeeded, reason = self._coordinator.outcome or (False, "stopped")
         for say in (
             lambda: self._formation.dismiss(reason),

@@ -1,5 +1,7 @@
 """A controller that takes over from one that died."""
 
+from dataclasses import replace
+
 import pytest
 
 from megalith.controller import journal
@@ -7,7 +9,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
-from megalith.wire.errors import NotInCluster, NotReady, WrongRun
+from megalith.wire.errors import InvalidRequest, NotInCluster, NotReady, WrongRun
 
 SUSPECT_S = 5.0
 PATIENCE = Patience(silence_s=10.0, suspect_s=SUSPECT_S, lost_worker_s=60.0)
@@ -282,3 +284,47 @@ def test_pushes_that_come_during_a_save_are_not_saved_and_the_next_controller_kn
     assert not after.has_unsaved_pushes
     after.report_ps(again, PsLoad(is_ready=True, pushes=11))
     assert after.has_unsaved_pushes
+
+
+def test_the_outcome_of_a_job_whose_controller_died_is_told_by_the_next_one(left, clock):
+    ended = coordinator(clock, left)
+    join(ended, Role.WORKER, 0)
+    ended.end(True, "all workers finished")
+    after = coordinator(clock, ended.journal())
+    assert after.outcome == (True, "all workers finished")
+    assert after.state().phase is Phase.FINISHED
+    assert after.journal().outcome == ended.journal().outcome
+
+
+def kept(directory, left):
+    """The journal as the next controller of a job "j" with 2 ps and 2 workers finds it, so long after the outcome."""
+    keeper = JournalKeeper(directory, lambda: left)
+    keeper.start()
+    keeper.flush()
+    keeper.stop(is_over=False)
+    return lambda later_s, job="j", shape=(2, 2): journal.left_for(directory, job, shape, 1000.0 + later_s)
+
+
+def test_an_outcome_is_told_again_only_by_a_controller_that_takes_the_place_of_the_dead_one(left, tmp_path):
+    ended = replace(left, job="j", outcome=journal.Outcome(True, "all workers finished", 1000.0))
+    find = kept(tmp_path, ended)
+    assert find(5.0) == ended
+    assert journal.ended_run(tmp_path) == ""
+    assert find(5.0, shape=(3, 2)) is None
+    assert find(3600.0) is None
+    assert journal.ended_run(tmp_path) == left.run_id
+
+
+def test_the_journal_of_another_job_is_that_of_another_run(left, tmp_path):
+    find = kept(tmp_path, replace(left, job="j"))
+    assert find(5.0) == replace(left, job="j")
+    assert find(5.0, job="copy") is None
+
+
+def test_a_report_that_is_refused_counts_no_unknown_pushes(left, clock):
+    cluster = coordinator(clock, left)
+    session, _ = join(cluster, Role.WORKER, 0)
+    for _ in range(3):
+        with pytest.raises(InvalidRequest):
+            cluster.report_worker(session, WorkerProgress(global_step=2**60, pushes_unknown=7))
+    assert cluster.pushes_unknown == 0
