@@ -288,7 +288,9 @@ def test_ctl_says_how_many_updates_of_variables_were_left_out(tmp_path):
         expected = {"count": VariableStats(1, 3), "fine": VariableStats(1, 0), "split": VariableStats(2, 3)}
         assert cluster.variables() == expected
         told = json.loads(runner.invoke(app, [*flags, "variables", "--json"]).stdout)
-        assert told == {name: {"parts": each.parts, "left_out": each.left_out} for name, each in expected.items()}
+        assert told == {
+            name: {"parts": each.parts, "left_out": each.left_out, "missing": 0} for name, each in expected.items()
+        }
         assert "left out" in runner.invoke(app, [*flags, "variables"]).stdout
         shown = runner.invoke(app, [*flags, "tables"]).stdout
         assert "variable count: 3 updates were left out" in shown

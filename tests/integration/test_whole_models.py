@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from megalith.cli.app import app
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig
 from megalith.runtime import manifest
 from megalith.wire.errors import SaveFailed
@@ -33,15 +35,23 @@ def replaced_ps(servers, create):
 
 
 @pytest.mark.parametrize(
-    ("create", "missing"),
+    ("create", "missing", "said"),
     [
-        (lambda client: client.create_variables(LARGE), "of 2 of variable 'w' are on no ps"),
-        (lambda client: client.create_tables(NEW), "table 'cnt' is not on ps [0]"),
+        (
+            lambda client: client.create_variables(LARGE),
+            "of 2 of variable 'w' are on no ps",
+            "variable w: 1 of its 2 parts are missing",
+        ),
+        (
+            lambda client: client.create_tables(NEW),
+            "table 'cnt' is not on ps [0]",
+            "table cnt is missing on ps 0",
+        ),
     ],
     ids=["variable", "table"],
 )
 def test_a_save_after_a_ps_lost_what_was_created_since_the_checkpoint_is_refused_until_it_exists_again(
-    tmp_path, create, missing
+    tmp_path, create, missing, said
 ):
     with Servers(tmp_path, num_ps=2) as servers:
         client = replaced_ps(servers, create)
@@ -49,8 +59,12 @@ def test_a_save_after_a_ps_lost_what_was_created_since_the_checkpoint_is_refused
         with pytest.raises(SaveFailed) as refused:
             client.controller.save()
         assert missing in str(refused.value)
+        shown = CliRunner().invoke(app, ["ctl", "--model-dir", str(tmp_path), "tables"]).stdout
+        assert said in shown
         assert manifest.latest(tmp_path) == good
         create(client)
+        shown = CliRunner().invoke(app, ["ctl", "--model-dir", str(tmp_path), "tables"]).stdout
+        assert "missing" not in shown
         client.controller.save()
     assert manifest.latest(tmp_path) != good
     with Servers(tmp_path, num_ps=1) as again:

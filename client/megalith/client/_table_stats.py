@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire.variable_parts import name_of
+from megalith.wire.variable_parts import count_of, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class TableStats:
     touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
     touched_overflow: int = 0  # changed ids that were forgotten: who follows them needs a full copy
     max_rows: int = 0  # rows that all servers together have addresses for; a memory budget may allow fewer
+    missing_on: tuple[int, ...] = ()  # servers without it, which were replaced since; create it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +33,38 @@ class VariableStats:
     left_out: int = (
         0  # gradients and summands, of one part each, that would have overflowed it or its optimizer's state
     )
+    missing: int = 0  # parts that no server holds, since one was replaced; create it again
 
 
 def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]:
-    """The sums over all servers, by the names of the tables, in their order."""
+    """The sums over all servers, whose answers come by index, by the names of the tables, in their order."""
     counts: dict[str, dict[str, int]] = {}
-    for answer in answers:
+    holders: dict[str, set[int]] = {}
+    num_servers = 0
+    for index, answer in enumerate(answers):
+        num_servers += 1
         for table in answer.tables:
+            holders.setdefault(table.config.name, set()).add(index)
             held = counts.setdefault(table.config.name, dict.fromkeys(_NAMES, 0))
             for name in _NAMES:
                 held[name] += getattr(table, name)
-    return {name: TableStats(**counts[name]) for name in sorted(counts)}
+    everyone = set(range(num_servers))
+    return {
+        name: TableStats(**counts[name], missing_on=tuple(sorted(everyone - holders[name]))) for name in sorted(counts)
+    }
 
 
 def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, VariableStats]:
     """The sums over all servers, by the names of the variables, in their order."""
     parts: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
+    of: dict[str, int] = {}
     for answer in answers:
         for key in answer.variables:
             parts[name_of(key)] += 1
+            of[name_of(key)] = count_of(key)
             left_out[name_of(key)] += answer.variables_nonfinite.get(key, 0)
-    return {name: VariableStats(parts[name], left_out[name]) for name in sorted(parts)}
+    return {name: VariableStats(parts[name], left_out[name], of[name] - parts[name]) for name in sorted(parts)}
 
 
-_NAMES = tuple(field.name for field in fields(TableStats))
+_NAMES = tuple(field.name for field in fields(TableStats) if field.name != "missing_on")

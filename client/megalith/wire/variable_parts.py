@@ -57,6 +57,11 @@ def name_of(key: str) -> str:
     return key.rpartition("@")[0] if is_part_key(key) else key
 
 
+def count_of(key: str) -> int:
+    """In how many parts the variable of a key is held."""
+    return int(key.rpartition("/")[2]) if is_part_key(key) else 1
+
+
 def num_parts(shape: Sequence[int], itemsize: int, num_ps: int) -> int:
     """Parts of a variable, at most one per ps; 1 = it stays whole, as everything up to 128 KiB does."""
     row_bytes = itemsize

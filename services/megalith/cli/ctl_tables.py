@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from megalith.cli import ctl
@@ -20,7 +21,8 @@ def tables(
 ) -> None:
     """Show what each table holds on all servers together, and what was left out: refused, barred, not finite.
 
-    Below it, the variables of which updates were left out; with --json those are in `megalith ctl variables`.
+    Below it, what is missing on a ps that was replaced, and the variables of which updates were left out; with --json
+    what is said of variables is in `megalith ctl variables`.
     """
     is_json = as_json or context.obj.as_json
     with _cluster(context, controller, model_dir) as cluster:
@@ -61,10 +63,18 @@ def _cluster(context: typer.Context, controller: str, model_dir: str) -> Iterato
 
 
 def _show_tables(stats: dict[str, TableStats]) -> None:
-    view = Table("table", *(field.name.replace("_", " ") for field in dataclasses.fields(TableStats)))
-    for name, table in stats.items():
-        view.add_row(name, *(f"{count:,}" for count in dataclasses.astuple(table)))
+    names = [field.name for field in dataclasses.fields(TableStats) if field.name != "missing_on"]
+    view = Table("table", *(name.replace("_", " ") for name in names))
+    for table, held in stats.items():
+        view.add_row(escape(table), *(f"{getattr(held, name):,}" for name in names))
     Console(width=max(Console().width, 160)).print(view, highlight=False)
+    for table, held in stats.items():
+        if held.missing_on:
+            where = ", ".join(map(str, held.missing_on))
+            print(
+                f"table {table} is missing on ps {where}, replaced since it was created: its rows there are lost. "
+                "Saves fail until it is created again (create_tables)"
+            )
 
 
 def _show_variables(stats: dict[str, VariableStats]) -> None:
@@ -76,6 +86,11 @@ def _show_variables(stats: dict[str, VariableStats]) -> None:
 
 def _show_left_out(stats: dict[str, VariableStats]) -> None:
     for name, variable in stats.items():
+        if variable.missing:
+            print(
+                f"variable {name}: {variable.missing} of its {variable.parts + variable.missing} parts are missing, "
+                "their ps was replaced. Saves fail until it is created again (create_variables)"
+            )
         if variable.left_out:
             print(
                 f"variable {name}: {variable.left_out:,} updates were left out, because they would have overflowed it"
