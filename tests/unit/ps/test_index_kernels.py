@@ -12,6 +12,8 @@ from megalith.ps.kernels.atomics import compare_exchange, load_acquire, store_re
 from megalith.ps.kernels.copying import copy_floats
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.kernels.layout import (
+    CAPACITY,
+    FAR,
     LAST,
     LEAST_SPILL,
     LINE,
@@ -206,6 +208,25 @@ def test_long_clusters_survive_growth_and_removal() -> None:
         index.remove(arrays.slots, arrays.parts, 0, slot)
         arrays.parts[USED] -= 1
     assert checked_entries(arrays, 0).keys() == set(crowded.tolist()) - set(gone.tolist())
+
+
+def test_a_far_slot_that_was_emptied_since_does_not_make_the_partition_grow() -> None:
+    """An empty slot looks like code 0, whose home is the last line: far away, with few entries between."""
+    arrays, words = IndexMemory(1_000_000, 1, reference.SECRET).arrays, endless_pool()
+    crowded = np.arange(1, 221).astype(np.uint64) * np.uint64(int(4.9e-5 * 2**59))
+    keys = np.array([reference.key_of(int(code)) for code in crowded], np.int64)
+    assert insert_all(arrays, words, keys)
+    far = max(checked_entries(arrays, 0).values())
+    arrays.parts[FAR] = far
+    for code in crowded[80:]:
+        slot = index.find(arrays.slots, codes.home_of(arrays.parts, 0, code), code)
+        index.remove(arrays.slots, arrays.parts, 0, slot)
+        arrays.parts[USED] -= 1
+    assert far - arrays.parts[LAST] > index.SAMPLE * LINE
+    capacity = int(arrays.parts[CAPACITY])
+    assert index.make_room(arrays.slots, arrays.parts, 0, 1, words, np.empty(index.ROOM_SCRATCH, np.uint64))
+    assert arrays.parts[CAPACITY] == capacity
+    assert checked_entries(arrays, 0).keys() == set(crowded[:80].tolist())
 
 
 @settings(max_examples=50)

@@ -274,21 +274,21 @@ def lengthen(parts: I64, record: Int, pool: I64) -> bool:
 def apart(slots: U64, parts: I64, record: Int, first: Int, last: Int, sample: U64) -> Int:
     """The capacity at which the entries of the lines first..last would just fit where they belong.
 
-    0 if no capacity of the partition would do. It is an estimate from the middle half of a sample: entries that came
-    from elsewhere, or codes that were made to mislead it, change it little.
+    0 if no capacity of the partition would do, or if a line is empty: a key is far from its home across full lines
+    only, so there is no such key any more. It is an estimate from the middle half of a sample: entries that came from
+    elsewhere, or codes that were made to mislead it, change it little.
     """
-    count = 0
     for i in range(SAMPLE):
         slot = line_of(first + (last - first) * i // SAMPLE)
-        if slots[2 * slot + 1] != _ZERO:
-            share, at = share_of(slots[2 * slot]), count
-            while at > 0 and sample[at - 1] > share:
-                sample[at] = sample[at - 1]
-                at -= 1
-            sample[at] = share
-            count += 1
-    low, high = count // 4, count - count // 4 - 1
-    spread = np.float64(sample[high] - sample[low]) / 2.0**32 if high > low else 0.0
+        if slots[2 * slot + 1] == _ZERO:
+            return 0
+        share, at = share_of(slots[2 * slot]), i
+        while at > 0 and sample[at - 1] > share:
+            sample[at] = sample[at - 1]
+            at -= 1
+        sample[at] = share
+    low, high = SAMPLE // 4, SAMPLE - SAMPLE // 4 - 1
+    spread = np.float64(sample[high] - sample[low]) / 2.0**32
     # The middle half holds this share of the entries, on `spread` of the codes.
     entries = (last - first) * (high - low) / SAMPLE
     if spread * np.float64(parts[record + ROOM]) < entries:
