@@ -45,6 +45,11 @@ class StepCounter:
         with self._lock:
             return self._published >= self._step
 
+    def unpublish(self) -> None:
+        """A ps was replaced: what GLOBAL_STEP was seen to be may be lost."""
+        with self._lock:
+            self._published = 0
+
     def variables(self, state: State, position: int) -> list[VariableConfig]:
         """What the chief creates; they start from what it knows."""
         return [VariableConfig(name, value) for name, value in self.least(state, position).items()]

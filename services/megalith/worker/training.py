@@ -1,6 +1,7 @@
 """The training loop of one worker: pull, compute, push, and hold at the barrier between steps."""
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.client import Cluster, Pulled, VariableConfig
-from megalith.wire.errors import OutcomeLost, OutcomeUnknown
+from megalith.wire.errors import MegalithError, OutcomeLost, OutcomeUnknown
 from megalith.worker.config import OverlapSettings, RetrySettings
 from megalith.worker.failover import RETRIABLE, Failover
 from megalith.worker.gate import BarrierCallback, Gate
@@ -24,6 +25,7 @@ from megalith.worker.view import ClusterView, Phase, State
 logger = logging.getLogger(__name__)
 
 _NEAR_END = 8  # times all steps that can be under way at once: workers are not equally fast
+_PUBLISH_S = 5.0  # much longer than a push takes, and short for workers that wait for the initialization
 
 
 class Training:
@@ -65,6 +67,7 @@ class Training:
         self._last_variables: Mapping[str, NDArray[Any]] = {}
         self._counter = StepCounter(index)
         self._near_end = 0
+        self._publishing: threading.Thread | None = None  # of the chief's initialization
 
     def initialize(self, state: State) -> None:
         """Chief: make tables and variables exist on every ps of the state's epoch.
@@ -79,7 +82,7 @@ class Training:
         variables = [begun_again(config, last.get(config.name)) for config in self._task.variables]
         self._cluster.create_tables(*self._task.tables)
         self._cluster.create_variables(*self._counter.variables(state, position), *variables)
-        self._publish(state, position)  # a counter that was restored from a checkpoint is behind
+        self._publish_soon(state, position)  # a counter that was restored from a checkpoint is behind
         self._progress.set(initialized_epoch=state.epoch)
         self._announce()
         logger.info("initialized epoch=%d step=%d", state.epoch, self._counter.step)
@@ -174,6 +177,29 @@ class Training:
         """Let the counter on the ps say all that this worker knows, and report it."""
         raised = self._cluster.push(at_least=self._counter.least(state, position))
         self._progress.saw(self._counter.answered(state, raised))
+
+    def _publish_soon(self, state: State, position: int) -> None:
+        """Like `_publish`, but another write of this worker holds it up only for a moment.
+
+        That write may be waiting for a ps that has to be initialized first, which is for this thread to do.
+        """
+        self._counter.unpublish()
+        if self._publishing is not None and self._publishing.is_alive():
+            return  # it is held up still, and says nearly the same
+        # A daemon, like the other threads of a worker: it must not hold up the exit.
+        self._publishing = threading.Thread(
+            target=self._publish_or_say, args=(state, position), name="publish", daemon=True
+        )
+        self._publishing.start()
+        self._publishing.join(_PUBLISH_S)
+        if self._publishing.is_alive():
+            logger.warning("the counter lags behind another write of this worker, the next push will mend it")
+
+    def _publish_or_say(self, state: State, position: int) -> None:
+        try:
+            self._publish(state, position)
+        except MegalithError as error:
+            logger.warning("the counter lags, the next push will mend it: %s", error)
 
     def _drain(self) -> bool:
         """Before this worker is blocked at a barrier, it is known of all that it sent whether it is applied.

@@ -1,10 +1,18 @@
 """What the chief creates when a ps was replaced."""
 
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from megalith.wire.schema import Sgd, VariableConfig
-from megalith.worker.training import begun_again
+from megalith.worker import training
+from megalith.worker.config import OverlapSettings, RetrySettings
+from megalith.worker.progress import Progress
+from megalith.worker.training import Training, begun_again
+from megalith.worker.view import ClusterView, Phase, State
+from support.waiting import wait_until
 
 CONFIG = VariableConfig("w", np.zeros(2, np.float32), Sgd(0.5))
 
@@ -21,3 +29,39 @@ def test_a_value_that_is_not_finite_does_not_end_the_chief_and_is_said_in_the_lo
     assert begun_again(CONFIG, last) is CONFIG
     assert "variable=w" in caplog.text
     assert begun_again(CONFIG, None) is CONFIG
+
+
+class HeldUpCluster:
+    """Creates at once; its pushes wait for one that waits for a ps."""
+
+    def __init__(self):
+        self.num_pushes = 0
+        self.is_free = threading.Event()
+
+    def create_tables(self, *tables): ...
+
+    def create_variables(self, *variables): ...
+
+    def push(self, at_least):
+        self.num_pushes += 1
+        assert self.is_free.wait(30)
+        return at_least
+
+
+def test_the_chief_initializes_each_new_epoch_though_a_push_of_its_own_waits_for_a_lost_ps(monkeypatch):
+    monkeypatch.setattr(training, "_PUBLISH_S", 0.05)
+    view = ClusterView()
+    progress = Progress()
+    cluster = HeldUpCluster()
+    task = SimpleNamespace(tables=(), variables=())
+    announced = []
+    chief = Training(task, cluster, view, progress, 0, lambda: announced.append(1), RetrySettings(), OverlapSettings())
+    for epoch in (2, 3):
+        state = State(Phase.INITIALIZING, epoch, positions=(7,))
+        view.update(state)
+        chief.initialize(state)
+        assert progress.snapshot().initialized_epoch == epoch
+    assert len(announced) == 2
+    assert cluster.num_pushes == 1  # no queue of them grows
+    cluster.is_free.set()
+    wait_until(lambda: progress.snapshot().global_step == 7)
