@@ -15,7 +15,7 @@ from typing import Protocol
 from megalith.controller.barrier import BarrierState, HolderKind
 from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
 from megalith.controller.journal import Journal, Outcome
-from megalith.controller.losses import Loss, Losses
+from megalith.controller.losses import Held, Loss, Losses
 from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
 from megalith.controller.run import Run
 from megalith.controller.sessions import Sessions
@@ -90,6 +90,9 @@ class Coordinator:
         if journal is not None and journal.outcome is not None:
             self._outcome = (journal.outcome.succeeded, journal.outcome.reason)
             self._outcome_at_s = journal.outcome.at_s
+        if journal is not None and not self._run.is_awaited:
+            self._losses.run_gone(_held(journal))
+        self._left = journal
         self._journal = journal  # until it is known whether its run goes on
 
     # --- sessions ---
@@ -104,7 +107,7 @@ class Coordinator:
             before = self._roster.holder(registration)
             place = self._roster.take(registration)
             if before is not None and before.incarnation != place.incarnation:
-                self._losses.ps_gone(place.index, before.load, self._run.global_step)
+                self._note_loss(before)
             self._sessions.hand_over(place)
             self._run.hear(registration, is_first_worker)
             if registration.role is Role.WORKER:
@@ -119,6 +122,13 @@ class Coordinator:
             logger.info("joined role=%s index=%d address=%s", place.role, place.index, place.address)
             self._wake_journal()
             return session
+
+    def _note_loss(self, gone: Place) -> None:
+        """Another process takes the place of this one. One of the last run was at the step of that run."""
+        pushes = gone.load.pushes - gone.pushes_saved
+        is_of_last_run = self._left is not None and gone.incarnation in self._left.incarnations
+        step = max(self._run.global_step, self._left.global_step if self._left and is_of_last_run else 0)
+        self._losses.ps_gone(gone.index, replace(gone.load, pushes=pushes), step)
 
     def leave(self, session: int) -> None:
         """The stream of that session is over. Leaving twice, or after a replacement, changes nothing."""
@@ -542,6 +552,7 @@ class Coordinator:
             self.end(False, fault)
         else:
             self._run.route()
+            self._losses.run_ready([one for one in restored if one is not None], counts_steps=self.num_workers > 0)
 
     def _phase(self) -> Phase:
         if self._outcome is not None:
@@ -563,3 +574,10 @@ class Coordinator:
             first_step=self._run.first_step,
             is_saved=self._is_saved,
         )
+
+
+def _held(left: Journal) -> Held:
+    """What a run held that does not go on."""
+    members = [member for member in left.ps if member.incarnation in left.routed]
+    pushes = sum(member.pushes - member.pushes_saved for member in members)
+    return Held(sum(member.rows for member in members), left.global_step, pushes)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from megalith.controller.roster import PsLoad
@@ -25,7 +25,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a ps held when it was last heard: rows, the step of the job then, pushes since it started."""
+    """What a ps, or a run, held when it was last heard: rows, the step of the job then, pushes that are not saved."""
 
     rows: int
     step: int
@@ -41,6 +41,7 @@ class Losses:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._gone: dict[int, Held] = {}  # by index: what went down with the last ps that was ready there
+        self._run_gone: Held | None = None
         self._said: deque[Loss] = deque(maxlen=_KEPT)
         self._saved_at_s: dict[str, float] = {}
         self.rows = 0
@@ -55,7 +56,7 @@ class Losses:
         self._saved_at_s = {path: at_s}  # a ps restores the newest one
 
     def ps_gone(self, index: int, load: PsLoad, step: int) -> None:
-        """Another process takes the place of a ps that last reported `load`."""
+        """Another process takes the place of a ps that last reported `load`; its pushes are those not saved."""
         if load.is_ready:
             self._gone[index] = Held(load.rows, step, load.pushes)
 
@@ -64,22 +65,46 @@ class Losses:
         held = self._gone.pop(index, None)
         if held is None:
             return
-        rows = max(0, held.rows - restored.rows - restored.expired - restored.left_out)
-        are_updates_lost = held.step > restored.step if counts_steps else held.pushes > 0
-        if not rows and not are_updates_lost:
+        rows = max(0, held.rows - restored.rows - restored.left_out)
+        if not rows and not _are_updates_lost(held, restored.step, counts_steps):
             return
         if not restored.path:
             self.add(
                 rows, f"ps {index} was replaced by an empty one, there is no checkpoint: its {rows:,} rows are lost"
             )
             return
-        saved_at_s = self._saved_at_s.get(restored.path)
-        age = f", saved {self._clock() - saved_at_s:.0f} s ago" if saved_at_s is not None else ""
         self.add(
             rows,
-            f"ps {index} was replaced and has {restored.rows:,} of {held.rows:,} rows: {rows:,} rows are lost, and so "
-            f"are its updates since checkpoint {restored.path} (step {restored.step}{age})",
+            f"ps {index} was replaced and has {restored.rows:,} of {held.rows:,} rows: {rows:,} rows are lost"
+            f"{_of_which(restored.expired)}, and so are its updates since {self._checkpoint(restored)}",
         )
+
+    def run_gone(self, held: Held) -> None:
+        """Nobody of a run that held this is left, and its servers are not compared one by one: there are others now."""
+        self._run_gone = held
+
+    def run_ready(self, restored: Sequence[Restored], counts_steps: bool) -> None:
+        """All servers of the run after it hold what they restored, which is one checkpoint."""
+        held = self._run_gone
+        if held is None or not restored:
+            return
+        self._run_gone = None
+        first = restored[0]
+        kept = sum(one.rows for one in restored)
+        rows = max(0, held.rows - kept - sum(one.left_out for one in restored))
+        if not rows and not _are_updates_lost(held, first.step, counts_steps):
+            return
+        self.add(
+            rows,
+            f"the last run ended at step {held.step} with {held.rows:,} rows, this one has {kept:,} of them: {rows:,} "
+            f"rows are lost{_of_which(sum(one.expired for one in restored))}, and so are the updates "
+            + (f"since {self._checkpoint(first)}" if first.path else "of that run: there is no checkpoint"),
+        )
+
+    def _checkpoint(self, restored: Restored) -> str:
+        saved_at_s = self._saved_at_s.get(restored.path)
+        age = f", saved {self._clock() - saved_at_s:.0f} s ago" if saved_at_s is not None else ""
+        return f"checkpoint {restored.path} (step {restored.step}{age})"
 
     def add(self, rows: int, what: str) -> None:
         self.rows += rows
@@ -102,3 +127,12 @@ class Losses:
         self.rows += rows
         self.pushes_unknown += pushes_unknown
         self._said.extendleft(reversed(said))
+
+
+def _are_updates_lost(held: Held, restored_step: int, counts_steps: bool) -> bool:
+    return held.step > restored_step if counts_steps else held.pushes > 0
+
+
+def _of_which(expired: int) -> str:
+    """Whether the lost server still held rows of the checkpoint that expired meanwhile is not known."""
+    return f" (up to {expired:,} of them had expired)" if expired else ""

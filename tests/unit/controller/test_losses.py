@@ -26,10 +26,10 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
     losses.saved("/m/model.ckpt-40", 965.0)
     losses.ps_gone(1, HELD, step=50)
     losses.ps_ready(1, Restored("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100), counts_steps=True)
-    assert losses.rows == 19_000
+    assert losses.rows == 19_900
     assert losses.said[0].what == (
-        "ps 1 was replaced and has 120,000 of 140,000 rows: 19,000 rows are lost, and so are its updates since "
-        "checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago)"
+        "ps 1 was replaced and has 120,000 of 140,000 rows: 19,900 rows are lost (up to 900 of them had expired), and "
+        "so are its updates since checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago)"
     )
 
 
@@ -41,6 +41,12 @@ def test_updates_are_lost_when_something_was_done_since_the_checkpoint(losses, s
     losses.ps_ready(0, Restored("/m/model.ckpt-50", 50, rows=7), counts_steps=counts_steps)
     assert losses.rows == 0
     assert bool(losses.said) is is_lost
+
+
+def test_rows_that_the_lost_ps_had_dropped_already_do_not_make_the_loss_smaller(losses):
+    losses.ps_gone(0, PsLoad(is_ready=True, rows=1_100), step=50)  # 400 of 1,000 had expired, and 500 are new
+    losses.ps_ready(0, Restored("/m/model.ckpt-40", 40, rows=600, expired=400), counts_steps=True)
+    assert losses.rows == 500
 
 
 def test_what_the_first_ps_held_counts_also_when_its_replacement_dies_before_it_is_ready(losses):

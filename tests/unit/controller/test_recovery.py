@@ -9,6 +9,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase
 from megalith.controller.journal import JournalKeeper
 from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
+from megalith.runtime.manifest import Restored
 from megalith.wire.errors import InvalidRequest, NotInCluster, NotReady, WrongRun
 
 SUSPECT_S = 5.0
@@ -328,3 +329,57 @@ def test_a_report_that_is_refused_counts_no_unknown_pushes(left, clock):
         with pytest.raises(InvalidRequest):
             cluster.report_worker(session, WorkerProgress(global_step=2**60, pushes_unknown=7))
     assert cluster.pushes_unknown == 0
+
+
+@pytest.fixture
+def unclean(clock):
+    """The journal of a controller that died with its members at step 900, with 5,000 rows in two ps."""
+
+    def made(num_workers):
+        cluster = coordinator(clock, num_workers=num_workers)
+        for index in range(2):
+            load = PsLoad(is_ready=True, rows=2_500, pushes=9, restored=Restored())
+            cluster.report_ps(join(cluster, Role.PS, index)[0], load)
+        for index in range(num_workers):
+            worker, _ = join(cluster, Role.WORKER, index)
+            cluster.report_worker(worker, WorkerProgress(global_step=900, initialized_epoch=1, has_begun=True))
+        return cluster.journal()
+
+    return made
+
+
+def restored(cluster, num_ps, rows):
+    """New parameter servers that have begun from the checkpoint of step 100."""
+    for index in range(num_ps):
+        session, _ = join(cluster, Role.PS, index, f"new-{index}")
+        begun = Restored("/m/model.ckpt-100", 100, rows=rows)
+        cluster.report_ps(session, PsLoad(is_ready=True, rows=rows, restored=begun))
+    return [loss.what for loss in cluster.losses()[1]]
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 1)])
+def test_what_a_run_of_another_shape_has_lost_is_said(unclean, clock, shape):
+    cluster = Coordinator(*shape, patience=PATIENCE, journal=unclean(2), clock=clock, checkpoint_step=100)
+    (said,) = restored(cluster, shape[0], 1_000)
+    lost = 5_000 - shape[0] * 1_000
+    assert cluster.losses()[0] == lost
+    assert said == (
+        f"the last run ended at step 900 with 5,000 rows, this one has {shape[0] * 1_000:,} of them: {lost:,} rows are "
+        "lost, and so are the updates since checkpoint /m/model.ckpt-100 (step 100)"
+    )
+
+
+def test_steps_of_the_last_run_are_lost_also_when_its_servers_come_late(unclean, clock):
+    cluster = coordinator(clock, unclean(2), checkpoint_step=100)
+    clock.now += SUSPECT_S + 1
+    cluster.watch()  # this is a new run now, at the step of the checkpoint
+    said = restored(cluster, 2, 2_500)
+    assert len(said) == 2
+    assert "so are its updates since checkpoint /m/model.ckpt-100" in said[0]
+
+
+def test_pushes_of_clients_are_lost_with_controller_and_servers(unclean, clock):
+    cluster = coordinator(clock, unclean(0), num_workers=0)
+    clock.now += SUSPECT_S + 1
+    cluster.watch()
+    assert len(restored(cluster, 2, 2_500)) == 2
