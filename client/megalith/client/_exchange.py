@@ -243,4 +243,6 @@ class Exchange(Generic[Q]):
 
 def _is_without_answer(error: MegalithError) -> bool:
     """Whether a server may have got a request that ended so. Other errors are its answer: it has applied nothing."""
-    return isinstance(error, PeerUnreachable | DeadlinePassed) and not isinstance(error, NotSent)
+    if isinstance(error, NotSent):
+        return False
+    return isinstance(error, PeerUnreachable | DeadlinePassed) or not error.is_answer

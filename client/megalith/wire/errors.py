@@ -61,6 +61,7 @@ class MegalithError(Exception):
 
     code = "error"
     retry_for_s = 0.0  # how long the cause may still go away by itself; travels too
+    is_answer = True  # a server's own; False: the transport broke, and what the server made of the call is not known
 
 
 class InvalidRequest(MegalithError):

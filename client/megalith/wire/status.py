@@ -48,6 +48,16 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MegalithError]] = {
     grpc.StatusCode.INTERNAL: errors.InternalError,
 }
 
+# Bare statuses of a call that broke somewhere on its way, there or back: the server may have done what it asked.
+_BROKEN = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DATA_LOSS,
+)
+
 
 def status_of(error: type[MegalithError]) -> grpc.StatusCode:
     """The status that a server answers with for this class."""
@@ -57,7 +67,9 @@ def status_of(error: type[MegalithError]) -> grpc.StatusCode:
 def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
     """The same class that the server raised; `peer` names the address when only the transport spoke."""
     if not isinstance(error, grpc.Call):
-        return errors.InternalError(f"{peer}: {error}")
+        broken = errors.InternalError(f"{peer}: {error}")
+        broken.is_answer = False
+        return broken
     metadata = dict(error.trailing_metadata() or ())
     if CODE_KEY in metadata:
         known = errors.error_for(str(metadata[CODE_KEY]))(error.details())
@@ -65,7 +77,9 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
         return known
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in (error.details() or ""):
         return errors.Overloaded(f"{peer}: {error.details()}")
-    return _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
+    bare = _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
+    bare.is_answer = error.code() not in _BROKEN
+    return bare
 
 
 def metadata_of(error: MegalithError) -> tuple[tuple[str, str], ...]:

@@ -4,12 +4,14 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import grpc
 import pytest
 
 from megalith.client._begun import Begun
 from megalith.client._exchange import Exchange
-from megalith.wire.errors import PeerUnreachable, ShardNotOwned
+from megalith.wire.errors import MegalithError, PeerUnreachable, ShardNotOwned
 from megalith.wire.routing import Routing, even_owners
+from megalith.wire.status import error_from_rpc
 
 
 class Peers:
@@ -91,3 +93,41 @@ def test_a_repeated_write_says_how_long_ago_it_was_first_sent():
     assert exchange.finish() == {0: "answer"}
     assert request.is_repeated
     assert 50 <= request.first_try_ms_ago < 30_000
+
+
+class BrokenCall(grpc.RpcError, grpc.Call):
+    """A call that the transport ended: no server's error is in it."""
+
+    def __init__(self, code):
+        self._code = code
+
+    def code(self):
+        return self._code
+
+    def details(self):
+        return "Stream removed"
+
+    def trailing_metadata(self):
+        return ()
+
+    initial_metadata = is_active = time_remaining = cancel = add_callback = None
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+def test_a_write_that_the_transport_broke_may_have_been_applied_and_is_counted(code):
+    counted = []
+
+    class Counting(Peers):
+        def count_unknown(self, index, why):
+            counted.append(index)
+
+    class Broken(Lost):
+        def finish(self, deadline):
+            raise error_from_rpc(BrokenCall(code), "ps 0")
+
+    request = SimpleNamespace(epoch=0, run_id="")
+    exchange = Exchange(Counting(), lambda *_: Broken(), {0: request}, 60.0, is_write=True)
+    exchange.send()
+    with pytest.raises(MegalithError, match="Stream removed"):
+        exchange.finish()
+    assert counted == [0]
