@@ -114,6 +114,21 @@ def test_a_controller_that_is_told_to_stop_is_a_failure_that_says_what_was_not_s
     assert "controller stopped status=143" in cli.output()  # the last lines of its log
 
 
+def test_what_died_with_up_is_said_by_the_next_one_and_not_by_the_one_after(processes):
+    cli, _ = small_job(processes)
+    children = children_of(cli.pid)
+    cli.kill()
+    wait_until(lambda: all(map(is_gone, children)), 20, "its processes end")
+    words = "lost: the job before this one died with the process that ran it; not saved: steps 0.."
+    cli, job = small_job(processes)
+    assert words in cli.output()
+    assert [loss.rows for loss in job.status().losses] == [0]
+    cli.signal(signal.SIGTERM)
+    assert cli.wait(20) == 0
+    assert "stopping; not saved: " in cli.output()
+    assert not (processes.model_dir / "controller_last_words.txt").exists()  # this one has said it itself
+
+
 def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
     cli, job = small_job(processes, "--restart", 1)
     for service in ("worker", "ps"):

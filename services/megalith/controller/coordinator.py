@@ -454,6 +454,11 @@ class Coordinator:
         with self._changed:
             return self._losses.pushes_unknown
 
+    def add_loss(self, what: str) -> None:
+        """Say that something is lost of which no rows are counted."""
+        with self._changed:
+            self._losses.add(0, what)
+
     def losses(self) -> tuple[int, tuple[Loss, ...]]:
         """(rows lost so far, the losses in words)."""
         with self._changed:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from megalith.controller import journal, saves
+from megalith.controller import journal, last_words, saves
 from megalith.controller.action_file import ActionFile
 from megalith.controller.barrier import HolderKind
 from megalith.controller.config import ControllerConfig
@@ -188,6 +188,7 @@ class ControllerServer:
         self._about.address = self.address
         write_atomically(self._model_dir / controller_address.FILE_NAME, self.address.encode())
         self._journal.start()
+        self._say_last_words()
         for thread in self._threads:
             thread.start()
         self._presence.announce(self.address)
@@ -201,6 +202,10 @@ class ControllerServer:
         self._rpc.set_serving(False)
         if self._coordinator.outcome is None and (unsaved := self._unsaved.text()):
             logger.warning("stopped before the end of the job; not saved: %s", unsaved)
+            if self._is_starter_gone():
+                last_words.leave(
+                    self._model_dir, f"the job before this one died with the process that ran it; not saved: {unsaved}"
+                )
         is_ended = self._is_job_ended()
         is_over = is_ended or not self._coordinator.has_members
         self._formation.dismiss(_ENDED if is_ended else "")
@@ -226,6 +231,18 @@ class ControllerServer:
         if not self._has_served or self._ownership.is_replaced:
             return False
         return self._coordinator.outcome is not None or self._config.server.exit_with_stdin
+
+    def _is_starter_gone(self) -> bool:
+        """Whether whoever would have said why this process ends has died: then nobody asked it to stop."""
+        is_asked = self._exit_request.status != 0  # by a signal, or by a newer controller
+        return self._has_served and self._config.server.exit_with_stdin and not is_asked
+
+    def _say_last_words(self) -> None:
+        """Count what the controller before this one could tell nobody among the losses."""
+        if text := last_words.read(self._model_dir):
+            self._coordinator.add_loss(text)
+            self._journal.flush()
+            last_words.forget(self._model_dir)
 
     def _watch_members(self) -> None:
         every_s = min(1.0, self._config.silence_s / 4, self._config.suspect_s / 4)
