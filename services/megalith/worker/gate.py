@@ -48,6 +48,8 @@ class Gate:
         try:
             while not self._view.is_stopping:
                 state = self._view.state
+                if state.barrier.id < self._called_for:
+                    self._called_for = 0  # a controller that has lost its journal numbers holds from 1 again
                 if state.barrier.is_placed:
                     self._block(state.barrier)
                     continue

@@ -211,3 +211,18 @@ def test_a_worker_that_stops_before_its_pushes_are_known_never_says_that_it_is_b
     view.stop()
     worker.thread.join(30)
     assert (worker.is_over, worker.blocked_at) == (True, 0)
+
+
+def test_a_hold_of_a_controller_that_lost_its_journal_is_heard_though_its_number_is_lower(view):
+    heard = []
+    worker = Worker(view, heard.append)
+    view.update(placed(3, "Save"))
+    wait_until(lambda: worker.blocked_at == 3)
+    view.update(RUNNING)
+    wait_until(worker.is_in_step.is_set)
+    view.update(placed(1, "Stop"))
+    worker.allow(1)
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(RUNNING)
+    wait_until(lambda: worker.is_over)
+    assert heard == ["Save", "Stop"]
