@@ -135,7 +135,7 @@ class Saver:
             if not is_own:
                 _check_free(target)  # a job may have been started there meanwhile
             folder = manifest.publish(folder, target, step)
-            manifest.record_latest(target, folder, saved.saved_at_s)
+            _record(target, folder, saved.saved_at_s)
         except BaseException:
             _discard(folder)  # nobody knows of it yet, so nobody misses it
             raise
@@ -251,6 +251,16 @@ def _size_of(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
+
+
+def _record(target: Path, folder: Path, saved_at_s: float) -> None:
+    """Name the checkpoint in the list. Once it is named it stays: without its folder the job would not start again."""
+    try:
+        manifest.record_latest(target, folder, saved_at_s)
+    except OSError as error:
+        if not manifest.is_recorded(target, folder):
+            raise
+        logger.warning("%s is saved and in the list, which may not outlive a power failure: %s", folder, error)
 
 
 def _discard(folder: Path) -> None:

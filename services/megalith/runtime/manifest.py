@@ -283,6 +283,12 @@ def record_latest(model_dir: Path, directory: Path, saved_at_s: float) -> None:
         write_atomically(model_dir / STATE_FILE, ("\n".join(lines) + "\n").encode())
 
 
+def is_recorded(model_dir: Path, directory: Path) -> bool:
+    """Whether the state file names `directory` as the newest checkpoint."""
+    text = _state_text(model_dir) or ""
+    return f'model_checkpoint_path: "{directory.name}"' in text.splitlines()
+
+
 def _keep_aside(path: Path) -> None:
     """Somebody's file under the name of the list: it is not overwritten."""
     kept = path.with_name(f"{path.name}-kept-{secrets.token_hex(4)}")

@@ -229,6 +229,22 @@ def test_a_disk_that_is_full_at_any_step_leaves_the_old_checkpoint_and_nothing_e
     assert saver.save().path.name == "model.ckpt-r1-12"
 
 
+def test_a_checkpoint_that_the_list_names_stays_though_the_list_cannot_be_synced(saver, cluster, tmp_path, monkeypatch):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save()
+    record = manifest.record_latest
+
+    def record_and_fail(*arguments):
+        record(*arguments)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(manifest, "record_latest", record_and_fail)
+    saved = saver.save()
+    assert manifest.latest(tmp_path) == saved.path
+    assert manifest.read(saved.path).rows == 6
+    assert saver.last.error == ""
+
+
 def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkpoint(cluster, tmp_path):
     saver = Saver(cluster, tmp_path, timeout_s=0.1, appear_s=0.0)
     with pytest.raises(SaveFailed, match="2 ps did not finish within"):
