@@ -75,8 +75,8 @@ class Begun(Generic[R]):
         self._is_unattended = False
         try:
             self.settle()
-        except OutcomeUnknown:  # who was told this may never ask again
-            self._is_unattended = True
+        except BaseException:  # who was told that it is unknown, or was interrupted, may never ask again
+            self._is_unattended = self._exchange is not None
             raise
         if self._error is not None:
             raise self._error

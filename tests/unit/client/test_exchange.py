@@ -131,3 +131,18 @@ def test_a_write_that_the_transport_broke_may_have_been_applied_and_is_counted(c
     with pytest.raises(MegalithError, match="Stream removed"):
         exchange.finish()
     assert counted == [0]
+
+
+def test_a_push_is_nobody_s_again_after_who_waited_for_it_was_interrupted():
+    class Interrupted(Lost):
+        def finish(self, deadline):
+            raise KeyboardInterrupt
+
+    request = SimpleNamespace(epoch=0, run_id="")
+    exchange = Exchange(Peers(), lambda *_: Interrupted(), {0: request}, 60.0, is_write=True)
+    begun = Begun(exchange, dict, lambda call: None)
+    begun.send()
+    with pytest.raises(KeyboardInterrupt):
+        begun.result()
+    assert begun.open_parts == [0]
+    assert begun.is_unattended  # so that a close that does not wait says and counts it
