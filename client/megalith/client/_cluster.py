@@ -191,6 +191,10 @@ class Cluster:
         last = self._identity.last()
         return {} if last is None else last.result()
 
+    def expect_epoch(self, epoch: int) -> None:
+        """For who hears from the controller: there is a map of that epoch. No older one is used from now on."""
+        self._servers.expect_epoch(epoch)
+
     @property
     def writes_unknown(self) -> int:
         """Parts of writes, one to one server each, of which nobody will know whether they were applied."""

@@ -349,6 +349,12 @@ class Controller:
         )
         return codec.routing_from_proto(reply.routing)
 
+    def routing_now(self, timeout_s: float, run_id: str) -> Routing:
+        """Like `routing`, asked once: whatever keeps the controller from answering is raised."""
+        request = coordination_pb2.GetRoutingRequest(run_id=run_id)
+        reply = self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=timeout_s))
+        return codec.routing_from_proto(reply.routing)
+
     # --- plumbing ---
 
     def _ask(self, call: Callable[[grpc.Channel, float], R], timeout_s: float | None = None) -> R:

@@ -68,6 +68,14 @@ class DataCall:
         if isinstance(self.message, pb.PushRequest):
             self.message.first_try_ms_ago = value
 
+    @property
+    def is_controller_away(self) -> bool:
+        return self.message.is_controller_away
+
+    @is_controller_away.setter
+    def is_controller_away(self, value: bool) -> None:
+        self.message.is_controller_away = value
+
     def ByteSize(self) -> int:  # the name that protobuf gives it
         return self.message.ByteSize() + sum(array.nbytes for array in self.arrays)
 

@@ -20,6 +20,7 @@ class Request(Protocol):
 
     epoch: int
     run_id: str
+    is_controller_away: bool
 
     def ByteSize(self) -> int: ...
 
@@ -34,6 +35,9 @@ class Peers(Protocol):
     def routing(self) -> Routing: ...
 
     def refresh(self, timeout_s: float | None = None) -> Routing: ...
+
+    def is_controller_away(self) -> bool:
+        """Whether the controller was asked a moment ago and could not say what map it has."""
 
     def errors_of(self, index: int, address: str) -> AbstractContextManager[None]:
         """Inside, errors are MegalithErrors that name the server."""
@@ -193,6 +197,7 @@ class Exchange(Generic[Q]):
                     )
                     continue
                 request.epoch, request.run_id = routing.epoch, routing.run_id
+                request.is_controller_away = self._peers.is_controller_away()
                 if index in self._reached:
                     self._mark_repeated(request, self._first_sent_at)
                 try:

@@ -27,6 +27,10 @@ from megalith.wire.status import translated
 
 logger = logging.getLogger(__name__)
 
+_ASK_MAP_S = 1.0  # one question for a newer map; the one in use stays if there is no answer
+# A client that got no answer may use a server without a lease, until it has to ask again. Less than the servers' lease:
+# a controller that began to serve after the question names no other server in its place so soon.
+_AWAY_S = 2.5
 _ASK_S = 30.0  # one try of one question; a hung server is asked again, or its replacement is, after it
 
 A = TypeVar("A")
@@ -38,8 +42,9 @@ Stub = parameter_server_pb2_grpc.ParameterServerStub
 class Servers:
     """Channels and lanes to the parameter servers, and the routing map.
 
-    `_lock` guards the map, the channels, the lanes, `_is_closed` and `_writes_unknown`. `_budget` bounds the bytes of
-    calls under way, of which `_under_way` are those that were begun and wait to be asked about.
+    `_lock` guards the map and what is known about it, the channels, the lanes, `_is_closed` and `_writes_unknown`.
+    `_budget` bounds the bytes of calls under way, of which `_under_way` are those that were begun and wait to be asked
+    about.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class Servers:
         self._budget, self._under_way, self._max_begun = ByteBudget(max_inflight_bytes), UnderWay(), max_begun
         self._lock = threading.Lock()
         self._routing: Routing | None = None
+        self._least_epoch = 0  # a map before it is known to be out of date
+        self._away_until: float | None = None  # None: the controller answered when it was last asked
         self._channels: dict[str, grpc.Channel] = {}
         self._lanes: dict[str, Lane | None] = {}  # None: this server has no lane that can be reached
         self._is_closed = False
@@ -70,22 +77,48 @@ class Servers:
         self._writes_unknown = 0
 
     def routing(self) -> Routing:
-        """The map in use; asks the controller for the first one."""
+        """The map in use; asks the controller for the first one, and for one that is known to be newer."""
         with self._lock:
-            if self._routing is not None:
+            is_due = self._away_until is not None and time.monotonic() >= self._away_until
+            if self._routing is not None and self._routing.epoch >= self._least_epoch and not is_due:
                 return self._routing
         return self.refresh()
+
+    def expect_epoch(self, epoch: int) -> None:
+        """There is a map of that epoch: from now on no older one is used."""
+        with self._lock:
+            self._least_epoch = max(self._least_epoch, epoch)
+
+    def is_controller_away(self) -> bool:
+        """Whether the controller was asked a moment ago and could not say what map it has."""
+        with self._lock:
+            return self._away_until is not None and time.monotonic() < self._away_until
 
     def refresh(self, timeout_s: float | None = None) -> Routing:
         """The controller's map now, whatever this client had before; servers outside it are let go.
 
-        WrongRun if the controller is in another run than the one of the first map.
+        A controller that does not answer is not waited for: the map in use stays, unless it is out of date. WrongRun if
+        the controller is in another run than the one of the first map.
         """
         with self._lock:
             self._check_open()
-            run_id = self._routing.run_id if self._routing is not None else ""
-        newest = self._controller.routing(timeout_s, run_id)
+            known, least_epoch = self._routing, self._least_epoch
+        if known is None:
+            newest = self._controller.routing(timeout_s)
+        else:
+            asked_at = time.monotonic()
+            try:
+                newest = self._controller.routing_now(
+                    _ASK_MAP_S if timeout_s is None else min(timeout_s, _ASK_MAP_S), known.run_id
+                )
+            except _retry.PASSING:
+                with self._lock:
+                    self._away_until = asked_at + _AWAY_S
+                if known.epoch < least_epoch:
+                    raise
+                return known
         with self._lock:
+            self._away_until = None
             if self._routing is not None:  # another thread may have seen an older run meanwhile
                 check_run(self._routing.run_id, newest.run_id, "the controller")
             self._routing = newest

@@ -87,6 +87,7 @@ class SessionRequest(_message.Message):
     PS_FIELD_NUMBER: _builtins.int
     SHARD_SAVED_FIELD_NUMBER: _builtins.int
     MEASURED_FIELD_NUMBER: _builtins.int
+    RENEWAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___Register:
         """First message."""
@@ -107,6 +108,10 @@ class SessionRequest(_message.Message):
     def measured(self) -> Global___Measured:
         """Workers: the answer to measure."""
 
+    @_builtins.property
+    def renewal(self) -> Global___Renewal:
+        """Parameter servers, once a second: asks for its lease to be renewed."""
+
     def __init__(
         self,
         *,
@@ -115,16 +120,45 @@ class SessionRequest(_message.Message):
         ps: Global___PsReport | None = ...,
         shard_saved: Global___ShardSaved | None = ...,
         measured: Global___Measured | None = ...,
+        renewal: Global___Renewal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "renewal", b"renewal", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "renewal", b"renewal", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["register", "worker", "ps", "shard_saved", "measured"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["register", "worker", "ps", "shard_saved", "measured", "renewal"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
+
+@_typing.final
+class Renewal(_message.Message):
+    """A parameter server answers data requests for 3 s after it sent a renewal, or its registration, that the controller has
+    answered. No map names another process in its place before that time is over.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENT_NS_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
+    sent_ns: _builtins.int
+    """When it was sent, on a clock of the member's own."""
+    is_last: _builtins.bool
+    """It answers data requests no more: nobody need wait for its lease to end."""
+    def __init__(
+        self,
+        *,
+        sent_ns: _builtins.int = ...,
+        is_last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_last", b"is_last", "sent_ns", b"sent_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Renewal: _TypeAlias = Renewal  # noqa: Y015
 
 @_typing.final
 class Register(_message.Message):
@@ -145,6 +179,7 @@ class Register(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    HAS_LEASE_FIELD_NUMBER: _builtins.int
     HELD_SHARD_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What the member is."""
@@ -176,6 +211,8 @@ class Register(_message.Message):
     """Its process id, for people; 0 = not said."""
     host: _builtins.str
     """Name of its machine, for people; empty = not said."""
+    has_lease: _builtins.bool
+    """Parameter servers: it keeps to Renewal."""
     held_shard: _builtins.int
     """Parameter servers: one more than the shard that an earlier welcome gave; 0 = none yet."""
     def __init__(
@@ -196,11 +233,12 @@ class Register(_message.Message):
         run_id: _builtins.str = ...,
         pid: _builtins.int = ...,
         host: _builtins.str = ...,
+        has_lease: _builtins.bool = ...,
         held_shard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "host", b"host", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "pid", b"pid", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "has_lease", b"has_lease", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "host", b"host", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "pid", b"pid", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -508,6 +546,7 @@ class SessionResponse(_message.Message):
     SHUTDOWN_FIELD_NUMBER: _builtins.int
     STANDBY_FIELD_NUMBER: _builtins.int
     MEASURE_FIELD_NUMBER: _builtins.int
+    RENEWED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """First message."""
@@ -532,6 +571,10 @@ class SessionResponse(_message.Message):
     def measure(self) -> Global___Measure:
         """Workers: find out how fast these servers are."""
 
+    @_builtins.property
+    def renewed(self) -> Global___Renewed:
+        """Parameter servers: the answer to a renewal, unless the place is another's by now."""
+
     def __init__(
         self,
         *,
@@ -541,12 +584,13 @@ class SessionResponse(_message.Message):
         shutdown: Global___Shutdown | None = ...,
         standby: Global___Standby | None = ...,
         measure: Global___Measure | None = ...,
+        renewed: Global___Renewed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "renewed", b"renewed", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "renewed", b"renewed", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "state", "save_shard", "shutdown", "standby", "measure"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "state", "save_shard", "shutdown", "standby", "measure", "renewed"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -566,6 +610,26 @@ class Standby(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Standby: _TypeAlias = Standby  # noqa: Y015
+
+@_typing.final
+class Renewed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENT_NS_FIELD_NUMBER: _builtins.int
+    sent_ns: _builtins.int
+    """From the renewal."""
+    def __init__(
+        self,
+        *,
+        sent_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sent_ns", b"sent_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Renewed: _TypeAlias = Renewed  # noqa: Y015
 
 @_typing.final
 class Measure(_message.Message):

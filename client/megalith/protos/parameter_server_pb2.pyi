@@ -9,6 +9,10 @@ answers FAILED_PRECONDITION (wrong_run), also to a request that names none: the 
 Every data request carries the epoch of the routing map that it was routed by. A ps at a newer epoch answers ABORTED
 (stale_epoch): refresh the map, split again, retry. One at an older epoch answers UNAVAILABLE: retry.
 
+A ps whose lease is over (Renewal in coordination.proto) answers UNAVAILABLE (not_ready): another process may have its
+place. It serves a request that says is_controller_away: its client has asked the controller a moment ago and did not
+learn of a newer map either. A lease that ended while a request was served is DEADLINE_EXCEEDED: the outcome is open.
+
 Pull and Push also travel over the bulk lane, a TCP connection of their own, with the same meaning and the same errors.
 Negotiate tells where it is. Everything on it is a frame, numbers are little-endian:
 
@@ -121,10 +125,13 @@ class CreateTablesRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     run_id: _builtins.str
     """The run that the client belongs to."""
+    is_controller_away: _builtins.bool
+    """See above."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[_table_pb2.TableConfig]: ...
     def __init__(
@@ -133,10 +140,11 @@ class CreateTablesRequest(_message.Message):
         epoch: _builtins.int = ...,
         tables: _abc.Iterable[_table_pb2.TableConfig] | None = ...,
         run_id: _builtins.str = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "run_id", b"run_id", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_controller_away", b"is_controller_away", "run_id", b"run_id", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -164,10 +172,13 @@ class CreateVariablesRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     run_id: _builtins.str
     """The run that the client belongs to."""
+    is_controller_away: _builtins.bool
+    """See above."""
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableConfig]: ...
     def __init__(
@@ -176,10 +187,11 @@ class CreateVariablesRequest(_message.Message):
         epoch: _builtins.int = ...,
         variables: _abc.Iterable[Global___VariableConfig] | None = ...,
         run_id: _builtins.str = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "run_id", b"run_id", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_controller_away", b"is_controller_away", "run_id", b"run_id", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -207,10 +219,13 @@ class DescribeVariablesRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     run_id: _builtins.str
     """The run that the client belongs to."""
+    is_controller_away: _builtins.bool
+    """See above."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Without a part."""
@@ -221,10 +236,11 @@ class DescribeVariablesRequest(_message.Message):
         epoch: _builtins.int = ...,
         names: _abc.Iterable[_builtins.str] | None = ...,
         run_id: _builtins.str = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "names", b"names", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_controller_away", b"is_controller_away", "names", b"names", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,12 +311,15 @@ class PullRequest(_message.Message):
     VARIABLES_FIELD_NUMBER: _builtins.int
     ROW_DTYPE_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     row_dtype: _common_pb2.DType.ValueType
     """Of the rows in the reply: float32 or float16. Unspecified = float32."""
     run_id: _builtins.str
     """The run that the client belongs to."""
+    is_controller_away: _builtins.bool
+    """See above."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableKeys]:
         """Ids by table; a table may occur once."""
@@ -317,10 +336,11 @@ class PullRequest(_message.Message):
         variables: _abc.Iterable[_builtins.str] | None = ...,
         row_dtype: _common_pb2.DType.ValueType = ...,
         run_id: _builtins.str = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "row_dtype", b"row_dtype", "run_id", b"run_id", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_controller_away", b"is_controller_away", "row_dtype", b"row_dtype", "run_id", b"run_id", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -395,6 +415,7 @@ class PushRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
     FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -419,6 +440,8 @@ class PushRequest(_message.Message):
     """
     first_try_ms_ago: _builtins.int
     """How long ago the first try was sent; with is_repeated. 0 = not known, so any client may have been forgotten since."""
+    is_controller_away: _builtins.bool
+    """See above."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableGradients]:
         """A table may occur once."""
@@ -441,10 +464,11 @@ class PushRequest(_message.Message):
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
         first_try_ms_ago: _builtins.int = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_controller_away", b"is_controller_away", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -585,6 +609,7 @@ class AssignRowsRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
     FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -601,6 +626,8 @@ class AssignRowsRequest(_message.Message):
     """As in PushRequest."""
     first_try_ms_ago: _builtins.int
     """As in PushRequest."""
+    is_controller_away: _builtins.bool
+    """See above."""
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableValues]:
         """A table may occur once."""
@@ -618,10 +645,11 @@ class AssignRowsRequest(_message.Message):
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
         first_try_ms_ago: _builtins.int = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_added", b"is_added", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_added", b"is_added", "is_controller_away", b"is_controller_away", "is_repeated", b"is_repeated", "req_time_s", b"req_time_s", "run_id", b"run_id", "sequence", b"sequence", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -683,6 +711,7 @@ class ReinitializeRowsRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
     FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
+    IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     client_id: _builtins.str
@@ -699,6 +728,8 @@ class ReinitializeRowsRequest(_message.Message):
     """As in PushRequest."""
     first_try_ms_ago: _builtins.int
     """As in PushRequest."""
+    is_controller_away: _builtins.bool
+    """See above."""
     def __init__(
         self,
         *,
@@ -711,10 +742,11 @@ class ReinitializeRowsRequest(_message.Message):
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
         first_try_ms_ago: _builtins.int = ...,
+        is_controller_away: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_repeated", b"is_repeated", "keys", b"keys", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_controller_away", b"is_controller_away", "is_repeated", b"is_repeated", "keys", b"keys", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

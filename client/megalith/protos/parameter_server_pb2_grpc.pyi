@@ -9,6 +9,10 @@ answers FAILED_PRECONDITION (wrong_run), also to a request that names none: the 
 Every data request carries the epoch of the routing map that it was routed by. A ps at a newer epoch answers ABORTED
 (stale_epoch): refresh the map, split again, retry. One at an older epoch answers UNAVAILABLE: retry.
 
+A ps whose lease is over (Renewal in coordination.proto) answers UNAVAILABLE (not_ready): another process may have its
+place. It serves a request that says is_controller_away: its client has asked the controller a moment ago and did not
+learn of a newer map either. A lease that ended while a request was served is DEADLINE_EXCEEDED: the outcome is open.
+
 Pull and Push also travel over the bulk lane, a TCP connection of their own, with the same meaning and the same errors.
 Negotiate tells where it is. Everything on it is a frame, numbers are little-endian:
 

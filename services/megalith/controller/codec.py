@@ -71,6 +71,7 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         pid=message.pid,
         host=message.host,
         run_id=message.run_id,
+        has_lease=message.has_lease,
     )
 
 

@@ -215,6 +215,15 @@ class Coordinator:
             if has_news:
                 self._settle()
 
+    def renew(self, session: int, is_last: bool) -> bool:
+        """A ps asks for its lease to be renewed, or gives it back; False if its place is another's by now."""
+        with self._changed:
+            place = self._heard(session)
+            if place is None:
+                return False
+            place.has_lease = not is_last
+            return True
+
     def is_alive(self, session: int) -> bool:
         """Whether that session still holds its place."""
         with self._changed:

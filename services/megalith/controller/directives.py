@@ -50,6 +50,13 @@ class MeasureOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed:
+    """To a ps: its renewal of that time was heard."""
+
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownOrder:
     """To a member: exit."""
 
@@ -61,5 +68,5 @@ class SessionEnd:
     """Not sent: the stream ends here."""
 
 
-Directive = ClusterState | SaveOrder | MeasureOrder | ShutdownOrder | SessionEnd
+Directive = ClusterState | SaveOrder | MeasureOrder | Renewed | ShutdownOrder | SessionEnd
 Send = Callable[[Directive], None]

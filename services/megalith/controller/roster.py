@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 
 from megalith.controller.barrier import BarrierState
+from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.runtime.manifest import Restored
 from megalith.wire.errors import IndexTaken, NotInCluster
 
@@ -101,6 +102,7 @@ class Registration:
     pid: int = 0  # for people, as is the host
     host: str = ""
     run_id: str = ""
+    has_lease: bool = False
 
 
 @dataclass(slots=True)
@@ -117,6 +119,8 @@ class Place:
     heartbeat_s: float = 0.0
     pid: int = 0
     host: str = ""
+    has_lease: bool = False  # its holder may answer for it for LEASE_S after it was last heard
+    leased_until: float = 0.0  # to an earlier holder; no map may name the present one before
     progress: WorkerProgress = field(default_factory=WorkerProgress)
     load: PsLoad = field(default_factory=PsLoad)
     pushes_saved: int = 0  # of those in `load`, how many the newest checkpoint holds for sure
@@ -227,9 +231,12 @@ class Roster:
         if not is_same:
             place.load = PsLoad()
             place.pushes_saved = 0
+            if place.has_lease:
+                place.leased_until = max(place.leased_until, place.last_seen + LEASE_S + LEASE_MARGIN_S)
         place.address, place.metrics_address = registration.address, registration.metrics_address
         place.incarnation, place.is_connected, place.last_seen = registration.incarnation, True, now
         place.heartbeat_s = registration.heartbeat_s
+        place.has_lease = registration.has_lease
         place.pid, place.host = registration.pid, registration.host
         return place
 
@@ -259,8 +266,13 @@ class Roster:
         return self.standing(place) in (Standing.ALIVE, Standing.SUSPECT)
 
     def missing_ps(self) -> list[int]:
-        """Indices of parameter servers that are not restored, or known to be gone."""
-        return [place.index for place in self.ps if not (place.load.is_ready and self.is_reachable(place))]
+        """Indices of parameter servers that are not restored, are known to be gone, or whose predecessor may serve."""
+        now = self._clock()
+        return [
+            place.index
+            for place in self.ps
+            if not (place.load.is_ready and self.is_reachable(place)) or now < place.leased_until
+        ]
 
     def blocked_workers(self, barrier: BarrierState) -> list[int]:
         """Indices of workers that stand at this barrier; see GetBlockStatusResponse."""

@@ -190,6 +190,7 @@ class Run:
         for place, member in zip(self._roster.places, (*journal.ps, *journal.workers), strict=True):
             place.address, place.incarnation = member.address, member.incarnation
             self._roster.hear(place)
+            place.has_lease = place.role is Role.PS  # it may serve clients that know of no controller
             is_ready = member.incarnation in journal.routed
             place.load = PsLoad(is_ready=is_ready, rows=member.rows, pushes=member.pushes)
             place.pushes_saved = member.pushes_saved
@@ -245,6 +246,9 @@ class Run:
         self.initialized_epoch = 0
         self.first_step = self.global_step = self._checkpoint_step
         self.barrier.remove()
+        for place in self._roster.ps:  # servers of another run answer nobody of this one
+            place.has_lease = False
+            place.leased_until = 0.0
         for place in self._roster.workers:
             place.progress = replace(place.progress, position=0, total_batches=0)
 

@@ -24,7 +24,7 @@ from megalith.controller.codec import (
     encode_state,
 )
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState, MeasureOrder, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.directives import ClusterState, MeasureOrder, Renewed, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.ending import JobEnding
 from megalith.controller.formation import Formation
 from megalith.controller.journal import JournalKeeper
@@ -227,6 +227,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                     case "shard_saved":
                         saved = request.shard_saved
                         self._saver.answer(session, saved.save_id, decode_shard(saved))
+                    case "renewal":
+                        if self._coordinator.renew(session, request.renewal.is_last):
+                            mailbox.put(Renewed(request.renewal.sent_ns))
                     case "measured":
                         self._formation.answer(session, request.measured.order, request.measured.rows_per_s)
         except grpc.RpcError:
@@ -325,7 +328,7 @@ class About:
 
 
 def _encode_directive(
-    directive: ClusterState | SaveOrder | MeasureOrder | ShutdownOrder,
+    directive: ClusterState | SaveOrder | MeasureOrder | Renewed | ShutdownOrder,
 ) -> coordination_pb2.SessionResponse:
     match directive:
         case ClusterState():
@@ -336,5 +339,7 @@ def _encode_directive(
         case MeasureOrder(number, addresses, seconds):
             measure = coordination_pb2.Measure(order=number, addresses=addresses, seconds=seconds)
             return coordination_pb2.SessionResponse(measure=measure)
+        case Renewed(sent_ns):
+            return coordination_pb2.SessionResponse(renewed=coordination_pb2.Renewed(sent_ns=sent_ns))
         case ShutdownOrder(reason):
             return coordination_pb2.SessionResponse(shutdown=coordination_pb2.Shutdown(reason=reason))

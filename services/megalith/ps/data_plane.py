@@ -49,21 +49,21 @@ class DataPlane:
         A few bytes of ids can ask for gigabytes of rows. So a reply that no message holds is refused, and `reserve` is
         told how much memory the others need, before anything is looked up.
         """
-        self._store.check_run(request.run_id)
-        dtype = codec.row_dtype(request.row_dtype, "pulled rows")
-        tables = [
-            (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
-            for part, data in zip(request.tables, keys, strict=True)
-        ]
-        num_floats, variable_bytes = self._store.pulled_size(tables, request.variables)
-        self._check_reply(num_floats * dtype.itemsize + variable_bytes)
-        reserve(num_floats * arrays.VALUE.itemsize + variable_bytes)
-        start = time.perf_counter()
-        rows, variables = self._store.pull(request.epoch, tables, request.variables)
-        if tables:
-            self._looked_up((time.perf_counter() - start) * 1e6)
-        sent: list[NDArray[Any]] = [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
-        return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
+        with self._store.serving(request.run_id, request.is_controller_away):
+            dtype = codec.row_dtype(request.row_dtype, "pulled rows")
+            tables = [
+                (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
+                for part, data in zip(request.tables, keys, strict=True)
+            ]
+            num_floats, variable_bytes = self._store.pulled_size(tables, request.variables)
+            self._check_reply(num_floats * dtype.itemsize + variable_bytes)
+            reserve(num_floats * arrays.VALUE.itemsize + variable_bytes)
+            start = time.perf_counter()
+            rows, variables = self._store.pull(request.epoch, tables, request.variables)
+            if tables:
+                self._looked_up((time.perf_counter() - start) * 1e6)
+            sent: list[NDArray[Any]] = [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
+            return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
 
     def _check_reply(self, nbytes: int) -> None:
         if nbytes > self._max_message_bytes:
@@ -73,36 +73,36 @@ class DataPlane:
             )
 
     def push(self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]) -> pb.PushResponse:
-        self._store.check_run(request.run_id)
-        added = self._store.push(
-            request.epoch,
-            request.client_id,
-            request.sequence,
-            [_decode_gradients(*part) for part in zip(request.tables, keys, gradients, strict=True)],
-            [_decode_update(update) for update in request.variables],
-            request.req_time_s,
-            request.step,
-            incarnation=request.incarnation,
-            is_repeated=request.is_repeated,
-            first_try_s_ago=_first_try_s_ago(request),
-        )
-        return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
+        with self._store.serving(request.run_id, request.is_controller_away):
+            added = self._store.push(
+                request.epoch,
+                request.client_id,
+                request.sequence,
+                [_decode_gradients(*part) for part in zip(request.tables, keys, gradients, strict=True)],
+                [_decode_update(update) for update in request.variables],
+                request.req_time_s,
+                request.step,
+                incarnation=request.incarnation,
+                is_repeated=request.is_repeated,
+                first_try_s_ago=_first_try_s_ago(request),
+            )
+            return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
 
     def assign(self, request: pb.AssignRowsRequest) -> None:
-        self._store.check_run(request.run_id)
-        self._store.assign(
-            request.epoch,
-            _sender(request),
-            [_decode_values(part) for part in request.tables],
-            is_added=request.is_added,
-            req_time_s=request.req_time_s,
-        )
+        with self._store.serving(request.run_id, request.is_controller_away):
+            self._store.assign(
+                request.epoch,
+                _sender(request),
+                [_decode_values(part) for part in request.tables],
+                is_added=request.is_added,
+                req_time_s=request.req_time_s,
+            )
 
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
-        self._store.check_run(request.run_id)
-        keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
-        return self._store.reinitialize(request.epoch, _sender(request), request.table, keys).astype(arrays.STATUS)
+        with self._store.serving(request.run_id, request.is_controller_away):
+            keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
+            return self._store.reinitialize(request.epoch, _sender(request), request.table, keys).astype(arrays.STATUS)
 
 
 def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sender:

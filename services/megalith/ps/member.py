@@ -12,6 +12,7 @@ from megalith.ps.benchmark import ScratchTable
 from megalith.ps.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
 from megalith.runtime import manifest
+from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.manifest import Restored
 from megalith.runtime.membership import Member, MembershipSettings
@@ -35,6 +36,7 @@ class PsMember:
         settings: MembershipSettings,
         presence: Presence,
         store: Store,
+        lease: Lease,
         scratch: ScratchTable,
         addresses: Callable[[], tuple[str, str]],
         set_serving: Callable[[bool], None],
@@ -54,7 +56,7 @@ class PsMember:
         self._was_welcomed = False
         self._cluster_num_ps = 0
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
-        self._member = Member(settings, self, presence)
+        self._member = Member(settings, self, presence, lease)
 
     def start(self) -> None:
         self._member.start()

@@ -21,6 +21,7 @@ from megalith.ps.replay import AppliedPushes
 from megalith.ps.servicer import ParameterServicer
 from megalith.ps.store import Reply, Store
 from megalith.runtime import lifecycle
+from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.presence import assigned
@@ -48,7 +49,8 @@ class PsServer:
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
         self._config = config
         applied = AppliedPushes[Reply](config.push_memory_bytes, config.push_memory_s)
-        self._store = Store(config.index, clock=time.time, applied=applied)
+        lease = Lease()
+        self._store = Store(config.index, clock=time.time, applied=applied, lease=lease)
         metrics, limit = self._metrics(), config.server.max_message_bytes
         tags = {"model_name": config.membership.model_name, "ps": str(config.index)}
         lookups = TrainingMetrics(metrics).timer("embedding_lookup", "Microseconds of each lookup of rows.", **tags)
@@ -90,6 +92,7 @@ class PsServer:
             config.membership,
             self._presence,
             self._store,
+            lease,
             scratch,
             addresses=lambda: (self._rpc.address, self._rpc.metrics_address),
             set_serving=self._rpc.set_serving,

@@ -37,22 +37,22 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self._room_wait_s = room_wait_s
 
     def CreateTables(self, request: pb.CreateTablesRequest, context: grpc.ServicerContext) -> pb.CreateTablesResponse:
-        self._store.check_run(request.run_id)
-        self._store.create_tables(request.epoch, [codec.table_from_proto(table) for table in request.tables])
+        with self._store.serving(request.run_id, request.is_controller_away):
+            self._store.create_tables(request.epoch, [codec.table_from_proto(table) for table in request.tables])
         return pb.CreateTablesResponse()
 
     def CreateVariables(
         self, request: pb.CreateVariablesRequest, context: grpc.ServicerContext
     ) -> pb.CreateVariablesResponse:
-        self._store.check_run(request.run_id)
-        self._store.create_variables(request.epoch, [codec.variable_from_proto(item) for item in request.variables])
+        with self._store.serving(request.run_id, request.is_controller_away):
+            self._store.create_variables(request.epoch, [codec.variable_from_proto(item) for item in request.variables])
         return pb.CreateVariablesResponse()
 
     def DescribeVariables(
         self, request: pb.DescribeVariablesRequest, context: grpc.ServicerContext
     ) -> pb.DescribeVariablesResponse:
-        self._store.check_run(request.run_id)
-        shapes = self._store.describe_variables(request.epoch, request.names)
+        with self._store.serving(request.run_id, request.is_controller_away):
+            shapes = self._store.describe_variables(request.epoch, request.names)
         return pb.DescribeVariablesResponse(variables=[codec.variable_shape_to_proto(shape) for shape in shapes])
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:

@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,9 @@ from megalith.ps.placement import Placement
 from megalith.ps.replay import ARRAY_BYTES, AppliedPushes, Prepared
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.variable import UpdateKind, Variable
+from megalith.runtime.lease import Lease
 from megalith.wire.errors import (
+    DeadlinePassed,
     DuplicateKeys,
     FutureTime,
     InvalidRequest,
@@ -84,11 +87,19 @@ class Store:
     """
 
     def __init__(
-        self, index: int, clock: Callable[[], float] = time.time, applied: AppliedPushes[Reply] | None = None
+        self,
+        index: int,
+        clock: Callable[[], float] = time.time,
+        applied: AppliedPushes[Reply] | None = None,
+        lease: Lease | None = None,
     ) -> None:
-        """`clock` is the wall clock, which no data can be far ahead of; `applied` remembers writes."""
+        """`clock` is the wall clock, which no data can be far ahead of; `applied` remembers writes.
+
+        Without a `lease` nobody else can get this server's place.
+        """
         self._lock = threading.Lock()
         self._clock = clock
+        self._lease = lease
         self._placement = Placement(index)
         self._run_id: str | None = None
         self._tables: dict[str, EmbeddingTable] = {}
@@ -121,6 +132,28 @@ class Store:
         if self._run_id is None:
             raise NotReady(f"ps {self._placement.index} is in no run yet; retry in a moment")
         check_run(run_id, self._run_id, f"ps {self._placement.index}")
+
+    @contextmanager
+    def serving(self, run_id: str, is_controller_away: bool) -> Iterator[None]:
+        """Inside, a data request is served; `is_controller_away` is its client's word.
+
+        WrongRun as in `check_run`. Without a lease another process may have this place: NotReady before anything is
+        done. If the lease ends meanwhile, also because this process did not run, the answer is not given, and whether
+        what was done counts is open: DeadlinePassed.
+        """
+        self.check_run(run_id)
+        lease = None if is_controller_away else self._lease
+        index = self._placement.index
+        if lease is not None and not lease.is_held:
+            raise NotReady(
+                f"ps {index} has not heard its controller lately, so another process may have its place; ask the "
+                "controller for the map, and retry in a moment"
+            )
+        yield
+        if lease is not None and not lease.is_held:
+            raise DeadlinePassed(
+                f"ps {index} lost its controller while it served this request; another process may have its place"
+            )
 
     @property
     def run_id(self) -> str:

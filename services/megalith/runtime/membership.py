@@ -1,6 +1,7 @@
 """A process's place in the cluster: its session with the controller, kept for as long as the process lives."""
 
 import logging
+import math
 import os
 import queue
 import secrets
@@ -17,6 +18,7 @@ import tenacity
 
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
 from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.runtime.lease import RENEW_S, Lease
 from megalith.runtime.presence import Presence
 from megalith.runtime.settings import setting
 from megalith.wire import channel
@@ -26,6 +28,8 @@ from megalith.wire.status import error_from_rpc
 logger = logging.getLogger(__name__)
 
 _REPORT_NOW = object()  # in the outbox: send a report at once
+_RENEW = object()  # in the outbox: ask for the lease to be renewed
+_RELEASE = object()  # in the outbox: the lease is not needed any more
 _CLOSE = object()  # in the outbox: end the stream
 _CLOSE_S = 1.0  # for the controller to read the last report and end the stream; a hung one is not waited for
 _LOG_EVERY = 10  # tries between two log lines: about ten seconds
@@ -90,11 +94,20 @@ class MemberHandler(Protocol):
 class Member:
     """Holds the session stream; reconnects after a loss, also to a controller at a new address.
 
-    `stop()` sends what is queued, ends the stream and joins the thread.
+    `stop()` sends what is queued, ends the stream and joins the thread. A `lease` is kept renewed, and given back by
+    `stop()`: what it allows must be over by then.
     """
 
-    def __init__(self, settings: MembershipSettings, handler: MemberHandler, presence: Presence) -> None:
+    def __init__(
+        self,
+        settings: MembershipSettings,
+        handler: MemberHandler,
+        presence: Presence,
+        lease: Lease | None = None,
+    ) -> None:
         self._settings, self._handler, self._presence = settings, handler, presence
+        self._lease = lease
+        self._registered_at = 0.0  # when the registration of the present stream was sent
         self._incarnation = secrets.token_hex(8)
         self._stopping = threading.Event()
         self._outbox: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -121,6 +134,8 @@ class Member:
 
     def stop(self) -> None:
         self._stopping.set()
+        if self._lease is not None:
+            self._outbox.put(_RELEASE)
         self._outbox.put(_CLOSE)
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
@@ -200,25 +215,43 @@ class Member:
         register.job = self._job
         register.pid = os.getpid()
         register.host = socket.gethostname()
+        register.has_lease = self._lease is not None
         self._address = register.address
+        self._registered_at = time.monotonic()
         yield coordination_pb2.SessionRequest(register=register)
+        report_at = time.monotonic() + self._settings.heartbeat_s
+        renew_at = math.inf if self._lease is None else time.monotonic() + RENEW_S
         while True:
-            try:
-                message = outbox.get(timeout=self._settings.heartbeat_s)
-            except queue.Empty:
-                message = _REPORT_NOW
+            now = time.monotonic()
+            message = _RENEW if renew_at <= now else self._next_message(outbox, report_at, renew_at)
             if message is _CLOSE:
                 return
+            now = time.monotonic()
+            if message is _RENEW or message is _RELEASE:
+                renew_at = now + RENEW_S
+                renewal = coordination_pb2.Renewal(sent_ns=int(now * 1e9), is_last=message is _RELEASE)
+                yield coordination_pb2.SessionRequest(renewal=renewal)
+                continue
+            report_at = now + self._settings.heartbeat_s
             if isinstance(message, coordination_pb2.SessionRequest):
                 yield message
             else:
                 yield self._handler.report()
+
+    def _next_message(self, outbox: queue.SimpleQueue[object], report_at: float, renew_at: float) -> object:
+        """What is queued, or what is due first when nothing is."""
+        try:
+            return outbox.get(timeout=max(0.0, min(report_at, renew_at) - time.monotonic()))
+        except queue.Empty:
+            return _RENEW if renew_at < report_at else _REPORT_NOW
 
     def _dispatch(self, response: coordination_pb2.SessionResponse) -> None:
         match response.WhichOneof("kind"):
             case "welcome":
                 self._obey(response.welcome.generation)
                 self._was_welcomed, self._job = True, response.welcome.job
+                if self._lease is not None:
+                    self._lease.renew(self._registered_at)
                 self._taken_since = None
                 self._presence.announce(self._address)
                 self._handler.on_welcome(response.welcome)
@@ -226,6 +259,9 @@ class Member:
                 self._was_welcomed = True
                 self._presence.announce(self._address)
                 self._handler.on_standby()
+            case "renewed":
+                if self._lease is not None:
+                    self._lease.renew(response.renewed.sent_ns / 1e9)
             case "measure":
                 self._handler.on_measure(response.measure)
             case "state":

@@ -77,6 +77,7 @@ class Training:
         self._failover.run(partial(self._initialize, state))
 
     def _initialize(self, state: State) -> None:
+        self._cluster.expect_epoch(state.epoch)  # what is made on servers of an older map is not made on these
         position = self._progress.snapshot().position
         last = self._last_variables
         variables = [begun_again(config, last.get(config.name)) for config in self._task.variables]
@@ -113,6 +114,7 @@ class Training:
         if not self._gate.may_step():
             self._drain_pipeline(pipeline)
             return False
+        self._cluster.expect_epoch(self._view.state.epoch)
         is_under_way = pipeline.is_begun_to > pipeline.position
         # Near the last step they do not overlap: all workers count together, and none should take steps too many.
         is_near_end = self._max_steps and self._step + self._near_end >= self._max_steps

@@ -27,6 +27,9 @@ class Peers:
         self._routing = Routing(2, ("a", "b"), even_owners(2))
         return self._routing
 
+    def is_controller_away(self):
+        return False
+
     def errors_of(self, index, address):
         return nullcontext()
 

@@ -8,6 +8,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
 from megalith.controller.roster import Patience, PsLoad, Registration, Role, Standing, WorkerProgress
 from megalith.controller.schedule import SaveSchedule
+from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.runtime.manifest import Restored
 from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from support.waiting import wait_until
@@ -425,3 +426,34 @@ def test_a_report_without_news_looks_at_no_other_member(num_workers):
         cluster.report_ps(servers[0].session, PsLoad(is_ready=True, rows=step))
     assert looks - before == 200  # each member is heard, and that is all
     assert (cluster.global_step, cluster.state().positions[3]) == (101, 101)
+
+
+def replaced_ps(cluster, clock, **changes):
+    """A formed cluster whose ps 0 was heard now, left, and is replaced by one that is ready."""
+    formed(cluster)
+    holder = Member(cluster, Role.PS, 0, "one", has_lease=True)
+    cluster.renew(holder.session, **{"is_last": False, **changes})
+    cluster.leave(holder.session)
+    clock.now += 0.1
+    other = Member(cluster, Role.PS, 0, "two", has_lease=True)
+    cluster.report_ps(other.session, PsLoad(is_ready=True))
+    return holder, other
+
+
+def test_no_map_names_a_replacement_before_the_lease_of_its_predecessor_is_over(cluster, clock):
+    heard_at = clock.now
+    holder, _ = replaced_ps(cluster, clock)
+    assert not cluster.renew(holder.session, is_last=False), "the place is another's"
+    clock.now = heard_at + LEASE_S
+    cluster.watch()
+    assert cluster.state().routing.epoch == 1
+    assert cluster.state().phase is Phase.FORMING
+    clock.now = heard_at + LEASE_S + LEASE_MARGIN_S
+    cluster.watch()
+    assert cluster.state().routing.epoch == 2
+    assert cluster.state().routing.addresses[0] == "ps-0:two"
+
+
+def test_a_lease_that_was_given_back_is_not_waited_for(cluster, clock):
+    replaced_ps(cluster, clock, is_last=True)
+    assert cluster.state().routing.epoch == 2

@@ -1,11 +1,15 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from megalith.ps.replay import AppliedPushes
 from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
 from megalith.ps.variable import UpdateKind
+from megalith.runtime.lease import LEASE_S, Lease
 from megalith.wire import routing
 from megalith.wire.errors import (
+    DeadlinePassed,
     DuplicateKeys,
     FutureTime,
     InvalidRequest,
@@ -252,3 +256,40 @@ def test_what_is_remembered_of_pushes_counts_as_memory(store):
     before = store.nbytes
     store.push(3, "client", 1, [], [VariableUpdate("big", UpdateKind.ADD, np.ones(250_000, np.float32))])
     assert store.nbytes - before == store.push_memory_bytes > 1_000_000
+
+
+@pytest.fixture
+def leased():
+    """A store in run "r" whose lease began at 100.0, and its clock."""
+    clock = SimpleNamespace(now=100.0)
+    lease = Lease(lambda: clock.now)
+    lease.renew(100.0)
+    store = Store(0, lease=lease)
+    store.route(Routing(3, ("a",), routing.even_owners(1), "r"), True)
+    store.create_tables(3, [TABLE])
+    return store, clock
+
+
+def test_without_a_lease_nothing_is_done_unless_the_client_knows_of_no_controller_either(leased):
+    store, clock = leased
+    with store.serving("r", False):
+        push(store)
+    clock.now = 100.0 + LEASE_S
+    with pytest.raises(NotReady, match="another process may have its place"), store.serving("r", False):
+        push(store, 2)
+    assert store.pushes == 1
+    with store.serving("r", True):
+        push(store, 2)
+    assert store.pushes == 2
+
+
+def test_a_write_during_which_the_lease_ends_is_not_acknowledged_and_its_outcome_is_open(leased):
+    store, clock = leased
+
+    def push_slowly():
+        with store.serving("r", False):
+            push(store)
+            clock.now = 100.0 + LEASE_S
+
+    with pytest.raises(DeadlinePassed, match="while it served"):
+        push_slowly()
