@@ -3,13 +3,21 @@
 import json
 from dataclasses import replace
 
+import grpc
 import numpy as np
 import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, errors
+from megalith.controller import journal
 from megalith.controller.config import ControllerConfig, ControllerServerSettings
 from megalith.controller.server import ControllerServer
-from megalith.protos import benchmark_pb2, benchmark_pb2_grpc
+from megalith.protos import (
+    benchmark_pb2,
+    benchmark_pb2_grpc,
+    common_pb2,
+    coordination_pb2,
+    coordination_pb2_grpc,
+)
 from megalith.ps.config import PsConfig
 from megalith.ps.server import PsServer
 from megalith.runner.plan import PlannedProcess
@@ -176,3 +184,17 @@ def test_where_addresses_are_prescribed_every_process_listens_at_its_own(kind, t
         assert settings.open("", "").query_all() == {"controller": {0: controller.address}, "ps": {0: ps.address}}
         if kind == "tf-config":
             assert json.loads(planned[1].environ["TF_CONFIG"])["task"] == {"type": "ps", "index": 0}
+
+
+def test_a_ps_of_a_run_that_has_ended_takes_no_shard(tmp_path):
+    journal.record_ended(tmp_path, "over")
+    with Servers(tmp_path, num_ps=1, num_workers=1, num_extra_ps=1) as servers:
+        controller = servers.start_controller()
+        registration = coordination_pb2.Register(
+            role=common_pb2.ROLE_PS, index=1, address="h:1", incarnation="old", run_id="over", held_shard=1
+        )
+        with open_channel(controller.address) as channel:
+            first = coordination_pb2.SessionRequest(register=registration)
+            with pytest.raises(grpc.RpcError, match="has been in run over, which has ended"):
+                next(coordination_pb2_grpc.CoordinationStub(channel).Session(iter([first])))
+        assert controller._formation._index_by_shard == {}

@@ -101,7 +101,7 @@ class Coordinator:
         """Seat a process and return its session; `send` gets every directive, the first being the current state."""
         self.check_current()
         with self._changed:
-            self.check_job(registration)
+            self._check_job(registration)
             self._run.check(registration)
             is_first_worker = not any(place.is_connected for place in self._roster.workers)
             before = self._roster.holder(registration)
@@ -239,7 +239,13 @@ class Coordinator:
         with self._changed:
             return len(self._sessions) > 0
 
-    def check_job(self, registration: Registration) -> None:
+    def check(self, registration: Registration) -> None:
+        """Refuse a member of another job or run before anything is taken from it."""
+        with self._changed:
+            self._check_job(registration)
+            self._run.check(registration)
+
+    def _check_job(self, registration: Registration) -> None:
         """NotInCluster for a member of another job."""
         if registration.job not in ("", self.job):
             raise NotInCluster(

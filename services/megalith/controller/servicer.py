@@ -142,7 +142,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         context: grpc.ServicerContext,
     ) -> Iterator[coordination_pb2.SessionResponse]:
         """A ps among more than are needed: it waits until it is chosen."""
-        self._coordinator.check_job(registration)
+        self._coordinator.check(registration)  # before the offer, which may take a shard
         offer = self._formation.offer(registration)
         try:
             if not context.add_callback(lambda: self._formation.withdraw(offer)):
