@@ -8,7 +8,7 @@ FORMING --all ps ready--> INITIALIZING --chief created tables--> RUNNING --all w
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -56,7 +56,7 @@ class Coordinator:
         job: str = "",
         checkpoint_step: int = 0,
         journal: Journal | None = None,
-        ended_run: str = "",
+        ended_runs: Collection[str] = (),
         wake_journal: Callable[[], None] = lambda: None,
         flush_journal: Callable[[], None] = lambda: None,
         restore_fault: RestoreFault = lambda restored, *, is_first: "",
@@ -73,7 +73,7 @@ class Coordinator:
         self._survivors_until = clock() + _SURVIVORS_S
         self._changed = threading.Condition()
         self._roster = Roster(num_ps, num_workers, patience, clock)
-        self._run = Run(job, self._roster, checkpoint_step, ended_run)
+        self._run = Run(job, self._roster, checkpoint_step, ended_runs)
         self._sessions = Sessions()
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
         self._ending: tuple[bool, str] | None = None  # the outcome that is to be, once the last save is made

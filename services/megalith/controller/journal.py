@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "controller_state.json"
 _ENDED_FILE = "controller_ended_run.txt"
 _MAX_RUN_ID = 256
+_MAX_ENDED = 1000  # runs; a member that was away for longer than so many is not expected
 _FORMAT = 3
 MAX_COUNT = 2**53  # steps, epochs and positions stay below it; no run gets there, and JSON keeps such numbers exact
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
@@ -142,21 +143,28 @@ def left_for(model_dir: Path, job: str, shape: tuple[int, int], now_s: float) ->
 def record_ended(model_dir: Path, run_id: str) -> None:
     """Remember that this run is over: a member of it that was away meanwhile must not carry its rows into the next."""
     try:
-        write_atomically(model_dir / _ENDED_FILE, run_id.encode())
+        others = [ended for ended in _read_ended(model_dir) if ended != run_id]
+        kept = [*others, run_id][-_MAX_ENDED:]
+        write_atomically(model_dir / _ENDED_FILE, "\n".join(kept).encode())
     except OSError as error:
         logger.warning("the end of run %s is not recorded: %s", run_id, error)
 
 
-def ended_run(model_dir: Path) -> str:
-    """The run of this directory that ended last; empty if none has."""
+def ended_runs(model_dir: Path) -> tuple[str, ...]:
+    """The runs of this directory that have ended, the last one last."""
+    try:
+        return _read_ended(model_dir)
+    except OSError as error:
+        logger.warning("%s: %s; members of runs that have ended are not told apart", _ENDED_FILE, error.strerror)
+        return ()
+
+
+def _read_ended(model_dir: Path) -> tuple[str, ...]:
     try:
         with open_plain(model_dir / _ENDED_FILE, "rb") as file:
-            return file.read(_MAX_RUN_ID).decode(errors="replace").strip()
+            return tuple(file.read(_MAX_ENDED * _MAX_RUN_ID).decode(errors="replace").split())
     except FileNotFoundError:
-        return ""
-    except OSError as error:
-        logger.warning("%s: %s; members of a run that has ended are not told apart", _ENDED_FILE, error.strerror)
-        return ""
+        return ()
 
 
 def _parse(content: dict[str, Any]) -> Journal:

@@ -32,9 +32,9 @@ class Run:
     are never mixed with those of another.
     """
 
-    def __init__(self, job: str, roster: Roster, checkpoint_step: int, ended_run: str = "") -> None:
+    def __init__(self, job: str, roster: Roster, checkpoint_step: int, ended_runs: Collection[str] = ()) -> None:
         self._job, self._roster, self._checkpoint_step = job, roster, checkpoint_step
-        self._ended_run = ended_run  # the last one of this directory that is over; its members belong to no other
+        self._ended_runs = frozenset(ended_runs)  # of this directory; their members belong to no other
         self.id = secrets.token_hex(8)
         self._is_id_open = True  # until there is a map: without a journal, a member may know the run better
         self.barrier = Barrier()
@@ -62,7 +62,7 @@ class Run:
         NotInCluster for a process that has been in another run than this one, InvalidRequest for one that claims what
         this run cannot have reached.
         """
-        if registration.run_id and registration.run_id == self._ended_run:
+        if registration.run_id in self._ended_runs:
             raise NotInCluster(
                 f"{registration.role} {registration.index} (process {registration.pid} on {registration.host}) has "
                 f"been in run {registration.run_id}, which has ended; start the process again to join the present one"

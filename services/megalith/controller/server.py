@@ -87,7 +87,7 @@ class ControllerServer:
             job=job,
             checkpoint_step=step,
             journal=journal.left_for(self._model_dir, job, (config.num_ps, config.num_workers), time.time()),
-            ended_run=journal.ended_run(self._model_dir),
+            ended_runs=journal.ended_runs(self._model_dir),
             wake_journal=self._journal.wake,
             flush_journal=self._journal.flush,
             restore_fault=start_point.fault,

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.journal import FILE_NAME, JournalKeeper, ended_run, record_ended
+from megalith.controller.journal import FILE_NAME, JournalKeeper, ended_runs, record_ended
 from megalith.controller.ownership import ModelDirOwnership, check_free
 from megalith.controller.roster import Patience
 from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
@@ -145,6 +145,17 @@ def test_only_its_user_may_read_the_journal(tmp_path, taken):
 
 
 def test_a_run_that_ended_is_remembered(tmp_path):
-    assert ended_run(tmp_path) == ""
+    assert ended_runs(tmp_path) == ()
     record_ended(tmp_path, "abc")
-    assert ended_run(tmp_path) == "abc"
+    assert ended_runs(tmp_path) == ("abc",)
+
+
+def test_runs_before_the_last_one_are_remembered_too_and_not_without_end(tmp_path):
+    for number in range(3):
+        record_ended(tmp_path, f"run-{number}")
+    assert ended_runs(tmp_path) == ("run-0", "run-1", "run-2")
+    (tmp_path / "controller_ended_run.txt").write_text("\n".join(f"old-{number}" for number in range(1000)))
+    record_ended(tmp_path, "new")
+    assert len(ended_runs(tmp_path)) == 1000
+    assert ended_runs(tmp_path)[0] == "old-1"
+    assert ended_runs(tmp_path)[-1] == "new"

@@ -242,7 +242,7 @@ def test_while_it_is_not_known_whether_a_run_goes_on_nobody_is_shown_its_map(lef
 
 
 def test_a_member_of_a_run_that_has_ended_is_refused_also_without_a_journal(clock):
-    cluster = coordinator(clock, ended_run="over")
+    cluster = coordinator(clock, ended_runs=["over", "later"])
     with pytest.raises(NotInCluster, match="has been in run over, which has ended"):
         join(cluster, Role.PS, 0, run_id="over")
     assert cluster.run_id != "over"
@@ -310,10 +310,10 @@ def test_an_outcome_is_told_again_only_by_a_controller_that_takes_the_place_of_t
     ended = replace(left, job="j", outcome=journal.Outcome(True, "all workers finished", 1000.0))
     find = kept(tmp_path, ended)
     assert find(5.0) == ended
-    assert journal.ended_run(tmp_path) == ""
+    assert journal.ended_runs(tmp_path) == ()
     assert find(5.0, shape=(3, 2)) is None
     assert find(3600.0) is None
-    assert journal.ended_run(tmp_path) == left.run_id
+    assert journal.ended_runs(tmp_path) == (left.run_id,)
 
 
 def test_the_journal_of_another_job_is_that_of_another_run(left, tmp_path):
