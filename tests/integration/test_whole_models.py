@@ -17,6 +17,12 @@ LARGE = VariableConfig("w", np.zeros((4096, 64), np.float32))
 IDS = np.arange(100)
 
 
+def held_by_first_ps(servers):
+    """Tables and variables in its last report."""
+    reported = servers.controller._coordinator.journal().ps[0]
+    return reported.tables + reported.variables
+
+
 def replaced_ps(servers, create):
     """A client of two ps; ps 0 was replaced after a save, and the client has called `create` in between."""
     servers.start_controller()
@@ -27,6 +33,7 @@ def replaced_ps(servers, create):
     client.push({"old": (IDS, np.ones((IDS.size, 1), np.float32))})
     client.controller.save()
     create(client)
+    wait_until(lambda: held_by_first_ps(servers) > 1, 20, "its report of what was created")
     epoch = client.controller.status().epoch
     first.stop(GRACE_S)
     servers.start_ps(0)
@@ -35,15 +42,17 @@ def replaced_ps(servers, create):
 
 
 @pytest.mark.parametrize(
-    ("create", "missing", "said"),
+    ("create", "lost", "missing", "said"),
     [
         (
             lambda client: client.create_variables(LARGE),
+            "Lost: 1 variable. Its last report, ",
             "of 2 of variable 'w' are on no ps",
             "variable w: 1 of its 2 parts are missing",
         ),
         (
             lambda client: client.create_tables(NEW),
+            "Lost: 1 table. Its last report, ",
             "table 'cnt' is not on ps [0]",
             "table cnt is missing on ps 0",
         ),
@@ -51,10 +60,11 @@ def replaced_ps(servers, create):
     ids=["variable", "table"],
 )
 def test_a_save_after_a_ps_lost_what_was_created_since_the_checkpoint_is_refused_until_it_exists_again(
-    tmp_path, create, missing, said
+    tmp_path, create, lost, missing, said
 ):
     with Servers(tmp_path, num_ps=2) as servers:
         client = replaced_ps(servers, create)
+        assert lost in client.controller.status().losses[0].what
         good = manifest.latest(tmp_path)
         with pytest.raises(SaveFailed) as refused:
             client.controller.save()

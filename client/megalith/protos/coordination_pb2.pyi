@@ -359,6 +359,8 @@ class PsReport(_message.Message):
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     COMPLAINT_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
     is_ready: _builtins.bool
     """State restored and kernels compiled."""
     rows: _builtins.int
@@ -379,6 +381,10 @@ class PsReport(_message.Message):
     """What it may take; 0 = no limit."""
     complaint: _builtins.str
     """Why it is not healthy, for people; empty = healthy."""
+    tables: _builtins.int
+    """Tables held."""
+    variables: _builtins.int
+    """Variables held, and parts of large ones."""
     @_builtins.property
     def restored(self) -> Global___Restored:
         """What it started with; unset until it is ready."""
@@ -397,10 +403,12 @@ class PsReport(_message.Message):
         memory_limit_bytes: _builtins.int = ...,
         complaint: _builtins.str = ...,
         restored: Global___Restored | None = ...,
+        tables: _builtins.int = ...,
+        variables: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "restored", b"restored", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "restored", b"restored", "rows", b"rows", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,6 +428,8 @@ class Restored(_message.Message):
     EXPIRED_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Directory of the checkpoint; empty = there was none, it started empty."""
     step: _builtins.int
@@ -432,6 +442,10 @@ class Restored(_message.Message):
     """Rows of its buckets whose tables were left out on purpose."""
     seconds: _builtins.float
     """How long it took."""
+    tables: _builtins.int
+    """Tables created here."""
+    variables: _builtins.int
+    """Variables, and parts of large ones, loaded into this server."""
     def __init__(
         self,
         *,
@@ -441,10 +455,12 @@ class Restored(_message.Message):
         expired: _builtins.int = ...,
         left_out: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        tables: _builtins.int = ...,
+        variables: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "left_out", b"left_out", "path", b"path", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "left_out", b"left_out", "path", b"path", "rows", b"rows", "seconds", b"seconds", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

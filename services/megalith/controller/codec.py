@@ -122,7 +122,7 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
 
 def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
     values = {field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)}
-    for name in ("rows", "bytes", "pulls", "pushes", "resident_bytes", "memory_limit_bytes"):
+    for name in ("rows", "bytes", "pulls", "pushes", "resident_bytes", "memory_limit_bytes", "tables", "variables"):
         if values[name] < 0:
             raise InvalidRequest(f"ps report: {name}={values[name]}: below 0")
     _check_length("ps report: complaint", message.complaint)

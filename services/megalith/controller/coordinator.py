@@ -128,7 +128,8 @@ class Coordinator:
         pushes = gone.load.pushes - gone.pushes_saved
         is_of_last_run = self._left is not None and gone.incarnation in self._left.incarnations
         step = max(self._run.global_step, self._left.global_step if self._left and is_of_last_run else 0)
-        self._losses.ps_gone(gone.index, replace(gone.load, pushes=pushes), step)
+        silent_s = self._roster.unheard_s(gone)
+        self._losses.ps_gone(gone.index, replace(gone.load, pushes=pushes), step, silent_s)
 
     def leave(self, session: int) -> None:
         """The stream of that session is over. Leaving twice, or after a replacement, changes nothing."""

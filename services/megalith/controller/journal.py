@@ -41,6 +41,8 @@ class JournaledMember:
     rows: int = 0
     pushes: int = 0
     pushes_saved: int = 0
+    tables: int = 0
+    variables: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,17 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a ps, or a run, held when it was last heard: rows, the step of the job then, pushes that are not saved."""
+    """What a ps, or a run, held when it was last heard: rows, the step of the job then, pushes that are not saved.
+
+    `when` says when that was, for people.
+    """
 
     rows: int
     step: int
     pushes: int
+    tables: int = 0
+    variables: int = 0
+    when: str = ""
 
 
 class Losses:
@@ -55,10 +61,15 @@ class Losses:
         """A checkpoint was made at that time."""
         self._saved_at_s = {path: at_s}  # a ps restores the newest one
 
-    def ps_gone(self, index: int, load: PsLoad, step: int) -> None:
-        """Another process takes the place of a ps that last reported `load`; its pushes are those not saved."""
+    def ps_gone(self, index: int, load: PsLoad, step: int, silent_s: float = 0.0) -> None:
+        """Another process takes the place of a ps that last reported `load`, so many seconds ago.
+
+        Its pushes are those not saved.
+        """
         if load.is_ready:
-            self._gone[index] = Held(load.rows, step, load.pushes)
+            # A journal does not say when the report that it has kept was made.
+            when = f", {silent_s:.0f} s before it was replaced" if load.restored is not None else ", before it was lost"
+            self._gone[index] = Held(load.rows, step, load.pushes, load.tables, load.variables, when)
 
     def ps_ready(self, index: int, restored: Restored, counts_steps: bool) -> None:
         """The replacement holds what it restored; `counts_steps` = workers train, so that steps tell of updates."""
@@ -66,17 +77,23 @@ class Losses:
         if held is None:
             return
         rows = max(0, held.rows - restored.rows - restored.left_out)
-        if not rows and not _are_updates_lost(held, restored.step, counts_steps):
+        tables = max(0, held.tables - restored.tables)
+        variables = max(0, held.variables - restored.variables)
+        lost = [
+            f"{rows:,} rows{_of_which(restored.expired)}" if rows else "",
+            _counted(tables, "table"),
+            _counted(variables, "variable"),
+        ]
+        if _are_updates_lost(held, restored.step, counts_steps):
+            lost.append("all updates since" if restored.path else "all updates")
+        lost = [what for what in lost if what]
+        if not lost:
             return
-        if not restored.path:
-            self.add(
-                rows, f"ps {index} was replaced by an empty one, there is no checkpoint: its {rows:,} rows are lost"
-            )
-            return
+        start = f"from {self._checkpoint(restored)}" if restored.path else "empty, there is no checkpoint"
         self.add(
             rows,
-            f"ps {index} was replaced and has {restored.rows:,} of {held.rows:,} rows: {rows:,} rows are lost"
-            f"{_of_which(restored.expired)}, and so are its updates since {self._checkpoint(restored)}",
+            f"ps {index} was replaced and starts {start}. Lost: {', '.join(lost)}. Its last report{held.when}, was of "
+            f"{held.rows:,} rows; what it got after that is lost too, and not counted",
         )
 
     def run_gone(self, held: Held) -> None:
@@ -136,3 +153,10 @@ def _are_updates_lost(held: Held, restored_step: int, counts_steps: bool) -> boo
 def _of_which(expired: int) -> str:
     """Whether the lost server still held rows of the checkpoint that expired meanwhile is not known."""
     return f" (up to {expired:,} of them had expired)" if expired else ""
+
+
+def _counted(number: int, what: str) -> str:
+    """Such as "1 table" and "2 tables"; empty for none."""
+    if not number:
+        return ""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -75,6 +75,8 @@ class PsLoad:
     memory_limit_bytes: int = 0
     complaint: str = ""
     restored: Restored | None = None  # None until it is ready
+    tables: int = 0
+    variables: int = 0
 
     @property
     def standing(self) -> tuple[object, ...]:

@@ -163,6 +163,8 @@ class Run:
                     rows=place.load.rows,
                     pushes=place.load.pushes,
                     pushes_saved=place.pushes_saved,
+                    tables=place.load.tables,
+                    variables=place.load.variables,
                 )
                 for place in self._roster.ps
             ),
@@ -192,7 +194,13 @@ class Run:
             self._roster.hear(place)
             place.has_lease = place.role is Role.PS  # it may serve clients that know of no controller
             is_ready = member.incarnation in journal.routed
-            place.load = PsLoad(is_ready=is_ready, rows=member.rows, pushes=member.pushes)
+            place.load = PsLoad(
+                is_ready=is_ready,
+                rows=member.rows,
+                pushes=member.pushes,
+                tables=member.tables,
+                variables=member.variables,
+            )
             place.pushes_saved = member.pushes_saved
             place.progress = WorkerProgress(
                 position=member.position, total_batches=member.total_batches, pushes_unknown=member.pushes_unknown

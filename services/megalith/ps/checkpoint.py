@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +130,8 @@ def restore_shard(
         rows=sum(len(table) for table in tables.values()),
         expired=expired,
         seconds=time.monotonic() - started,
+        tables=len(tables),
+        variables=len(variables),
     )
     logger.info(
         "restored path=%s rows=%d expired=%d left_out=%d seconds=%.1f",
@@ -334,9 +336,7 @@ def _restore_filter(table: EmbeddingTable, states: list[State | None] | None) ->
         table.admission.restore(union_of(concerned))
 
 
-def _restore_variables(
-    content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int
-) -> Iterable[Variable]:
+def _restore_variables(content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int) -> list[Variable]:
     num_ps = int(owners.max()) + 1
     files = [file for file in content.files if file.kind == "variables"]
     if [file.buckets for file in files] == [arrow_files.ranges_of(owners == number) for number in range(num_ps)]:

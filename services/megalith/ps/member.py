@@ -91,6 +91,8 @@ class PsMember:
             resident_bytes=now.resident_bytes,
             memory_limit_bytes=now.memory_limit_bytes,
             complaint=now.complaint,
+            tables=len(store.tables()),
+            variables=len(store.variables()),
         )
         if self._restored is not None:
             load.restored.CopyFrom(coordination_pb2.Restored(**dataclasses.asdict(self._restored)))

@@ -87,6 +87,8 @@ class Restored:
     expired: int = 0
     left_out: int = 0
     seconds: float = 0.0
+    tables: int = 0
+    variables: int = 0
 
 
 def work_directory(model_dir: Path, step: int, save_id: str, *, is_own: bool = True) -> Path:

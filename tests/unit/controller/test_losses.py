@@ -19,7 +19,31 @@ def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
     losses.ps_ready(1, Restored(), counts_steps=True)  # it reports every second
     assert losses.rows == 140_000
     (loss,) = losses.said
-    assert loss.what == "ps 1 was replaced by an empty one, there is no checkpoint: its 140,000 rows are lost"
+    assert loss.what == (
+        "ps 1 was replaced and starts empty, there is no checkpoint. Lost: 140,000 rows, all updates. Its last report, "
+        "before it was lost, was of 140,000 rows; what it got after that is lost too, and not counted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("restored", "lost"),
+    [
+        (Restored(), "2 tables, 3 variables, all updates."),
+        (Restored("/m/model.ckpt-0", tables=1, variables=2), "1 table, 1 variable, all updates since."),
+    ],
+    ids=["empty", "checkpoint"],
+)
+def test_variables_and_tables_that_a_replacement_does_not_have_are_lost(losses, restored, lost):
+    held = PsLoad(is_ready=True, pushes=5, restored=Restored(), tables=2, variables=3)
+    losses.ps_gone(0, held, step=0, silent_s=7.4)
+    losses.ps_ready(0, restored, counts_steps=False)
+    assert f"Lost: {lost} Its last report, 7 s before it was replaced, was of 0 rows" in losses.said[0].what
+
+
+def test_variables_that_nobody_has_pushed_to_are_lost_too(losses):
+    losses.ps_gone(0, PsLoad(is_ready=True, variables=1), step=0)
+    losses.ps_ready(0, Restored("/m/model.ckpt-0"), counts_steps=False)
+    assert "Lost: 1 variable. " in losses.said[0].what
 
 
 def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
@@ -28,8 +52,9 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
     losses.ps_ready(1, Restored("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100), counts_steps=True)
     assert losses.rows == 19_900
     assert losses.said[0].what == (
-        "ps 1 was replaced and has 120,000 of 140,000 rows: 19,900 rows are lost (up to 900 of them had expired), and "
-        "so are its updates since checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago)"
+        "ps 1 was replaced and starts from checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago). "
+        "Lost: 19,900 rows (up to 900 of them had expired), all updates since. "
+        "Its last report, before it was lost, was of 140,000 rows; what it got after that is lost too, and not counted"
     )
 
 

@@ -375,7 +375,7 @@ def test_steps_of_the_last_run_are_lost_also_when_its_servers_come_late(unclean,
     cluster.watch()  # this is a new run now, at the step of the checkpoint
     said = restored(cluster, 2, 2_500)
     assert len(said) == 2
-    assert "so are its updates since checkpoint /m/model.ckpt-100" in said[0]
+    assert "starts from checkpoint /m/model.ckpt-100 (step 100). Lost: all updates since. " in said[0]
 
 
 def test_pushes_of_clients_are_lost_with_controller_and_servers(unclean, clock):
