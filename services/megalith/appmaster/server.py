@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 _STATE_FILE = "appmaster_state.json"
 _CONTROLLER_S = 5.0  # one call to the controller; below the 10 s that the platform's clients give a call to us
-_TELL_S = 15.0  # for a supervisor to hear that the job is over
-_LOOK_S = 0.2
 
 
 class AppMasterServer:
@@ -122,11 +119,8 @@ class AppMasterServer:
             )
 
     def _finished(self, status: int, reason: str) -> None:
+        self._exit_request.is_work_done = True
         self._watch.linger(self._config.linger_s)
-        # A supervisor that asks a hanging controller meanwhile may be late; without this word it would never end.
-        deadline = time.monotonic() + _TELL_S
-        while self._supervision.is_end_awaited and time.monotonic() < deadline:
-            self._watch.linger(_LOOK_S)
         self._exit_request.request(status, reason)
 
     def _metrics(self) -> Metrics:

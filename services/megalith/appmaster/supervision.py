@@ -63,7 +63,6 @@ class Supervision:
         self._processes: tuple[ProcessState, ...] = ()
         self._wanted: dict[str, int] = {}  # name -> starts when an operator asked: done once there are more
         self._heard_at: float | None = None
-        self._has_heard_end = False
 
     @property
     def max_restarts(self) -> int:
@@ -85,12 +84,6 @@ class Supervision:
         with self._lock:
             return self._is_present()
 
-    @property
-    def is_end_awaited(self) -> bool:
-        """Whether somebody supervises this job who has not been told that it is over."""
-        with self._lock:
-            return self._is_present() and not self._has_heard_end
-
     def processes(self) -> tuple[ProcessState, ...]:
         with self._lock:
             return self._processes
@@ -104,7 +97,6 @@ class Supervision:
         _check(processes)
         with self._lock:
             self._processes, self._heard_at = tuple(processes), self._clock()
-            self._has_heard_end = is_over
             starts = {process.name: process.starts for process in processes}
             self._wanted = {name: asked for name, asked in self._wanted.items() if starts.get(name, asked + 1) <= asked}
             return [] if is_over else [process.name for process in processes if self._is_to_start(process)]

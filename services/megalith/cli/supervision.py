@@ -29,6 +29,7 @@ class Supervisor:
         self._died_at: dict[str, float] = {}  # deaths without the AppMaster's word, and since when
         self._told: set[tuple[str, int]] = set()  # (process, start) whose end needs no more words
         self._has_answered = False
+        self._over: Verdict | None = None  # the AppMaster's last word: it leaves soon after it
         self._end_by: float | None = None
         self._controller_by = 0.0
         self._failure: ProcessFailed | None = None
@@ -55,7 +56,9 @@ class Supervisor:
         for name in verdict.start if verdict else ():
             self._start_again(name)
         if verdict and verdict.is_over:
-            self._see_to_the_end(verdict, now)
+            self._over = verdict
+        if self._over is not None:
+            self._see_to_the_end(self._over, now)
         elif not is_over:
             self._see_to_the_appmaster()
             for process in dead:

@@ -27,6 +27,7 @@ class ExitRequest:
         self._lock = threading.Lock()  # guards `status` and `reason` until the event is set
         self.status = 0
         self.reason = ""
+        self.is_work_done = False  # true for a process that only lingers: whatever stops it then is no failure
 
     def request(self, status: int, reason: str) -> None:
         """End with `status`; safe from any thread, any number of times."""
@@ -87,7 +88,7 @@ def _serve_signals(exit_request: ExitRequest, *, is_status_telling: bool) -> Non
     """SIGTERM and SIGINT end the process, SIGUSR1 writes the stacks of all threads.
 
     A process that a signal stops exits with 0, unless `is_status_telling`. Then it exits with 128 + the signal, as a
-    shell says it: who started it sees that the work was not done.
+    shell says it: who started it sees that the work was not done. One that only lingers has done it, and exits with 0.
 
     The interpreter's C handler writes each signal's number into a pipe, whichever thread received it, and a thread of
     its own reads them: it answers while the main thread is stuck in a lock, and unlike a handler it may wait for one.
@@ -108,7 +109,8 @@ def _read_signals(reader: int, exit_request: ExitRequest, is_status_telling: boo
                 # Holding the GIL: `faulthandler.register` walks frames that other threads are leaving, and crashes.
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
             else:
-                status = SIGNALLED + number if is_status_telling else 0
+                is_told = is_status_telling and not exit_request.is_work_done
+                status = SIGNALLED + number if is_told else 0
                 exit_request.request(status, signal.Signals(number).name)
 
 

@@ -102,14 +102,3 @@ def test_a_malformed_heart_beat_is_refused_and_changes_nothing(supervision, repo
     with pytest.raises(InvalidRequest, match=message):
         supervision.hear([process("other"), *report], is_over=False)
     assert [each.name for each in supervision.processes()] == ["ps-0"]
-
-
-def test_an_end_is_awaited_until_the_supervisor_has_heard_of_it_or_is_gone(supervision, clock):
-    assert not supervision.is_end_awaited  # nobody supervises
-    supervision.hear([process()], is_over=False)
-    assert supervision.is_end_awaited
-    supervision.hear([process()], is_over=True)
-    assert not supervision.is_end_awaited
-    supervision.hear([process()], is_over=False)
-    clock[0] += 6.0
-    assert not supervision.is_end_awaited
