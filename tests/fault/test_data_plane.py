@@ -58,6 +58,7 @@ def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port
             pusher.waits_for(20)
             saved_from = pusher.acknowledged
             job.save()  # brings the table back on the replacement
+            saved_to = pusher.acknowledged
             before = members[1].reported("address")
 
             members[1].kill()
@@ -77,5 +78,7 @@ def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port
             # and its death, and none after.
             np.testing.assert_array_equal(rows[owners == 0], -(pusher.acknowledged + pusher.lost))
             revived = -rows[owners == 1]
-            assert (revived == revived[0]).all()
-            assert pusher.acknowledged - (stalled_at + 1 - saved_from) <= revived[0] <= pusher.acknowledged
+            # The save went on beside the pushes, so rows may differ by those that were applied meanwhile.
+            assert np.ptp(revived) <= saved_to + 1 - saved_from
+            assert pusher.acknowledged - (stalled_at + 1 - saved_from) <= revived.min()
+            assert revived.max() <= pusher.acknowledged
