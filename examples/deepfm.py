@@ -19,7 +19,10 @@ from megalith.torch import ClusterEmbedding
 
 Floats = NDArray[np.floating]
 SIZES = {"user": 1000, "item": 500, "context": 20}
-ROW = (mg.Slice("bias", 1, mg.Zeros(), mg.Adagrad(0.1)), mg.Slice("vec", 8, mg.RandomUniform(), mg.Adagrad(0.1)))
+ROW = (
+    mg.Slice("bias", 1, mg.Zeros(), mg.Adagrad(0.1)),
+    mg.Slice("vec", 8, mg.RandomUniform(), mg.Adagrad(0.1)),
+)
 FEATURES = [mg.Feature(name, ROW, slot=slot) for slot, name in enumerate(SIZES, start=1)]
 BIAS, VECTORS = (mg.Layout.stack(*(f"{name}.{part}" for name in SIZES)) for part in ("bias", "vec"))
 
@@ -38,12 +41,16 @@ class DeepFM(nn.Module):
         return bias.sum(1) + pairs + self.deep(vectors.flatten(1))
 
 
-def draw(steps: int, size: int, seed: int) -> Iterator[tuple[dict[str, NDArray[np.int64]], Floats, Floats]]:
+def draw(
+    steps: int, size: int, seed: int
+) -> Iterator[tuple[dict[str, NDArray[np.int64]], Floats, Floats]]:
     """Ids by feature, labels, and the logits that the labels were drawn from."""
     world, rng = np.random.default_rng(7), np.random.default_rng(seed)
     truth = {name: world.normal(0, 0.7, (count, 3)) for name, count in SIZES.items()}
     for _ in range(steps):
-        raw = {name: (count * rng.random(size) ** 2).astype(np.int64) for name, count in SIZES.items()}
+        raw = {
+            name: (count * rng.random(size) ** 2).astype(np.int64) for name, count in SIZES.items()
+        }
         rows = [truth[name][raw[name]] for name in SIZES]
         logits = sum(row[:, 0] for row in rows) + (rows[0][:, 1:] * rows[1][:, 1:]).sum(1) - 0.5
         ids = {feature.name: feature.fids(raw[feature.name]) for feature in FEATURES}
@@ -58,8 +65,13 @@ def auc(labels: Floats, scores: Floats) -> float:
 def main(model_dir: str = "model", steps: str = "300") -> float:
     torch.set_num_threads(1)  # the layers are small: more threads wait for each other
     with mg.connect(model_dir=model_dir) as cluster:
-        model = DeepFM(ClusterEmbedding(cluster.features(*FEATURES, layouts={"bias": BIAS, "vec": VECTORS})))
-        optimizer, criterion = torch.optim.Adam(model.parameters(), lr=0.003), nn.BCEWithLogitsLoss(reduction="sum")
+        model = DeepFM(
+            ClusterEmbedding(cluster.features(*FEATURES, layouts={"bias": BIAS, "vec": VECTORS}))
+        )
+        optimizer, criterion = (
+            torch.optim.Adam(model.parameters(), lr=0.003),
+            nn.BCEWithLogitsLoss(reduction="sum"),
+        )
         stream = model.embedding.prefetch(draw(int(steps), 512, seed=1), lambda drawn: drawn[0])
         for step, ((_, labels, _), batch) in enumerate(stream):
             loss = criterion(model(batch).squeeze(1), torch.from_numpy(labels))

@@ -6,5 +6,7 @@ from hypothesis import settings
 
 # A first call compiles a kernel, and a loaded machine is slow: the time of one example says nothing. Examples are the
 # same in every run, so that a build says something about the change it builds; MEGALITH_EXPLORE=1 tries others.
-settings.register_profile("megalith", deadline=None, derandomize="MEGALITH_EXPLORE" not in os.environ)
+settings.register_profile(
+    "megalith", deadline=None, derandomize="MEGALITH_EXPLORE" not in os.environ
+)
 settings.load_profile("megalith")

@@ -18,7 +18,9 @@ from report import report
 from megalith.client import Adagrad, Ids, Segment, TableConfig, connect
 from support.processes import Processes
 
-TABLE = TableConfig("rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),))
+TABLE = TableConfig(
+    "rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),)
+)
 _checks = itertools.count()  # each takes new ids: what others trained has another state
 
 
@@ -60,8 +62,17 @@ def steps(peer, cluster, batches, **conditions):
     new = w2.keys_of(w2.ROWS + np.arange(100) + 100 * next(_checks))
     push(new, None)
     step = w2.RATE * 0.01 / (np.sqrt(w2.ACCUMULATOR + 1e-4) + w2.EPSILON)
-    np.testing.assert_allclose(pull(new), np.full((100, w2.DIM), -step), rtol=1e-3)  # float16 has three digits
-    w2.run_steps(peer, pull, push, batches, mean_unique=int(np.mean([ids.size for ids in batches])), **conditions)
+    np.testing.assert_allclose(
+        pull(new), np.full((100, w2.DIM), -step), rtol=1e-3
+    )  # float16 has three digits
+    w2.run_steps(
+        peer,
+        pull,
+        push,
+        batches,
+        mean_unique=int(np.mean([ids.size for ids in batches])),
+        **conditions,
+    )
 
 
 def bench_w2():
@@ -81,7 +92,11 @@ def bench_lanes():
             with connected(**options) as cluster:
                 steps(peer, cluster, batches)
         with connected() as cluster:
-            steps("megalith_repeated_ids", cluster, [w2.keys_of(batch.ravel()) for batch in w2.batches()])
+            steps(
+                "megalith_repeated_ids",
+                cluster,
+                [w2.keys_of(batch.ravel()) for batch in w2.batches()],
+            )
 
 
 def bench_clients(seconds=2.5, rounds=2):
@@ -92,12 +107,15 @@ def bench_clients(seconds=2.5, rounds=2):
         for count in (1, 2, 4):
             conditions = {"ps": 1, "clients": count, "batch": 20_000}
             rates, latencies = zip(
-                *(under_load(connected, batches, count, seconds) for _ in range(rounds)), strict=True
+                *(under_load(connected, batches, count, seconds) for _ in range(rounds)),
+                strict=True,
             )
             w2.report_best("total_ids", "M ids/s (pulled and pushed)", rates, **conditions)
             for percentile in (50, 99):
                 values = [1e3 * np.percentile(each, percentile) for each in latencies]
-                w2.report_best(f"loaded_pull_1000_p{percentile}", "ms", values, higher=False, **conditions)
+                w2.report_best(
+                    f"loaded_pull_1000_p{percentile}", "ms", values, higher=False, **conditions
+                )
 
 
 def under_load(connected, batches, count, seconds):
@@ -111,7 +129,9 @@ class Load:
     def __init__(self, model_dir, batches):
         context = multiprocessing.get_context("spawn")
         self._done_ids, self._stopping = context.Value("q", 0), context.Event()
-        self._process = context.Process(target=load, args=(model_dir, batches, self._done_ids, self._stopping))
+        self._process = context.Process(
+            target=load, args=(model_dir, batches, self._done_ids, self._stopping)
+        )
         self._process.start()
         while not self.done_ids:
             time.sleep(0.05)
@@ -172,7 +192,10 @@ def bench_training(rounds=2):
         conditions = {"task": "clicks", "ps": 2, "workers": 1, "batch_size": batch_size}
         rates, aucs = {}, {}
         for _ in range(rounds):
-            for case, settings in (("synchronous", {"staleness": 0, "prefetch_batches": 0}), ("overlapped", {})):
+            for case, settings in (
+                ("synchronous", {"staleness": 0, "prefetch_batches": 0}),
+                ("overlapped", {}),
+            ):
                 rate, aucs[case] = trained(examples, batch_size, **settings)
                 rates.setdefault(case, []).append(rate)
         for case, measured_rates in rates.items():
@@ -184,14 +207,27 @@ def bench_training(rounds=2):
                 examples=examples,
                 **conditions,
             )
-        report("training_overlap", max(rates["overlapped"]) / max(rates["synchronous"]), "x", **conditions)
+        report(
+            "training_overlap",
+            max(rates["overlapped"]) / max(rates["synchronous"]),
+            "x",
+            **conditions,
+        )
 
 
 def bench_float16(examples=4_000_000, batch_size=8192):
     """What half precision on the wire does to the demo's AUC and speed, by direction."""
     for row_dtype, gradient_dtype in itertools.product(("float32", "float16"), repeat=2):
-        rate, auc = trained(examples, batch_size, row_dtype=row_dtype, gradient_dtype=gradient_dtype)
-        conditions = {"task": "clicks", "ps": 2, "workers": 1, "batch_size": batch_size, "examples": examples}
+        rate, auc = trained(
+            examples, batch_size, row_dtype=row_dtype, gradient_dtype=gradient_dtype
+        )
+        conditions = {
+            "task": "clicks",
+            "ps": 2,
+            "workers": 1,
+            "batch_size": batch_size,
+            "examples": examples,
+        }
         conditions |= {"row_dtype": row_dtype, "gradient_dtype": gradient_dtype}
         report("float16_training", rate, "examples/s", **conditions)
         report("float16_auc", auc, "AUC", **conditions)
@@ -203,7 +239,9 @@ def trained(examples, batch_size, **settings):
         processes.start_controller(num_ps=2, num_workers=1, stay_up=True)
         for index in range(2):
             processes.start_member("ps", index)
-        processes.start_member("worker", 0, batch_size=batch_size, num_examples=examples, heartbeat_s=0.1, **settings)
+        processes.start_member(
+            "worker", 0, batch_size=batch_size, num_examples=examples, heartbeat_s=0.1, **settings
+        )
         job, seen = processes.job(), []
         while not (status := job.status()).results:
             done = sum(member.examples for member in status.members)

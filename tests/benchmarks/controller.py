@@ -28,7 +28,9 @@ def main():
     start = time.perf_counter()
     for number in range(REPORTS):
         session = workers[number % NUM_WORKERS]
-        cluster.report_worker(session, WorkerProgress(has_begun=True, global_step=number, position=number))
+        cluster.report_worker(
+            session, WorkerProgress(has_begun=True, global_step=number, position=number)
+        )
     seconds = time.perf_counter() - start
     report("one report of a worker", seconds / REPORTS * 1e6, "us", workers=NUM_WORKERS, ps=NUM_PS)
 

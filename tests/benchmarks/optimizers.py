@@ -34,7 +34,9 @@ OPTIMIZERS: dict[str, o.Optimizer] = {
     "sgd": o.Sgd(),
     "adagrad": o.Adagrad(),
     "dynamic_wd_adagrad": o.DynamicWdAdagrad(weight_decay_factor=0.01),
-    "dynamic_wd_adagrad, dynamic": o.DynamicWdAdagrad(weight_decay_factor=0.01, enable_dynamic_wd=True),
+    "dynamic_wd_adagrad, dynamic": o.DynamicWdAdagrad(
+        weight_decay_factor=0.01, enable_dynamic_wd=True
+    ),
     "ftrl": o.Ftrl(beta=1.0, l1_regularization_strength=0.01),
     "group_ftrl": o.GroupFtrl(l1_regularization_strength=0.01),
     "group_adagrad": o.GroupAdagrad(l2_regularization_strength=0.01),
@@ -53,7 +55,9 @@ OPTIMIZERS: dict[str, o.Optimizer] = {
 Pass = Callable[[], int]  # does some work, returns how many rows or keys it was
 
 
-def optimizer_pass(config: o.Optimizer, rows: int, dim: int, touched: TouchedKeySet | None = None) -> Pass:
+def optimizer_pass(
+    config: o.Optimizer, rows: int, dim: int, touched: TouchedKeySet | None = None
+) -> Pass:
     """Sixteen batches of updates over a table of `rows`; with a touched-key set, tracked."""
     rng = np.random.default_rng(0)
     optimizer = row_optimizer(config, dim)
@@ -84,7 +88,9 @@ def touched_pass(keys: NDArray[np.int64]) -> Pass:
 
 def filter_pass(keys: NDArray[np.int64]) -> Pass:
     """New ids in a filter whose ring has turned: each is looked for in every block."""
-    counting = CountingFilter.sliding(AdmissionConfig(default_threshold=3).thresholds(), len(keys) // 2)
+    counting = CountingFilter.sliding(
+        AdmissionConfig(default_threshold=3).thresholds(), len(keys) // 2
+    )
     ones = np.ones_like(keys)
     return lambda: len(counting.admit(keys, ones))
 
@@ -119,7 +125,10 @@ def cases(rows: int, dim: int) -> Iterator[tuple[str, Callable[[], Pass]]]:
     for name, config in OPTIMIZERS.items():
         width = 1 if name == "batch_softmax" else dim
         yield name, lambda config=config, width=width: optimizer_pass(config, rows, width)
-    yield "adagrad, touched keys tracked", lambda: optimizer_pass(o.Adagrad(), rows, dim, TouchedKeySet())
+    yield (
+        "adagrad, touched keys tracked",
+        lambda: optimizer_pass(o.Adagrad(), rows, dim, TouchedKeySet()),
+    )
     keys = np.random.default_rng(1).integers(0, 2**63 - 1, 64 * BATCH)
     yield "touched keys, 4 M random", lambda: touched_pass(keys)
     yield "sliding filter, 4 M new ids", lambda: filter_pass(keys)
@@ -155,12 +164,19 @@ def main() -> None:
             "threads": 1,
             "reps": options.reps,
             "lowest": round(min(rates), 2),
-            "per_cpu_second": round(max(cpu_rates), 2),  # what is left of it when the thread waits for a core
+            "per_cpu_second": round(
+                max(cpu_rates), 2
+            ),  # what is left of it when the thread waits for a core
             "load1": round(os.getloadavg()[0], 2),
             "cpu": platform.machine(),
             "numba": numba.__version__,
         }
-        line = {"case": name, "value": round(max(rates), 2), "unit": "M rows/s", "conditions": conditions}
+        line = {
+            "case": name,
+            "value": round(max(rates), 2),
+            "unit": "M rows/s",
+            "conditions": conditions,
+        }
         print(json.dumps(line), flush=True)
 
 

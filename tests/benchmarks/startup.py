@@ -46,7 +46,9 @@ def measure(cache_dir, cache):
             "appmaster": ports,
         }
         for service, settings in services.items():
-            seconds = seconds_to_serving(lambda s=service, v=settings: processes.start(s, environ=environ, **v))
+            seconds = seconds_to_serving(
+                lambda s=service, v=settings: processes.start(s, environ=environ, **v)
+            )
             report(f"ready_{service}", seconds, "s", kernel_cache=cache)
 
 

@@ -26,7 +26,13 @@ def main():
             resumes.append(seconds(job.resume, lambda: job.block_status()[0] == []))
             step = job.training_status()
             wait_until(lambda before=step: job.training_status() > before + 8, 60)
-        conditions = {"workers": NUM_WORKERS, "ps": 2, "batch_size": 2048, "cycles": CYCLES, "task": "clicks"}
+        conditions = {
+            "workers": NUM_WORKERS,
+            "ps": 2,
+            "batch_size": 2048,
+            "cycles": CYCLES,
+            "task": "clicks",
+        }
         for case, taken in (("stop_to_all_blocked", stops), ("resume_to_none_blocked", resumes)):
             report(f"{case}_median", statistics.median(taken) * 1e3, "ms", **conditions)
             report(f"{case}_max", max(taken) * 1e3, "ms", **conditions)

@@ -59,7 +59,9 @@ def row_batches(kind: str, rows: int, batches: int = BATCHES) -> list[Keys]:
     if kind == "uniform":
         return [rng.integers(0, rows, BATCH) for _ in range(batches)]
     a = 1.0 - ZIPF
-    ranks = [(((rows + 1.0) ** a - 1.0) * rng.random(BATCH) + 1.0) ** (1.0 / a) for _ in range(batches)]
+    ranks = [
+        (((rows + 1.0) ** a - 1.0) * rng.random(BATCH) + 1.0) ** (1.0 / a) for _ in range(batches)
+    ]
     return [np.minimum(r.astype(np.int64) - 1, rows - 1) * 7_368_787 % rows for r in ranks]
 
 
@@ -73,9 +75,17 @@ def updates(kind: str, rows: int) -> list[Keys]:
     return [shuffled(keys_of(np.unique(batch))) for batch in row_batches(kind, rows)]
 
 
-def report(metric: str, unit: str, values: Sequence[float], higher: bool = True, **extra: Any) -> None:
+def report(
+    metric: str, unit: str, values: Sequence[float], higher: bool = True, **extra: Any
+) -> None:
     best = max(values) if higher else min(values)
-    line = {"workload": "w1", "peer": "megalith", "metric": metric, "unit": unit, "best": round(best, 4)}
+    line = {
+        "workload": "w1",
+        "peer": "megalith",
+        "metric": metric,
+        "unit": unit,
+        "best": round(best, 4),
+    }
     line |= {"lo": round(min(values), 4), "hi": round(max(values), 4), "reps": len(values)}
     print(json.dumps(line | {"load1": round(os.getloadavg()[0], 2)} | extra), flush=True)
 
@@ -158,11 +168,21 @@ def measure(label: str, segments: tuple[Segment, ...]) -> EmbeddingTable:
     out, grads = np.empty((BATCH, dim), np.float32), np.full((BATCH, dim), 0.01, np.float32)
     grads *= np.arange(grads.size, dtype=np.float32).reshape(grads.shape) % 7 - 3
     for kind in ("uniform", "zipf"):
-        report(f"lookup_{kind}{label}", "M ids/s", rates(lambda keys: table.lookup(keys, out), lookups(kind, ROWS)))
-        for tracking, capacity in (("", DEFAULT_CAPACITY), ("_first_touch", DEFAULT_CAPACITY), ("_untracked", 0)):
+        report(
+            f"lookup_{kind}{label}",
+            "M ids/s",
+            rates(lambda keys: table.lookup(keys, out), lookups(kind, ROWS)),
+        )
+        for tracking, capacity in (
+            ("", DEFAULT_CAPACITY),
+            ("_first_touch", DEFAULT_CAPACITY),
+            ("_untracked", 0),
+        ):
             table.reconfigure(replace(table.config, touched_capacity=capacity))
             pushed = rates(
-                lambda keys: table.apply_gradients(keys, grads[: keys.size], req_time_s=1_700_000_000),
+                lambda keys: table.apply_gradients(
+                    keys, grads[: keys.size], req_time_s=1_700_000_000
+                ),
                 updates(kind, ROWS),
                 before=table.steal_touched if tracking == "_first_touch" else lambda: None,
             )
@@ -194,7 +214,12 @@ def bench_growth() -> None:
         peaks.append((filled.peak - before) / (rss_bytes() - before))
         del table  # before the next one measures what it adds
     report("growth_slowest_batch", "x of the median", ratios, higher=False)
-    report("growth_slowest_batch_own", "x of the median, without the operating system", own_ratios, higher=False)
+    report(
+        "growth_slowest_batch_own",
+        "x of the median, without the operating system",
+        own_ratios,
+        higher=False,
+    )
     report("growth_peak_memory", "x of the final", peaks, higher=False)
 
 
@@ -211,7 +236,11 @@ def bench_curve() -> None:
         fill(table, rows)
         out, grads = np.empty((BATCH, 16), np.float32), np.full((BATCH, 16), 0.01, np.float32)
         looked = rates(lambda keys: table.lookup(keys, out), lookups("uniform", rows), 3)  # noqa: B023
-        pushed = rates(lambda keys: table.apply_gradients(keys, grads[: keys.size]), updates("uniform", rows), 3)  # noqa: B023
+        pushed = rates(
+            lambda keys: table.apply_gradients(keys, grads[: keys.size]),  # noqa: B023
+            updates("uniform", rows),
+            3,
+        )
         report(f"lookup_ns_{millions}m", "ns/id", [1e3 / rate for rate in looked], higher=False)
         report(f"update_ns_{millions}m", "ns/id", [1e3 / rate for rate in pushed], higher=False)
 
@@ -239,7 +268,9 @@ def bench_threads() -> None:
         ("lookup", lambda i, keys: table.lookup(keys, outs[i]), looks),
         ("update", lambda i, keys: table.apply_gradients(keys, grads[: keys.size]), pushes),
     ):
-        one, two = zip(*((run(1, call, batches), run(2, call, batches)) for _ in range(REPS)), strict=True)
+        one, two = zip(
+            *((run(1, call, batches), run(2, call, batches)) for _ in range(REPS)), strict=True
+        )
         report(f"{name}_one_thread", "M ids/s", one)
         report(f"{name}_two_threads", "M ids/s", two)
         report(f"{name}_speedup", "x of one thread", [b / a for a, b in zip(one, two, strict=True)])
@@ -268,9 +299,15 @@ def bench_ready() -> None:
         seconds = []
         for _ in range(2 if name == "ready_cold" else REPS):
             with tempfile.TemporaryDirectory() as cold:
-                environment = dict(os.environ) | ({"NUMBA_CACHE_DIR": cold} if name == "ready_cold" else {})
+                environment = dict(os.environ) | (
+                    {"NUMBA_CACHE_DIR": cold} if name == "ready_cold" else {}
+                )
                 done = subprocess.run(
-                    [sys.executable, "-c", READY], env=environment, capture_output=True, text=True, check=True
+                    [sys.executable, "-c", READY],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=True,
                 )
                 seconds.append(float(done.stdout))
         report(name, "s", seconds[-REPS:], higher=False)
@@ -281,9 +318,9 @@ SIZE = 300_000
 
 def colliding_ids() -> Keys:
     """Ids whose codes share their top 40 bits if the hash of a table has no secret."""
-    codes = (np.uint64(0x123456789A) << np.uint64(24)) + np.random.default_rng(1).permutation(1 << 24)[:SIZE].astype(
-        np.uint64
-    )
+    codes = (np.uint64(0x123456789A) << np.uint64(24)) + np.random.default_rng(1).permutation(
+        1 << 24
+    )[:SIZE].astype(np.uint64)
     with np.errstate(over="ignore"):
         x = codes * np.uint64(pow(0x1C69B3F74AC4AE35, -1, 1 << 64))
         x ^= (x >> np.uint64(27)) ^ (x >> np.uint64(54))
@@ -345,7 +382,9 @@ def main(names: Sequence[str]) -> None:
     if len(names) == 1:
         BENCHES[names[0]]()
         return
-    for name in names or BENCHES:  # each in a process of its own, so that none measures what another left behind
+    for name in (
+        names or BENCHES
+    ):  # each in a process of its own, so that none measures what another left behind
         subprocess.run([sys.executable, __file__, name], check=True)
 
 

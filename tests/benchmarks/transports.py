@@ -43,7 +43,9 @@ from megalith.wire import arrays, channel, routing
 from megalith.wire.budget import ByteBudget
 from megalith.wire.schema import Adagrad, Segment, TableConfig
 
-TABLE = TableConfig("rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),))
+TABLE = TableConfig(
+    "rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),)
+)
 ROUTING = routing.Routing(1, ("127.0.0.1:0", "127.0.0.1:1"), routing.even_owners(2))
 LIMIT, TOKEN = 256 << 20, b"token"
 ROUNDS = 3
@@ -72,7 +74,9 @@ def serve(kind, index, rows, connection):
 
 
 def serve_lane(data, ready):
-    server = LaneServer("127.0.0.1", 0, LaneCalls(data, Metrics(), TOKEN, LIMIT), LIMIT, ByteBudget(1 << 30))
+    server = LaneServer(
+        "127.0.0.1", 0, LaneCalls(data, Metrics(), TOKEN, LIMIT), LIMIT, ByteBudget(1 << 30)
+    )
     server.start()
     ready(server.port)
 
@@ -140,7 +144,9 @@ def row_of(schema, *parts):
     """One row of binary columns over the arrays' own memory."""
     columns = [
         pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), 1, [None, pa.py_buffer(np.array([0, part.nbytes], np.int64)), pa.py_buffer(part)]
+            pa.large_binary(),
+            1,
+            [None, pa.py_buffer(np.array([0, part.nbytes], np.int64)), pa.py_buffer(part)],
         )
         for part in parts
     ]
@@ -149,7 +155,11 @@ def row_of(schema, *parts):
 
 def binary(batch, column):
     begin, end = np.frombuffer(batch.column(column).buffers()[1], np.int64)[:2].tolist()
-    return memoryview(batch.column(column).buffers()[2]).cast("B")[begin:end] if end else memoryview(b"")
+    return (
+        memoryview(batch.column(column).buffers()[2]).cast("B")[begin:end]
+        if end
+        else memoryview(b"")
+    )
 
 
 def serve_flight(data, ready):
@@ -165,7 +175,9 @@ def serve_flight(data, ready):
                 keys, values = (binary(chunk.data, column) for column in (0, 1))
                 if request.WhichOneof("call") == "pull":
                     reply, rows = data.pull(request.pull, [keys])
-                    writer.write_with_metadata(row_of(REPLY, rows[0]), pb.LaneReply(pull=reply).SerializeToString())
+                    writer.write_with_metadata(
+                        row_of(REPLY, rows[0]), pb.LaneReply(pull=reply).SerializeToString()
+                    )
                 else:
                     reply = data.push(request.push, [keys], [values])
                     head = pb.LaneReply(push=reply).SerializeToString()
@@ -190,7 +202,9 @@ class OverLane:
 
 class OverUnary:
     def __init__(self, port):
-        self._stub = parameter_server_pb2_grpc.ParameterServerStub(channel.open_channel(f"127.0.0.1:{port}", LIMIT))
+        self._stub = parameter_server_pb2_grpc.ParameterServerStub(
+            channel.open_channel(f"127.0.0.1:{port}", LIMIT)
+        )
 
     def start(self, call):
         message = call.whole_message()
@@ -209,7 +223,9 @@ class OverFlight:
         is_pull = isinstance(call.message, pb.PullRequest)
         head = pb.LaneRequest(pull=call.message) if is_pull else pb.LaneRequest(push=call.message)
         values = np.empty(0, np.uint8) if is_pull else call.arrays[1]
-        self._writer.write_with_metadata(row_of(REQUEST, call.arrays[0], values), head.SerializeToString())
+        self._writer.write_with_metadata(
+            row_of(REQUEST, call.arrays[0], values), head.SerializeToString()
+        )
         return partial(self._finish, call, is_pull)
 
     def _finish(self, call, is_pull):
@@ -226,7 +242,13 @@ SERVERS = {
     "asyncio": serve_asyncio,
     "flight": serve_flight,
 }
-CLIENTS = {"lane": OverLane, "unary": OverUnary, "aio": OverUnary, "asyncio": OverLane, "flight": OverFlight}
+CLIENTS = {
+    "lane": OverLane,
+    "unary": OverUnary,
+    "aio": OverUnary,
+    "asyncio": OverLane,
+    "flight": OverFlight,
+}
 
 
 class Stepper:
@@ -287,7 +309,9 @@ def main(kinds):
                     stepper.pull(ids)
                     stepper.push(ids, gradients[: ids.size])
                 rates.append(len(batches) / (time.perf_counter() - began))
-            w2.report_best(f"transport_{kind}", "steps/s", rates[1:], ps=2, clients=1, rows=w2.ROWS, dim=w2.DIM)
+            w2.report_best(
+                f"transport_{kind}", "steps/s", rates[1:], ps=2, clients=1, rows=w2.ROWS, dim=w2.DIM
+            )
         finally:
             stepper.close()
 

@@ -43,11 +43,25 @@ def main():
             seconds = best(lambda: cluster.pull(variables=["adam"]))
             report("variable_pull", megabytes / seconds, "MB/s", **conditions)
             names = [f"small-{number}" for number in range(SMALL)]
-            cluster.create_variables(*(VariableConfig(name, gradient[0, :64], Adam(0.1)) for name in names))
+            cluster.create_variables(
+                *(VariableConfig(name, gradient[0, :64], Adam(0.1)) for name in names)
+            )
             step = {name: gradient[0, :64] for name in names}
             cluster.push(variables=step)
-            report("small_pull", 1e3 * best(lambda: cluster.pull(variables=names)), "ms", ps=2, variables=SMALL)
-            report("small_push", 1e3 * best(lambda: cluster.push(variables=step)), "ms", ps=2, variables=SMALL)
+            report(
+                "small_pull",
+                1e3 * best(lambda: cluster.pull(variables=names)),
+                "ms",
+                ps=2,
+                variables=SMALL,
+            )
+            report(
+                "small_push",
+                1e3 * best(lambda: cluster.push(variables=step)),
+                "ms",
+                ps=2,
+                variables=SMALL,
+            )
 
 
 if __name__ == "__main__":

@@ -98,4 +98,6 @@ def run_steps(peer, pull, push, ids, **conditions):
     report_best(f"w2_{peer}_steps", "steps/s", rates, **conditions)
     report_best(f"w2_{peer}_pull_p50", "ms", [np.percentile(pulls, 50)], higher=False, **conditions)
     report_best(f"w2_{peer}_pull_p99", "ms", [np.percentile(pulls, 99)], higher=False, **conditions)
-    report_best(f"w2_{peer}_push_p50", "ms", [np.percentile(pushes, 50)], higher=False, **conditions)
+    report_best(
+        f"w2_{peer}_push_p50", "ms", [np.percentile(pushes, 50)], higher=False, **conditions
+    )

@@ -10,7 +10,9 @@ from support.waiting import wait_until
 def test_ids_go_on_counting_where_the_checkpoint_left_them(tmp_path):
     """Of three pushes that are dropped two precede the save and one follows the restart; the one between is lost."""
     rule = AdmissionConfig(kind=FilterKind.SLIDING, default_threshold=3, capacity=10_000)
-    table = TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=1000)
+    table = TableConfig(
+        "t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=1000
+    )
     ids, gradients = np.arange(1, 400) * 7919, -np.ones((399, 1), np.float32)
     with Processes(tmp_path) as processes:
         processes.start_controller(num_ps=2, num_workers=0, stay_up="true")
@@ -30,4 +32,6 @@ def test_ids_go_on_counting_where_the_checkpoint_left_them(tmp_path):
             assert f"restored path={saved.path}" in members[0].output()
             for expected in (0, 1, 2):
                 cluster.push({"t": (ids, gradients)})
-                np.testing.assert_array_equal(cluster.pull({"t": ids}).rows["t"], np.full((399, 1), expected))
+                np.testing.assert_array_equal(
+                    cluster.pull({"t": ids}).rows["t"], np.full((399, 1), expected)
+                )

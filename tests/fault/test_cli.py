@@ -22,7 +22,9 @@ def up(processes, *options):
     """`megalith up` that has taken a few steps: (process, its children, controller)."""
     cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, *options)
     job = processes.job()
-    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60, "up")
+    wait_until(
+        lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60, "up"
+    )
     assert cli.poll() is None, cli.output()
     wait_until(lambda: job.training_status() > 10, 60)
     return cli, children_of(cli.pid), job
@@ -30,7 +32,11 @@ def up(processes, *options):
 
 def addresses(job):
     status = job.status()
-    return [status.address, *(m.address for m in status.members), *(m.metrics_address for m in status.members)]
+    return [
+        status.address,
+        *(m.address for m in status.members),
+        *(m.metrics_address for m in status.members),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -52,7 +58,10 @@ def test_ctl_drives_a_running_job(processes):
     up(processes)
     ctl = ("ctl", "--model-dir", processes.model_dir)
     assert run_cli(*ctl, "stop")[:2] == (0, "training is held\n")
-    wait_until(lambda: json.loads(run_cli(*ctl, "--json", "block-status")[1])["blocked_indices"] == [0, 1], 5)
+    wait_until(
+        lambda: json.loads(run_cli(*ctl, "--json", "block-status")[1])["blocked_indices"] == [0, 1],
+        5,
+    )
     status, out, err = run_cli(*ctl, "stop")
     assert (status, out) == (1, "")
     assert err == (
@@ -67,7 +76,9 @@ def test_ctl_drives_a_running_job(processes):
     assert saved["step"] == step
     assert (processes.model_dir / f"model.ckpt-{step}" / "manifest.json").exists()
     assert run_cli(*ctl, "resume")[0] == 0
-    wait_until(lambda: json.loads(run_cli(*ctl, "--json", "training-status")[1])["global_step"] > step, 20)
+    wait_until(
+        lambda: json.loads(run_cli(*ctl, "--json", "training-status")[1])["global_step"] > step, 20
+    )
     described = json.loads(run_cli(*ctl, "status", "--json")[1])
     assert described["last_checkpoint"].endswith(f"model.ckpt-{step}")
     address = described["address"]
@@ -77,10 +88,14 @@ def test_ctl_drives_a_running_job(processes):
 
 def test_members_started_by_hand_end_with_up(processes):
     cli, _, job = up(processes)
-    victim = next(member for member in job.status().members if member.role == "worker" and member.index == 1)
+    victim = next(
+        member for member in job.status().members if member.role == "worker" and member.index == 1
+    )
     os.kill(victim.pid, signal.SIGKILL)
     by_hand = processes.start_member("worker", 1)
-    wait_until(lambda: member_pid(job, 1) == by_hand.pid, 60, "the place of the one that was killed")
+    wait_until(
+        lambda: member_pid(job, 1) == by_hand.pid, 60, "the place of the one that was killed"
+    )
     cli.signal(signal.SIGTERM)
     assert cli.wait(30) == 0
     assert by_hand.wait(30) == 0
@@ -88,7 +103,11 @@ def test_members_started_by_hand_end_with_up(processes):
 
 
 def member_pid(job, index):
-    return next(member.pid for member in job.status().members if member.role == "worker" and member.index == index)
+    return next(
+        member.pid
+        for member in job.status().members
+        if member.role == "worker" and member.index == index
+    )
 
 
 def test_ctl_without_a_controller_fails_with_one_line(processes):
@@ -96,13 +115,17 @@ def test_ctl_without_a_controller_fails_with_one_line(processes):
     assert (status, out) == (1, "")
     assert err.startswith("megalith ctl status: controller 127.0.0.1:1: ")
     assert err.count("\n") == 1
-    status, _, err = run_cli("ctl", "--model-dir", processes.directory / "nowhere", "--timeout-s", 0.5, "stop")
+    status, _, err = run_cli(
+        "ctl", "--model-dir", processes.directory / "nowhere", "--timeout-s", 0.5, "stop"
+    )
     assert status == 1
     assert "no controller serves this model directory" in err
 
 
 @pytest.mark.parametrize("command", [("up",), ("train", "clicks")])
-def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_the_first(processes, command):
+def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_the_first(
+    processes, command
+):
     cli, _, job = up(processes, "--ps", 1, "--workers", 1)
     wait_until(lambda: (processes.model_dir / "appmaster_server_addr.txt").exists(), 60)
 
@@ -110,7 +133,8 @@ def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_th
         return {
             path: path.read_bytes()
             for path in processes.model_dir.iterdir()
-            if ".json" not in path.name and path.is_file()  # the journal, also one that is being written
+            if ".json" not in path.name
+            and path.is_file()  # the journal, also one that is being written
         }
 
     before = files()
@@ -128,9 +152,16 @@ def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes)
     cli, _, job = up(processes)
     log = processes.model_dir / "logs" / "worker-1.log"
     assert log.exists()
-    (victim,) = [child for child in children_of(cli.pid) if {"megalith.worker", "--index=1"} <= arguments_of(child)]
+    (victim,) = [
+        child
+        for child in children_of(cli.pid)
+        if {"megalith.worker", "--index=1"} <= arguments_of(child)
+    ]
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output(), 10)
+    wait_until(
+        lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output(),
+        10,
+    )
     processes.start_member("worker", 1, batch_size=256)
     wait_until(lambda: all(member.is_connected for member in job.status().members), 30)
     step = job.training_status()
@@ -138,7 +169,9 @@ def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes)
 
 
 def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):
-    status, out, err = run_cli("train", "clicks", "--model-dir", processes.model_dir, "--num-examples", 200_000)
+    status, out, err = run_cli(
+        "train", "clicks", "--model-dir", processes.model_dir, "--num-examples", 200_000
+    )
     assert status == 0, err
     assert "batches, step" in out
     for word in ("AUC", "best reachable AUC", "difference", "examples/s", "model.ckpt-97"):

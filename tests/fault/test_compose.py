@@ -16,7 +16,9 @@ from megalith.runtime.free_ports import free_ports
 from support.processes import run_cli
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)  # the first test waits for the image, which installs every dependency
+pytestmark = pytest.mark.timeout(
+    600
+)  # the first test waits for the image, which installs every dependency
 
 REPOSITORY = Path(__file__).parents[2]
 COMPOSE_FILE = REPOSITORY / "deploy" / "docker-compose.yml"
@@ -34,7 +36,9 @@ def docker(*arguments, environ=None, timeout_s=60):
         stdin=subprocess.DEVNULL,
         env={**os.environ, **(environ or {})},
     )
-    assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+    assert done.returncode == 0, (
+        f"docker {' '.join(arguments)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+    )
     return done.stdout
 
 
@@ -76,10 +80,14 @@ class Project:
         """`docker inspect` of each container of ours, by service; the dead ones too. ZooKeeper is somebody else's."""
         ids = self.compose("ps", "--all", "--quiet", *SERVICES).split()
         described = json.loads(docker("inspect", *ids)) if ids else []
-        return {about["Config"]["Labels"]["com.docker.compose.service"]: about for about in described}
+        return {
+            about["Config"]["Labels"]["com.docker.compose.service"]: about for about in described
+        }
 
     def health(self):
-        return {service: about["State"]["Health"]["Status"] for service, about in self.states().items()}
+        return {
+            service: about["State"]["Health"]["Status"] for service, about in self.states().items()
+        }
 
     def changed_files(self, service):
         """Paths added to a container since it was made from its image."""
@@ -97,7 +105,9 @@ class Project:
 
     def ctl(self, command):
         """`megalith ctl --json ...` on the host: the answer."""
-        status, out, error = run_cli("ctl", "--controller", f"localhost:{self.port}", "--json", command)
+        status, out, error = run_cli(
+            "ctl", "--controller", f"localhost:{self.port}", "--json", command
+        )
         assert status == 0, error
         return json.loads(out)
 
@@ -110,18 +120,26 @@ class Project:
         return set(self.compose("exec", "-T", "controller", "python", "-c", look).split())
 
     def wait_until_exited(self, timeout_s):
-        docker("wait", *self.compose("ps", "--all", "--quiet", *SERVICES).split(), timeout_s=timeout_s)
+        docker(
+            "wait", *self.compose("ps", "--all", "--quiet", *SERVICES).split(), timeout_s=timeout_s
+        )
 
     def wait_for_steps(self, more=20, timeout_s=60):
         start = self.job.training_status()
-        wait_until(lambda: self.job.training_status() >= start + more, timeout_s, f"{more} steps after {start}")
+        wait_until(
+            lambda: self.job.training_status() >= start + more,
+            timeout_s,
+            f"{more} steps after {start}",
+        )
 
     def member(self, service):
         role, _, index = service.partition("-")
         return next(m for m in self.job.status().members if (m.role, str(m.index)) == (role, index))
 
     def wait_until_lost(self, service):
-        wait_until(lambda: not self.member(service).is_connected, 15, f"the controller has lost {service}")
+        wait_until(
+            lambda: not self.member(service).is_connected, 15, f"the controller has lost {service}"
+        )
 
     def wait_until_whole(self, timeout_s=60):
         """Every member is connected and training runs."""
@@ -148,10 +166,19 @@ def image():
     try:
         subprocess.run(["docker", "info"], capture_output=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
-        pytest.skip("no Docker engine answers; start a Docker engine, e.g. `systemctl start docker`")
+        pytest.skip(
+            "no Docker engine answers; start a Docker engine, e.g. `systemctl start docker`"
+        )
     name = f"megalith-test:{secrets.token_hex(4)}"
     try:
-        docker("compose", "-f", str(COMPOSE_FILE), "build", environ={"MEGALITH_IMAGE": name}, timeout_s=540)
+        docker(
+            "compose",
+            "-f",
+            str(COMPOSE_FILE),
+            "build",
+            environ={"MEGALITH_IMAGE": name},
+            timeout_s=540,
+        )
         yield name
     finally:
         subprocess.run(["docker", "rmi", "--force", name], capture_output=True, timeout=60)
@@ -188,7 +215,11 @@ def test_the_cluster_is_healthy_within_60_seconds_and_trains(project):
 
 def test_only_the_controller_is_published_and_only_to_this_machine(project):
     published = {
-        service: {port: bindings for port, bindings in about["NetworkSettings"]["Ports"].items() if bindings}
+        service: {
+            port: bindings
+            for port, bindings in about["NetworkSettings"]["Ports"].items()
+            if bindings
+        }
         for service, about in project.states().items()
     }
     ports = {"7600/tcp": project.port, "7601/tcp": project.metrics_port}
@@ -196,7 +227,11 @@ def test_only_the_controller_is_published_and_only_to_this_machine(project):
         inner: [{"HostIp": "127.0.0.1", "HostPort": str(outer)}] for inner, outer in ports.items()
     }
     assert not any(published.values())
-    page = urllib.request.urlopen(f"http://127.0.0.1:{project.metrics_port}/metrics", timeout=5).read().decode()
+    page = (
+        urllib.request.urlopen(f"http://127.0.0.1:{project.metrics_port}/metrics", timeout=5)
+        .read()
+        .decode()
+    )
     assert float(re.search(r"^megalith_global_step (\S+)$", page, re.MULTILINE).group(1)) > 0
 
 
@@ -214,7 +249,10 @@ def test_a_ps_loads_its_kernels_from_the_image(project):
 
 def test_stop_resume_save_and_status_from_the_host(project):
     project.ctl("stop")
-    wait_until(lambda: project.ctl("block-status") == {"blocked_indices": [0, 1], "unblocked_indices": []}, 10)
+    wait_until(
+        lambda: project.ctl("block-status") == {"blocked_indices": [0, 1], "unblocked_indices": []},
+        10,
+    )
     held_at = project.ctl("training-status")["global_step"]
     saved = project.ctl("save")
     status = project.ctl("status")
@@ -232,10 +270,14 @@ def test_a_killed_worker_comes_back_with_up_and_goes_on_where_it_stood(project):
     project.wait_until_lost("worker-1")
     stood_at = project.member("worker-1").position
     project.wait_for_steps()  # the other worker needs nobody
-    assert not project.member("worker-1").is_connected, "docker kill is not undone by a restart policy"
+    assert not project.member("worker-1").is_connected, (
+        "docker kill is not undone by a restart policy"
+    )
     project.up()
     project.wait_until_whole()
-    wait_until(lambda: project.member("worker-1").position > stood_at > 0, 30, f"batches after {stood_at}")
+    wait_until(
+        lambda: project.member("worker-1").position > stood_at > 0, 30, f"batches after {stood_at}"
+    )
     assert project.job.status().epoch == epoch
 
 
@@ -251,16 +293,16 @@ def test_a_killed_ps_comes_back_with_up_from_the_checkpoint_under_a_new_epoch(pr
     assert after.epoch == before.epoch + 1
     assert after.global_step > before.global_step
     # Rows come with a member's next report.
-    wait_until(lambda: sum(member.rows for member in project.job.status().members) >= rows_saved, 30)
+    wait_until(
+        lambda: sum(member.rows for member in project.job.status().members) >= rows_saved, 30
+    )
     project.up_and_healthy(within_s=60)
 
 
 def test_a_crashed_ps_is_restarted_by_the_engine(project):
     epoch = project.job.status().epoch
     # Killed from inside, as by a lack of memory: for the engine that is a failure, not the operator's wish.
-    child_of_init = (
-        "import os, pathlib; os.kill(int(pathlib.Path('/proc/1/task/1/children').read_text().split()[0]), 9)"
-    )
+    child_of_init = "import os, pathlib; os.kill(int(pathlib.Path('/proc/1/task/1/children').read_text().split()[0]), 9)"
     project.compose("exec", "-T", "ps-0", "python", "-c", child_of_init)
     wait_until(lambda: project.job.status().epoch == epoch + 1, 60, "a new epoch")
     project.wait_until_whole()
@@ -293,11 +335,15 @@ def test_stop_drains_every_service_within_10_seconds_and_down_leaves_only_the_vo
     started = time.monotonic()
     project.compose("stop")
     assert time.monotonic() - started < 10
-    assert {service: about["State"]["ExitCode"] for service, about in project.states().items()} == dict.fromkeys(
-        SERVICES, 0
-    )
+    assert {
+        service: about["State"]["ExitCode"] for service, about in project.states().items()
+    } == dict.fromkeys(SERVICES, 0)
     project.down()
-    assert project.left() == {"containers": [], "networks": [], "volumes": [f"{project.name}_model"]}
+    assert project.left() == {
+        "containers": [],
+        "networks": [],
+        "volumes": [f"{project.name}_model"],
+    }
     project.up()
     project.wait_until_whole()
     assert project.job.status().global_step >= checkpoint.step
@@ -310,7 +356,9 @@ def test_a_finished_job_exits_and_nothing_begins_it_again(image):
         project.up()
         project.wait_until_exited(timeout_s=120)
         states = project.states()
-        assert {service: about["RestartCount"] for service, about in states.items()} == dict.fromkeys(SERVICES, 0)
+        assert {
+            service: about["RestartCount"] for service, about in states.items()
+        } == dict.fromkeys(SERVICES, 0)
         statuses = {service: about["State"]["ExitCode"] for service, about in states.items()}
         assert statuses == dict.fromkeys(SERVICES, 0)
         assert "job ended succeeded=True" in project.compose("logs", "controller")

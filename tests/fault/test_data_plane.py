@@ -40,12 +40,20 @@ class Pusher(threading.Thread):
 
     def waits_for(self, more):
         start = self.acknowledged
-        wait_until(lambda: self.failure or self.acknowledged >= start + more, 60, f"{more} pushes after {start}")
+        wait_until(
+            lambda: self.failure or self.acknowledged >= start + more,
+            60,
+            f"{more} pushes after {start}",
+        )
         assert self.failure is None
 
 
-@pytest.mark.parametrize(("pull", "push"), [("pull_async", "push_async"), ("begin_pull", "begin_push")])
-def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port(tmp_path, pull, push):
+@pytest.mark.parametrize(
+    ("pull", "push"), [("pull_async", "push_async"), ("begin_pull", "begin_push")]
+)
+def test_clients_go_on_by_themselves_when_a_killed_ps_comes_back_on_another_port(
+    tmp_path, pull, push
+):
     with Processes(tmp_path) as processes:
         processes.start_controller(num_ps=2, num_workers=0)
         members = [processes.start_member("ps", index) for index in range(2)]

@@ -30,7 +30,16 @@ def back_end(kind):
 
 
 def up(processes, *options):
-    return processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 128, "--benchmark-s", 0.5, *options)
+    return processes.cli(
+        "up",
+        "--model-dir",
+        processes.model_dir,
+        "--batch-size",
+        128,
+        "--benchmark-s",
+        0.5,
+        *options,
+    )
 
 
 def logs_of(processes):
@@ -50,14 +59,25 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_golden_g28_a_cluster_forms_trains_and_every_process_exits_0(case, processes):
     kind, num_ps, num_workers, num_redundant, num_extra = CASES[case]
-    shape = ("--ps", num_ps, "--workers", num_workers, "--redundant-ps", num_redundant, "--extra-ps", num_extra)
+    shape = (
+        "--ps",
+        num_ps,
+        "--workers",
+        num_workers,
+        "--redundant-ps",
+        num_redundant,
+        "--extra-ps",
+        num_extra,
+    )
     cli = up(processes, *back_end(kind), *shape, "--num-examples", 128 * 30 * num_workers)
     assert cli.wait(400) == 0, cli.output()
     logs = logs_of(processes)
     num_candidates = num_ps + num_redundant + num_extra
     names = {"controller", "appmaster"} | {f"ps-{index}" for index in range(num_candidates)}
     assert set(logs) == names | {f"worker-{index}" for index in range(num_workers)}
-    assert {name: "stopped status=0" in log for name, log in logs.items()} == dict.fromkeys(logs, True)
+    assert {name: "stopped status=0" in log for name, log in logs.items()} == dict.fromkeys(
+        logs, True
+    )
     assert "job ended succeeded=True" in logs["controller"]
     for name in sorted(set(logs) - {"controller", "appmaster"}):
         role, _, index = name.partition("-")
@@ -67,26 +87,43 @@ def test_golden_g28_a_cluster_forms_trains_and_every_process_exits_0(case, proce
         assert len(set(chosen.split(", "))) == num_ps
 
 
-def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds_the_job_once_it_is_back(processes):
+def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds_the_job_once_it_is_back(
+    processes,
+):
     server = OwnZooKeeper(processes.directory / "zk")
     server.start()
     try:
-        found_by = ("--discovery", "zookeeper", "--zk-servers", server.address, "--job", fresh_job())
+        found_by = (
+            "--discovery",
+            "zookeeper",
+            "--zk-servers",
+            server.address,
+            "--job",
+            fresh_job(),
+        )
         cli = up(processes, *found_by, "--discovery-ttl-s", 2, "--ps", 1, "--workers", 2)
         job = processes.job(60)
         wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists(), 60)
         wait_until(lambda: job.training_status() > 10, 60, "training")
         wait_until(lambda: "Started worker 1" in logs_of(processes)["worker-1"], 30)
         server.kill()
-        wait_until(lambda: "ZooKeeper suspended" in logs_of(processes)["worker-0"], 20, "the fault is felt")
+        wait_until(
+            lambda: "ZooKeeper suspended" in logs_of(processes)["worker-0"], 20, "the fault is felt"
+        )
         step = job.training_status()
         wait_until(lambda: job.training_status() > step + 20, 60, "training goes on")
         kill_worker_1(cli)
         wait_until(lambda: "replace it with: " in " ".join(cli.output().split()), 20)
-        command = re.search(r"replace it with: (megalith worker .*?--index=1)\b", " ".join(cli.output().split()))
+        command = re.search(
+            r"replace it with: (megalith worker .*?--index=1)\b", " ".join(cli.output().split())
+        )
         server.start()
         replacement = processes.start("worker", "replacement", **flags(command.group(1)))
-        wait_until(lambda: "Started worker 1" in replacement.output(), 60, "the new worker is in and registered")
+        wait_until(
+            lambda: "Started worker 1" in replacement.output(),
+            60,
+            "the new worker is in and registered",
+        )
         step = job.training_status()
         wait_until(lambda: job.training_status() > step + 20, 60)
     finally:
@@ -94,8 +131,21 @@ def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds
 
 
 def test_up_says_what_it_waits_for_when_no_zookeeper_answers(processes):
-    cli = up(processes, "--discovery", "zookeeper", "--zk-servers", "127.0.0.1:1", "--job", fresh_job(), "--ps", 1)
-    wait_until(lambda: re.search(r"waiting for .*no ZooKeeper answers at 127\.0\.0\.1:1", cli.output()), 100)
+    cli = up(
+        processes,
+        "--discovery",
+        "zookeeper",
+        "--zk-servers",
+        "127.0.0.1:1",
+        "--job",
+        fresh_job(),
+        "--ps",
+        1,
+    )
+    wait_until(
+        lambda: re.search(r"waiting for .*no ZooKeeper answers at 127\.0\.0\.1:1", cli.output()),
+        100,
+    )
     cli.terminate()
     assert cli.wait(60) == 0
     assert "Traceback" not in cli.output()

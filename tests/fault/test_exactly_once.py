@@ -43,9 +43,13 @@ def proxies(processes):
         port = int(address.rpartition(":")[2])
         assert address == f"{PROXY_HOST}:{port}"
         with open_channel(f"127.0.0.1:{port}") as channel:
-            terms = parameter_server_pb2_grpc.ParameterServerStub(channel).Negotiate(request, timeout=30)
+            terms = parameter_server_pb2_grpc.ParameterServerStub(channel).Negotiate(
+                request, timeout=30
+            )
         for number, each in enumerate((port, terms.lane_port)):
-            opened.append(FaultyProxy((PROXY_HOST, each), ("127.0.0.1", each), seed=10 * index + number))
+            opened.append(
+                FaultyProxy((PROXY_HOST, each), ("127.0.0.1", each), seed=10 * index + number)
+            )
     yield opened
     for proxy in opened:
         proxy.__exit__()
@@ -58,7 +62,11 @@ def train(cluster, name, seed, deadline, sums):
         ids = rng.integers(0, IDS, 1_000)
         gradients = rng.integers(-8, 9, (ids.size, DIM)).astype(np.float32)
         big = rng.integers(-8, 9, BIG).astype(np.float32)
-        content = {"gradients": {name: (ids, gradients)}, "variables": {name: big}, "add": {f"{name}-count": 1}}
+        content = {
+            "gradients": {name: (ids, gradients)},
+            "variables": {name: big},
+            "add": {f"{name}-count": 1},
+        }
         added = rng.integers(-8, 9, (ids.size, DIM)).astype(np.float32)
         if sums["pushes"] % 2:
             pulled, pushed = cluster.begin_pull({name: ids}, [name]), cluster.begin_push(**content)
@@ -81,10 +89,14 @@ def test_the_sum_of_acknowledged_pushes_is_the_table_while_connections_are_cut_d
 ):
     bulk_lane = name == "lane"
     before = sum(proxy.counts["cut requests"] + proxy.counts["cut replies"] for proxy in proxies)
-    clients = [connect(model_dir=str(processes.model_dir), timeout_s=100, bulk_lane=bulk_lane) for _ in range(CLIENTS)]
+    clients = [
+        connect(model_dir=str(processes.model_dir), timeout_s=100, bulk_lane=bulk_lane)
+        for _ in range(CLIENTS)
+    ]
     clients[0].create_tables(TableConfig(name, (Segment(DIM, optimizer=Sgd(1.0)),)))
     clients[0].create_variables(
-        VariableConfig(name, np.zeros(BIG, np.float32), Sgd(1.0)), VariableConfig(f"{name}-count", np.array(0))
+        VariableConfig(name, np.zeros(BIG, np.float32), Sgd(1.0)),
+        VariableConfig(f"{name}-count", np.array(0)),
     )
     sums = [{"rows": np.zeros((IDS, DIM)), "big": np.zeros(BIG), "pushes": 0} for _ in clients]
     deadline = time.monotonic() + STORM_S

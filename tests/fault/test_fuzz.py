@@ -42,24 +42,47 @@ def wrong_requests(routing):
 def _wrong_requests(epoch):
     nan = np.full((3, 2), np.nan, np.float32)
     twice = np.array([5, 5, 5])
-    gradients = pb.TableGradients(table="nobody", keys=arrays.encode(twice), gradients=arrays.encode(nan))
-    known = pb.TableGradients(table="rows", keys=arrays.encode(twice)[:-1], gradients=arrays.encode(nan)[:-2])
+    gradients = pb.TableGradients(
+        table="nobody", keys=arrays.encode(twice), gradients=arrays.encode(nan)
+    )
+    known = pb.TableGradients(
+        table="rows", keys=arrays.encode(twice)[:-1], gradients=arrays.encode(nan)[:-2]
+    )
     updates = [
         pb.VariableUpdate(name="nobody", kind=9, value=codec.array_to_proto(nan)),
         pb.VariableUpdate(name="w", kind=1, value=pb.VariableUpdate().value),
     ]
     for sequence in (-1, 0):
-        yield "Push", pb.PushRequest(epoch=epoch, sequence=sequence, tables=[gradients, known], variables=updates)
-    yield "Push", pb.PushRequest(epoch=epoch, client_id="fuzz", sequence=1, tables=[known, known, gradients])
+        yield (
+            "Push",
+            pb.PushRequest(
+                epoch=epoch, sequence=sequence, tables=[gradients, known], variables=updates
+            ),
+        )
     yield (
         "Push",
-        pb.PushRequest(epoch=epoch + 9, client_id="fuzz", sequence=1, variables=updates, req_time_s=-5, step=-1),
+        pb.PushRequest(epoch=epoch, client_id="fuzz", sequence=1, tables=[known, known, gradients]),
+    )
+    yield (
+        "Push",
+        pb.PushRequest(
+            epoch=epoch + 9, client_id="fuzz", sequence=1, variables=updates, req_time_s=-5, step=-1
+        ),
     )
     yield (
         "Pull",
-        pb.PullRequest(epoch=epoch, tables=[pb.TableKeys(table="nobody", keys=b"1234567")], variables=["nobody"]),
+        pb.PullRequest(
+            epoch=epoch,
+            tables=[pb.TableKeys(table="nobody", keys=b"1234567")],
+            variables=["nobody"],
+        ),
     )
-    yield "Pull", pb.PullRequest(epoch=epoch, tables=[pb.TableKeys(table="rows", keys=b"1")] * 2, variables=["w@7/9"])
+    yield (
+        "Pull",
+        pb.PullRequest(
+            epoch=epoch, tables=[pb.TableKeys(table="rows", keys=b"1")] * 2, variables=["w@7/9"]
+        ),
+    )
     part = pb.VariablePart(index=-3, count=1, rows=-1)
     variable = pb.VariableConfig(name="w@0/2", initial=codec.array_to_proto(nan), part=part)
     yield "CreateVariables", pb.CreateVariablesRequest(epoch=epoch, variables=[variable, variable])
@@ -67,14 +90,29 @@ def _wrong_requests(epoch):
     table.segments[0].dim, table.max_expire_share, table.name = -7, float("nan"), ""
     yield "CreateTables", pb.CreateTablesRequest(epoch=epoch, tables=[table, table])
     values = pb.TableValues(table="nobody", keys=arrays.encode(twice), values=arrays.encode(nan))
-    known_values = pb.TableValues(table="rows", keys=arrays.encode(twice)[:-1], values=arrays.encode(nan)[:-2])
-    yield "AssignRows", pb.AssignRowsRequest(epoch=epoch, sequence=-1, tables=[values, known_values], req_time_s=-5)
+    known_values = pb.TableValues(
+        table="rows", keys=arrays.encode(twice)[:-1], values=arrays.encode(nan)[:-2]
+    )
     yield (
         "AssignRows",
-        pb.AssignRowsRequest(epoch=epoch, client_id="fuzz", sequence=1, tables=[known_values] * 2, is_added=True),
+        pb.AssignRowsRequest(
+            epoch=epoch, sequence=-1, tables=[values, known_values], req_time_s=-5
+        ),
     )
-    yield "ReinitializeRows", pb.ReinitializeRowsRequest(epoch=epoch, sequence=-1, table="rows", keys=b"1234567")
-    yield "DescribeVariables", pb.DescribeVariablesRequest(epoch=epoch, names=["nobody", "w@0/2", "\0"])
+    yield (
+        "AssignRows",
+        pb.AssignRowsRequest(
+            epoch=epoch, client_id="fuzz", sequence=1, tables=[known_values] * 2, is_added=True
+        ),
+    )
+    yield (
+        "ReinitializeRows",
+        pb.ReinitializeRowsRequest(epoch=epoch, sequence=-1, table="rows", keys=b"1234567"),
+    )
+    yield (
+        "DescribeVariables",
+        pb.DescribeVariablesRequest(epoch=epoch, names=["nobody", "w@0/2", "\0"]),
+    )
 
 
 def spoiled(rng, message):
@@ -132,16 +170,22 @@ class Lane:
         for name, request in wrong_requests(routing):
             if name in ("Pull", "Push"):
                 call = {name.lower(): request}
-                self._heads.append(pb.LaneRequest(**call, array_bytes=[24, -1, 2**62]).SerializeToString())
+                self._heads.append(
+                    pb.LaneRequest(**call, array_bytes=[24, -1, 2**62]).SerializeToString()
+                )
                 self._heads.append(pb.LaneRequest(**call, array_bytes=[24] * 4).SerializeToString())
         self._sock, self.answered, self.ended = None, 0, 0
 
     def send(self, count):
         for _ in range(count):
             head, body = spoiled(self._rng, self._rng.choice(self._heads)), b"\xff" * 96
-            sizes = self._rng.choice([(len(head), 96)] * 6 + [(2**32 - 1, 0), (len(head), 2**63), (0, 0)])
+            sizes = self._rng.choice(
+                [(len(head), 96)] * 6 + [(2**32 - 1, 0), (len(head), 2**63), (0, 0)]
+            )
             magic = self._rng.choice([b"MGL1"] * 9 + [b"HTTP"])
-            frame = struct.pack("<4sIQ", magic, *sizes) + (head + body if sizes[0] == len(head) else b"")
+            frame = struct.pack("<4sIQ", magic, *sizes) + (
+                head + body if sizes[0] == len(head) else b""
+            )
             self._exchange(frame)
             if magic != b"MGL1" or sizes != (len(head), 96):
                 self.close()  # what follows would be taken for the rest of it
@@ -150,7 +194,11 @@ class Lane:
         try:
             if self._sock is None:
                 self._sock = socket.create_connection(("127.0.0.1", self._port), 30)
-                hello = self._hello if self._rng.random() < 0.9 else spoiled(self._rng, self._hello[:-1])
+                hello = (
+                    self._hello
+                    if self._rng.random() < 0.9
+                    else spoiled(self._rng, self._hello[:-1])
+                )
                 self._sock.sendall(struct.pack("<4sIQ", b"MGL1", len(hello), 0) + hello)
                 self._answer()
             self._sock.sendall(frame)
@@ -182,7 +230,10 @@ class Lane:
 
 
 def resident_bytes(pid):
-    return int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()).group(1)) * 1024
+    return (
+        int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()).group(1))
+        * 1024
+    )
 
 
 def content(cluster):
@@ -224,8 +275,12 @@ def test_malformed_messages_neither_kill_nor_grow_nor_change_a_server(tmp_path):
             (table.config, table.rows) for table in status.tables
         ]
         assert after.variables == status.variables
-        assert not [answer for answer in unary.answers if answer.startswith(("OK", "INTERNAL", "internal"))]
+        assert not [
+            answer for answer in unary.answers if answer.startswith(("OK", "INTERNAL", "internal"))
+        ]
         assert "Traceback" not in ps.output()
         assert lane.answered > 0
         cluster.push({"rows": (IDS, gradients)})
-        print(f"grown={grown} unary={unary.answers} lane answered={lane.answered} ended={lane.ended}")
+        print(
+            f"grown={grown} unary={unary.answers} lane answered={lane.answered} ended={lane.ended}"
+        )

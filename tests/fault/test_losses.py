@@ -53,7 +53,9 @@ def rows_of(output, table="rows"):
     return int(re.search(rf"([\d,]+) {table}", output).group(1).replace(",", ""))
 
 
-@pytest.mark.parametrize(("task", "why"), [("bad_batch", "malformed row"), ("bad_evaluate", "no such column")])
+@pytest.mark.parametrize(
+    ("task", "why"), [("bad_batch", "malformed row"), ("bad_evaluate", "no such column")]
+)
 def test_a_task_that_raises_loses_no_model_and_its_own_line_is_shown(processes, task, why):
     (processes.directory / "mine.py").write_text(TASK)
     line = next(n for n, text in enumerate(TASK.splitlines(), 1) if why in text)
@@ -81,7 +83,17 @@ def losses_of_ps(job):
 
 def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     cli = processes.cli(
-        "up", "--model-dir", processes.model_dir, "--restart", 2, "--ps", 1, "--workers", 1, "--batch-size", 256
+        "up",
+        "--model-dir",
+        processes.model_dir,
+        "--restart",
+        2,
+        "--ps",
+        1,
+        "--workers",
+        1,
+        "--batch-size",
+        256,
     )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
     assert "no saves are planned" in cli.output()
@@ -93,7 +105,9 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     held = wait_until(lambda: (now := job.status().members[0].rows) > 0 and now, 10)
     victim = next(pid for pid in children_of(cli.pid) if "megalith.ps" in arguments_of(pid))
     os.kill(victim, signal.SIGKILL)
-    status = wait_until(lambda: (now := job.status()).losses and now, 60, "the loss is in the status")
+    status = wait_until(
+        lambda: (now := job.status()).losses and now, 60, "the loss is in the status"
+    )
     assert status.rows_lost >= held
     sentence = status.losses[0].what
     assert sentence.startswith(
@@ -105,7 +119,9 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     _, shown, _ = run_cli("ctl", "--model-dir", processes.model_dir, "status")
     assert sentence in shown
     assert f"{status.rows_lost:,} rows" in shown
-    described = json.loads(run_cli("ctl", "--model-dir", processes.model_dir, "--json", "status")[1])
+    described = json.loads(
+        run_cli("ctl", "--model-dir", processes.model_dir, "--json", "status")[1]
+    )
     assert described["rows_lost"] == status.rows_lost
     log = (processes.model_dir / "logs" / "controller.log").read_text()
     metrics = re.search(r"controller serving address=\S+ metrics=(\S+)", log).group(1)
@@ -120,7 +136,9 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     wait_until(lambda: job.training_status() > saved.step + 20, 60)
     victim = next(pid for pid in children_of(cli.pid) if "megalith.ps" in arguments_of(pid))
     os.kill(victim, signal.SIGKILL)
-    first, second = wait_until(lambda: len(of_ps := losses_of_ps(job)) == 2 and of_ps, 60, "the second loss")
+    first, second = wait_until(
+        lambda: len(of_ps := losses_of_ps(job)) == 2 and of_ps, 60, "the second loss"
+    )
     assert f"starts from checkpoint {saved.path} (step {saved.step}, saved " in second
     assert "all updates since. " in second
     wait_until(lambda: f"lost: {second}" in cli.output(), 10)
@@ -128,7 +146,9 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     wait_until(lambda: restored in cli.output(), 10, "it is said after the loss")
 
     # A controller that is started again still knows; and what is not saved is said at the end.
-    controller = next(pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid))
+    controller = next(
+        pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid)
+    )
     os.kill(controller, signal.SIGKILL)
     wait_until(lambda: "controller was killed (signal 9); started again" in cli.output(), 30)
     wait_until(lambda: job.status().phase == "running", 60)
@@ -136,11 +156,15 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     assert cli.output().count("lost: ps 0") == 2
     cli.signal(signal.SIGINT)
     assert cli.wait(20) == 0
-    assert re.search(rf"stopping; not saved: steps {saved.step}\.\.\d+ since {saved.path}", cli.output())
+    assert re.search(
+        rf"stopping; not saved: steps {saved.step}\.\.\d+ since {saved.path}", cli.output()
+    )
 
 
 def test_app_kill_says_killed_why_and_what_is_not_saved_on_the_terminal_of_up(processes):
-    cli = processes.cli("up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256)
+    cli = processes.cli(
+        "up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256
+    )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
     job = processes.job()
     wait_until(lambda: job.training_status() > 10, 60)
@@ -151,20 +175,28 @@ def test_app_kill_says_killed_why_and_what_is_not_saved_on_the_terminal_of_up(pr
 
 
 def test_a_killed_controller_ends_up_with_what_is_not_saved(processes):
-    cli = processes.cli("up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256)
+    cli = processes.cli(
+        "up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256
+    )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
     job = processes.job()
     wait_until(lambda: job.training_status() > 10, 60)
-    controller = next(pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid))
+    controller = next(
+        pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid)
+    )
     os.kill(controller, signal.SIGKILL)
     assert cli.wait(60) == 1
     assert "controller was killed (signal 9)" in cli.output()
     # The last steps that it has heard of; a busy machine may not have let it hear of any.
-    assert re.search(r"megalith: not saved: (steps 0\.\.\d+ of this job: )?there is no checkpoint", cli.output())
+    assert re.search(
+        r"megalith: not saved: (steps 0\.\.\d+ of this job: )?there is no checkpoint", cli.output()
+    )
 
 
 def test_failing_saves_are_on_the_terminal_once_and_their_recovery_too(processes):
-    cli = processes.cli("up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256)
+    cli = processes.cli(
+        "up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256
+    )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
     job = processes.job()
     wait_until(lambda: job.training_status() > 10, 60)

@@ -38,12 +38,16 @@ def start_behind_proxy(processes, **settings):
     controller_port, proxy_port = free_ports(2)
     controller = processes.start_controller(num_ps=1, suspect_s=2, port=controller_port, **settings)
     controller.reported("address")  # it listens
-    proxy = FaultyProxy(("127.0.0.1", proxy_port), ("127.0.0.1", controller_port), 1, cut=0, delay=0)
+    proxy = FaultyProxy(
+        ("127.0.0.1", proxy_port), ("127.0.0.1", controller_port), 1, cut=0, delay=0
+    )
     processes.start_member("ps", 0, controller=f"127.0.0.1:{proxy_port}")
     return proxy
 
 
-def test_a_ps_that_is_cut_off_from_its_controller_acknowledges_no_push_after_it_was_replaced(processes):
+def test_a_ps_that_is_cut_off_from_its_controller_acknowledges_no_push_after_it_was_replaced(
+    processes,
+):
     proxy = start_behind_proxy(processes, num_workers=0)
     with connected(processes) as client:
         client.create_tables(TABLE)
@@ -69,7 +73,9 @@ def test_a_ps_that_is_cut_off_from_its_controller_acknowledges_no_push_after_it_
 
 
 @pytest.mark.parametrize("bulk_lane", [True, False])
-def test_a_push_to_a_ps_that_is_stopped_and_replaced_is_applied_by_its_replacement(processes, bulk_lane):
+def test_a_push_to_a_ps_that_is_stopped_and_replaced_is_applied_by_its_replacement(
+    processes, bulk_lane
+):
     processes.start_controller(num_ps=1, num_workers=0, suspect_s=2)
     stopped = processes.start_member("ps", 0)
     with connected(processes, bulk_lane=bulk_lane) as client, connected(processes) as other:
@@ -131,6 +137,8 @@ def test_training_goes_on_for_longer_than_a_lease_while_there_is_no_controller(p
         assert slowest_s < 5
         processes.start_controller(num_ps=1, num_workers=0)
         client.push({"t": (IDS, GRADIENTS)})
-        wait_until(lambda: client.controller.status().members[0].standing == "alive", 60, "the ps is back")
+        wait_until(
+            lambda: client.controller.status().members[0].standing == "alive", 60, "the ps is back"
+        )
         client.push({"t": (IDS, GRADIENTS)})
         assert value(client) == pushed + 2

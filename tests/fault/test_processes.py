@@ -26,15 +26,22 @@ def processes(tmp_path):
 def wait_for_steps(job, more=20, timeout_s=60):
     """Until training has taken `more` steps from now."""
     start = job.training_status()
-    wait_until(lambda: job.training_status() >= start + more, timeout_s, f"{more} steps after {start}")
+    wait_until(
+        lambda: job.training_status() >= start + more, timeout_s, f"{more} steps after {start}"
+    )
 
 
 def test_sigterm_drains_every_service_and_exits_0(processes):
     members = processes.start_cluster()
-    members["appmaster"] = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
+    members["appmaster"] = processes.start(
+        "appmaster", model_dir=processes.model_dir, port=0, metrics_port=0
+    )
     job = processes.job()
     wait_for_steps(job)
-    ports = {name: int(process.reported("address").rpartition(":")[2]) for name, process in members.items()}
+    ports = {
+        name: int(process.reported("address").rpartition(":")[2])
+        for name, process in members.items()
+    }
     for name in ("worker-1", "appmaster", "ps-1", "controller", "ps-0", "worker-0"):
         members[name].terminate()
         assert members[name].wait() == 0, members[name].output()
@@ -48,10 +55,14 @@ def test_sigusr1_dumps_every_thread_and_the_process_goes_on(processes):
     job = processes.job()
     wait_for_steps(job)
     for name in ("controller", "ps-0", "worker-0"):
-        for _ in range(300):  # a dump that meets threads in the middle of a call does no harm to them
+        for _ in range(
+            300
+        ):  # a dump that meets threads in the middle of a call does no harm to them
             members[name].signal(signal.SIGUSR1)
             time.sleep(0.002)
-        wait_until(lambda name=name: members[name].output().count("most recent call first") > 300, 10, name)
+        wait_until(
+            lambda name=name: members[name].output().count("most recent call first") > 300, 10, name
+        )
         assert members[name].poll() is None, members[name].output()[-2000:]
     assert "training.py" in members["worker-0"].output()
     wait_for_steps(job)
@@ -66,7 +77,13 @@ def test_each_service_has_metrics_on_a_port_of_its_own(processes):
         "worker-0": "megalith_examples_per_second",
     }
     for name, metric in expected.items():
-        page = urllib.request.urlopen(f"http://{members[name].reported('metrics')}/metrics", timeout=60).read().decode()
+        page = (
+            urllib.request.urlopen(
+                f"http://{members[name].reported('metrics')}/metrics", timeout=60
+            )
+            .read()
+            .decode()
+        )
         (line,) = [line for line in page.splitlines() if line.startswith(f"{metric} ")]
         assert float(line.split()[1]) > 0
 
@@ -77,7 +94,9 @@ def test_a_killed_worker_is_replaced_and_goes_on_where_it_stood(processes):
     wait_for_steps(job)
     members["worker-1"].kill()
     lost = wait_until(
-        lambda: next((m for m in job.status().members if m.role == "worker" and not m.is_connected), None)
+        lambda: next(
+            (m for m in job.status().members if m.role == "worker" and not m.is_connected), None
+        )
     )
     assert lost.index == 1
     wait_for_steps(job)
@@ -148,7 +167,9 @@ def test_a_killed_controller_is_replaced_and_training_goes_on(processes):
     wait_until(lambda: job.status().phase == "running", 40)
     wait_until(lambda: job.training_status() > step, 30)
     wait_for_steps(job)
-    assert job.status().epoch == epoch  # the same servers: the same map, and nobody had to look twice
+    assert (
+        job.status().epoch == epoch
+    )  # the same servers: the same map, and nobody had to look twice
     for name in ("worker-0", "worker-1", "ps-0", "ps-1"):
         assert members[name].poll() is None
 
@@ -174,7 +195,9 @@ def test_a_barrier_outlives_the_controller_that_placed_it(processes):
     job.resume()
     wait_for_steps(job)
     position = int(replacement.reported("position"))
-    assert 0 < position <= step  # it went on where the killed one stood, which only the journal could tell
+    assert (
+        0 < position <= step
+    )  # it went on where the killed one stood, which only the journal could tell
     for name in ("worker-0", "ps-0", "ps-1"):
         assert members[name].poll() is None
 
@@ -260,7 +283,9 @@ def test_bad_settings_exit_with_2_and_one_clear_line(processes):
     assert "unrecognized arguments: --indx=0" in unknown.output()
     variable = processes.start("ps", model_dir="m", environ={"MEGALITH_PS_INDXE": "1"})
     assert variable.wait(20) == 2
-    assert "MEGALITH_PS_INDXE is not a setting; did you mean MEGALITH_PS_INDEX?" in variable.output()
+    assert (
+        "MEGALITH_PS_INDXE is not a setting; did you mean MEGALITH_PS_INDEX?" in variable.output()
+    )
     homeless = processes.start("worker", index=0)
     assert homeless.wait(20) == 2
     assert "neither --controller nor --model-dir is given" in homeless.output()

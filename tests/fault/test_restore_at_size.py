@@ -32,9 +32,15 @@ def test_every_row_of_a_killed_ps_is_back_with_its_replacement(tmp_path):
             wait_until(lambda: job.status().phase == "running")
             np.testing.assert_array_equal(at_size.pull(cluster, ids), before)
             at_size.push(cluster, ids, second)
-            np.testing.assert_allclose(at_size.pull(cluster, ids), at_size.values_after(first, second), rtol=1e-5)
+            np.testing.assert_allclose(
+                at_size.pull(cluster, ids), at_size.values_after(first, second), rtol=1e-5
+            )
             step = job.status().global_step
             wait_until(lambda: job.status().global_step > step)
-        restored = re.search(r"restored path=(\S+) rows=(\d+) expired=0 left_out=0", replacement.output())
+        restored = re.search(
+            r"restored path=(\S+) rows=(\d+) expired=0 left_out=0", replacement.output()
+        )
         assert restored[1] == saved.path
-        assert int(restored[2]) > ROWS // 3  # its half of the known rows, and those of the training task
+        assert (
+            int(restored[2]) > ROWS // 3
+        )  # its half of the known rows, and those of the training task

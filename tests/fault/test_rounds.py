@@ -39,7 +39,12 @@ class Job:
         self.processes, self.zookeeper = processes, zookeeper
         self.found_by = {"model_dir": processes.model_dir}
         if zookeeper is not None:
-            name = {"job": fresh_job(), "discovery": "zookeeper", "zk_servers": zookeeper.address, "discovery_ttl_s": 2}
+            name = {
+                "job": fresh_job(),
+                "discovery": "zookeeper",
+                "zk_servers": zookeeper.address,
+                "discovery_ttl_s": 2,
+            }
             self.found_by = name
         self.alive = {name: self.start(name) for name in sorted(PROCESSES)}
 
@@ -52,7 +57,9 @@ class Job:
             return self.processes.start_controller(**settings)
         task = {"batch_size": BATCH_SIZE, "num_examples": BATCH_SIZE * STEPS, "heartbeat_s": 0.1}
         task = task if role == "worker" else {}
-        return self.processes.start(role, name, index=index, join_timeout_s=120, **self.found_by, **task)
+        return self.processes.start(
+            role, name, index=index, join_timeout_s=120, **self.found_by, **task
+        )
 
     def is_training(self, control, moment):
         """Every worker has reported more than `moment` batches; AssertionError once a process has ended."""
@@ -98,9 +105,15 @@ def journaled(job):
 def test_a_job_reaches_its_step_count_whoever_dies(job, number):
     chance, victims = random.Random(f"{SEED}-{number}-when"), victims_of(number)
     if "zookeeper" in victims and job.zookeeper is None:
-        pytest.skip("MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server")
+        pytest.skip(
+            "MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server"
+        )
     control = job.processes.job(60)
-    wait_until(lambda: (job.processes.model_dir / "controller_server_addr.txt").exists(), 60, "a controller")
+    wait_until(
+        lambda: (job.processes.model_dir / "controller_server_addr.txt").exists(),
+        60,
+        "a controller",
+    )
     moment = chance.randrange(5, 50)
     wait_until(lambda: job.is_training(control, moment), 120, "training")
     wait_until(lambda: min(journaled(job)) > 0, 60, "a journal of it")
@@ -109,16 +122,28 @@ def test_a_job_reaches_its_step_count_whoever_dies(job, number):
         stood = journaled(job)  # with it the newest reports die
     for victim in victims:
         job.kill(victim)
-        time.sleep(chance.random())  # the moments between two deaths differ, and no event marks them
+        time.sleep(
+            chance.random()
+        )  # the moments between two deaths differ, and no event marks them
     for victim in victims:
         job.start_again(victim)
     statuses = {name: process.wait(240) for name, process in job.alive.items()}
     assert statuses == dict.fromkeys(statuses, 0), job.alive["controller"].output()
     survivors = [name for name in before if name not in victims]
-    assert all(job.alive[name] is before[name] for name in survivors)  # nobody else was started again
-    (steps,) = re.findall(r"job ended succeeded=True .* step=(\d+)", job.alive["controller"].output())
-    assert int(steps) == STEPS  # every batch was trained, and counts once, also one that was trained again
+    assert all(
+        job.alive[name] is before[name] for name in survivors
+    )  # nobody else was started again
+    (steps,) = re.findall(
+        r"job ended succeeded=True .* step=(\d+)", job.alive["controller"].output()
+    )
+    assert (
+        int(steps) == STEPS
+    )  # every batch was trained, and counts once, also one that was trained again
     assert (job.processes.model_dir / f"model.ckpt-{steps}" / "manifest.json").exists()
     for index, name in enumerate(("worker-0", "worker-1")):
-        (position,) = re.findall(rf"training position=(\d+) of {STEPS // 2}", job.alive[name].output())
-        assert int(position) >= (stood[index] if name in victims else 0), f"{name} goes on where it stood"
+        (position,) = re.findall(
+            rf"training position=(\d+) of {STEPS // 2}", job.alive[name].output()
+        )
+        assert int(position) >= (stood[index] if name in victims else 0), (
+            f"{name} goes on where it stood"
+        )

@@ -49,7 +49,9 @@ def kill_and_wait_for_the_next(cli, service, index=None):
     before = arguments_of(victim)
     os.kill(victim, signal.SIGKILL)
     successor = wait_until(
-        lambda: (pid := child(cli, service, index)) and pid != victim and pid, 60, f"{service} is started again"
+        lambda: (pid := child(cli, service, index)) and pid != victim and pid,
+        60,
+        f"{service} is started again",
     )
     assert arguments_of(successor) == before
     return successor
@@ -72,17 +74,34 @@ def is_running(status):
 def restarts(app):
     """How often each process was started again, as the AppMaster says; None while it does not answer."""
     status = app("status")
-    return {each["name"]: each["starts"] - 1 for each in status["processes"]} if isinstance(status, dict) else None
+    return (
+        {each["name"]: each["starts"] - 1 for each in status["processes"]}
+        if isinstance(status, dict)
+        else None
+    )
 
 
 @pytest.mark.timeout(600)  # kernels may have to be compiled, and every process starts twice
 def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0(processes, app):
-    cli = processes.cli("up", "--model-dir", processes.model_dir, "--restart", 2, "--batch-size", 256)
+    cli = processes.cli(
+        "up", "--model-dir", processes.model_dir, "--restart", 2, "--batch-size", 256
+    )
     job = processes.job(60)
-    wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists() or cli.poll() is not None, 60)
+    wait_until(
+        lambda: (
+            (processes.model_dir / "controller_server_addr.txt").exists() or cli.poll() is not None
+        ),
+        60,
+    )
     wait_until(lambda: job.training_status() > 5, 100)
     assert app("suspend") == {"ok": True}
-    for service, index in (("worker", 1), ("ps", 0), ("appmaster", None), ("controller", None), ("worker", 0)):
+    for service, index in (
+        ("worker", 1),
+        ("ps", 0),
+        ("appmaster", None),
+        ("controller", None),
+        ("worker", 0),
+    ):
         kill_and_wait_for_the_next(cli, service, index)
     wait_until(lambda: job.status().phase == "running", 60)
     assert app("resume") == {"ok": True}
@@ -105,7 +124,9 @@ def small_job(processes, *options):
 
 
 @pytest.mark.parametrize("options", [(), ("--restart", 2)], ids=["no-restart", "restart"])
-def test_a_controller_that_is_told_to_stop_is_a_failure_that_says_what_was_not_saved(processes, options):
+def test_a_controller_that_is_told_to_stop_is_a_failure_that_says_what_was_not_saved(
+    processes, options
+):
     cli, _ = small_job(processes, *options)
     os.kill(child(cli, "controller"), signal.SIGTERM)
     assert cli.wait(60) == 1, cli.output()
@@ -126,7 +147,9 @@ def test_what_died_with_up_is_said_by_the_next_one_and_not_by_the_one_after(proc
     cli.signal(signal.SIGTERM)
     assert cli.wait(20) == 0
     assert "stopping; not saved: " in cli.output()
-    assert not (processes.model_dir / "controller_last_words.txt").exists()  # this one has said it itself
+    assert not (
+        processes.model_dir / "controller_last_words.txt"
+    ).exists()  # this one has said it itself
 
 
 def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
@@ -144,22 +167,36 @@ def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
 def test_a_ps_that_is_told_to_stop_is_said_with_the_way_out(processes):
     cli, _ = small_job(processes)
     os.kill(child(cli, "ps", 0), signal.SIGTERM)
-    wait_until(lambda: "ps-0 was stopped (signal 15); replace it with: megalith ps" in cli.output(), 30)
+    wait_until(
+        lambda: "ps-0 was stopped (signal 15); replace it with: megalith ps" in cli.output(), 30
+    )
     assert cli.poll() is None
 
 
 @pytest.mark.timeout(600)
 def test_an_operator_drives_the_application(processes, app):
-    cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, "--ps", 1, "--workers", 1)
+    cli = processes.cli(
+        "up", "--model-dir", processes.model_dir, "--batch-size", 256, "--ps", 1, "--workers", 1
+    )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 100)
     job = processes.job()
     wait_until(lambda: job.training_status() > 5, 60)
-    shown = wait_until(lambda: is_running(status := app("status")) and status, 20, "the AppMaster knows of the job")
+    shown = wait_until(
+        lambda: is_running(status := app("status")) and status, 20, "the AppMaster knows of the job"
+    )
     assert (shown["final_status"], shown["max_restarts"]) == ("UNDEFINED", 0)
-    assert {each["name"] for each in shown["processes"]} == {"controller", "ps-0", "worker-0", "appmaster"}
+    assert {each["name"] for each in shown["processes"]} == {
+        "controller",
+        "ps-0",
+        "worker-0",
+        "appmaster",
+    }
 
     saved = app("savepoint", "--wait", "--directory", processes.directory / "there")
-    assert (saved["state"], Path(saved["path"]).parent) == ("succeeded", processes.directory / "there")
+    assert (saved["state"], Path(saved["path"]).parent) == (
+        "succeeded",
+        processes.directory / "there",
+    )
     assert "no savepoint '9'" in app("savepoint-status", "9")
     assert "worker-0 runs as process" in app("restart", "worker-0")
     assert "no process 'ps-7'; known are" in app("restart", "ps-7")
@@ -183,7 +220,9 @@ def test_an_appmaster_that_hangs_stops_neither_training_nor_its_end(processes):
     task = ("--ps", 1, "--workers", 1, "--batch-size", 128)
     cli = processes.cli("up", "--model-dir", processes.model_dir, *task)
     job = processes.job(60)
-    wait_until(lambda: (processes.model_dir / appmaster_address.FILE_NAME).exists(), 100, "an AppMaster")
+    wait_until(
+        lambda: (processes.model_dir / appmaster_address.FILE_NAME).exists(), 100, "an AppMaster"
+    )
     wait_until(lambda: job.training_status() > 5, 100, "training")
     appmaster = child(cli, "appmaster")
     os.kill(appmaster, signal.SIGSTOP)
@@ -207,14 +246,27 @@ def test_ctl_app_says_what_is_wrong(processes):
     assert ctl("app", "explode")[0] == 2
     assert ctl("app", "restart-policy", "-1")[0] == 2
     _, help_text, _ = ctl("app", "--help")
-    for command in ("status", "kill", "succeed", "savepoint", "suspend", "resume", "restart-policy", "restart"):
+    for command in (
+        "status",
+        "kill",
+        "succeed",
+        "savepoint",
+        "suspend",
+        "resume",
+        "restart-policy",
+        "restart",
+    ):
         assert command in help_text
 
 
 def test_the_appmaster_has_metrics_of_its_own(processes):
     processes.start_controller()
     appmaster = processes.start("appmaster", model_dir=processes.model_dir, port=0, metrics_port=0)
-    page = urllib.request.urlopen(f"http://{appmaster.reported('metrics')}/metrics", timeout=60).read().decode()
+    page = (
+        urllib.request.urlopen(f"http://{appmaster.reported('metrics')}/metrics", timeout=60)
+        .read()
+        .decode()
+    )
     for metric in (
         "megalith_app_ended 0.0",
         "megalith_app_restarts_total 0.0",

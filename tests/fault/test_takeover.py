@@ -34,8 +34,15 @@ def test_a_redundant_ps_takes_over_the_shard_of_a_killed_one_and_the_job_reaches
     saved = job.save()
     members[f"ps-{victim}"].kill()
     controller = members["controller"]
-    wait_until(lambda: f"ps {spare} at " in controller.output() and "takes over shard 1" in controller.output(), 60)
-    members[f"ps-{victim}"] = processes.start_member("ps", victim)  # it is back too late, and stands by in its turn
+    wait_until(
+        lambda: (
+            f"ps {spare} at " in controller.output() and "takes over shard 1" in controller.output()
+        ),
+        60,
+    )
+    members[f"ps-{victim}"] = processes.start_member(
+        "ps", victim
+    )  # it is back too late, and stands by in its turn
     statuses = {name: process.wait(240) for name, process in members.items()}
     assert statuses == dict.fromkeys(statuses, 0), controller.output()
     assert f"restored path={saved.path}" in members[f"ps-{spare}"].output()

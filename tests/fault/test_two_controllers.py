@@ -19,18 +19,24 @@ def processes(tmp_path):
         yield processes
 
 
-def test_a_paused_controller_that_was_replaced_steps_down_and_the_run_goes_on_with_the_newer(processes):
+def test_a_paused_controller_that_was_replaced_steps_down_and_the_run_goes_on_with_the_newer(
+    processes,
+):
     settings = {"num_ps": 1, "num_workers": 0, "suspect_s": SUSPECT_S}
     first = processes.start_controller(**settings)
     ps = processes.start_member("ps", 0)
     job = processes.job()
     wait_until(lambda: phase(job) == "running", 120)
     epoch = job.status().epoch
-    run_id = wait_until(lambda: (kept := journal.read(processes.model_dir)) and kept.epoch == epoch and kept.run_id)
+    run_id = wait_until(
+        lambda: (kept := journal.read(processes.model_dir)) and kept.epoch == epoch and kept.run_id
+    )
     before = controller_address.read(processes.model_dir)
 
     first.signal(signal.SIGSTOP)
-    (processes.model_dir / "controller.lock").unlink()  # as where locks do not reach the second machine
+    (
+        processes.model_dir / "controller.lock"
+    ).unlink()  # as where locks do not reach the second machine
     second = processes.start_controller(**settings)
     wait_until(lambda: controller_address.read(processes.model_dir) != before, 60)
     job.close()
@@ -44,7 +50,10 @@ def test_a_paused_controller_that_was_replaced_steps_down_and_the_run_goes_on_wi
     status = newer.status()
     assert (status.epoch, status.barrier.reason) == (epoch, "look at data")
     kept = journal.read(processes.model_dir)
-    assert (kept.run_id, [holder.reason for holder in kept.barrier.holders]) == (run_id, ["look at data"])
+    assert (kept.run_id, [holder.reason for holder in kept.barrier.holders]) == (
+        run_id,
+        ["look at data"],
+    )
     assert controller_address.read(processes.model_dir) == status.address
     assert (second.poll(), ps.poll()) == (None, None)
 

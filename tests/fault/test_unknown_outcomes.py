@@ -54,12 +54,16 @@ def name(request, cluster):
 
 
 @LANES
-def test_a_push_that_a_stopped_server_gets_after_its_callers_deadline_counts_once(cluster, name, bulk_lane):
+def test_a_push_that_a_stopped_server_gets_after_its_callers_deadline_counts_once(
+    cluster, name, bulk_lane
+):
     ps = cluster.ps
     with cluster.connect(timeout_s=3.0, bulk_lane=bulk_lane) as client:
         client.pull({name: KEYS}, [name])  # connected
         ps[1].signal(signal.SIGSTOP)
-        with pytest.raises(OutcomeUnknown, match=r"ps 1 did not answer a write.*settle\(\).*applied twice"):
+        with pytest.raises(
+            OutcomeUnknown, match=r"ps 1 did not answer a write.*settle\(\).*applied twice"
+        ):
             client.push({name: (KEYS, MINUS_ONES)}, add={name: 1})
         with pytest.raises(OutcomeUnknown, match="nothing of this write was sent"):
             client.push({name: (KEYS, 100 * MINUS_ONES)})
@@ -123,7 +127,9 @@ def test_what_a_client_did_not_learn_before_it_closed_is_said(cluster, name, cap
 
 
 @LANES
-def test_sums_are_exact_though_deadlines_are_shorter_than_the_stalls_of_servers(cluster, name, bulk_lane):
+def test_sums_are_exact_though_deadlines_are_shorter_than_the_stalls_of_servers(
+    cluster, name, bulk_lane
+):
     """Four clients with deadlines of half a second; the servers stop for longer, in turns. Each push counts once."""
     ps = cluster.ps
     stop = threading.Event()

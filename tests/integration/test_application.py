@@ -166,7 +166,9 @@ def test_an_appmaster_that_hangs_is_given_up_after_the_deadline_and_raises_nothi
     assert caplog.text.count("appmaster 127.0.0.1:") == 3
 
 
-def test_a_savepoint_whose_appmaster_hangs_while_it_is_polled_is_false(platform, monkeypatch, slept, caplog):
+def test_a_savepoint_whose_appmaster_hangs_while_it_is_polled_is_false(
+    platform, monkeypatch, slept, caplog
+):
     monkeypatch.setattr(application, "_CALL_S", 0.5)
     platform.may_answer.clear()
     assert application.create_primus_save_point("/models", sleep=slept.append) is False
@@ -190,7 +192,9 @@ def test_an_appmaster_that_refuses_is_logged_and_raises_nothing(platform, caplog
 
 
 @pytest.mark.parametrize("appmaster", ["nobody", "hung"])
-def test_training_goes_on_and_ends_well_while_the_appmaster_is_down_or_hangs(appmaster, tmp_path, request):
+def test_training_goes_on_and_ends_well_while_the_appmaster_is_down_or_hangs(
+    appmaster, tmp_path, request
+):
     request.getfixturevalue(appmaster)
     with Servers(tmp_path, num_ps=1, num_workers=1, stay_up=False) as servers:
         servers.start_all(batch_size=64, num_examples=640)
@@ -217,7 +221,9 @@ def test_a_chief_that_fails_takes_the_job_down(platform, tmp_path, monkeypatch):
         assert len(platform.heard) == 1
 
 
-def test_a_chief_that_is_stopped_in_a_step_does_not_take_the_job_down(platform, tmp_path, monkeypatch):
+def test_a_chief_that_is_stopped_in_a_step_does_not_take_the_job_down(
+    platform, tmp_path, monkeypatch
+):
     with Servers(tmp_path, num_ps=1, num_workers=1, stay_up=False) as servers:
         servers.start_controller()
         servers.start_ps(0)
@@ -246,10 +252,14 @@ def test_the_mock_answers_the_helpers(tmp_path, monkeypatch):
         wait_until(lambda: job.training_status() > 2, 100)
         target = tmp_path / "savepoint"
         polls = []
-        done = application.create_primus_save_point(str(target), environ=environ, sleep=lambda _: polls.append(1))
+        done = application.create_primus_save_point(
+            str(target), environ=environ, sleep=lambda _: polls.append(1)
+        )
         assert done is True
         assert len(list(target.glob("model.ckpt-*/manifest.json"))) == 1
         assert application.maybe_kill_application("enough", environ) is True
         wait_until(lambda: servers.exits["controller"].reason, 20)
         assert servers.exits["controller"].status == 1
-        assert servers.exits["controller"].reason.partition(";")[0] == "killed: enough"  # and what is not saved
+        assert (
+            servers.exits["controller"].reason.partition(";")[0] == "killed: enough"
+        )  # and what is not saved

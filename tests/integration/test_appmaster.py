@@ -22,7 +22,9 @@ def servers(tmp_path):
     with Servers(tmp_path, num_ps=2, num_workers=1, stay_up=False) as servers:
         servers.start_all(batch_size=64, num_examples=0)
         servers.job = servers.connect().controller
-        wait_until(lambda: servers.job.training_status() > 2, 100)  # kernels may have to be compiled
+        wait_until(
+            lambda: servers.job.training_status() > 2, 100
+        )  # kernels may have to be compiled
         yield servers
 
 
@@ -61,7 +63,9 @@ def test_all_fifteen_calls_answer(stub):
         "createSavepointStatus": pb.CreateSavepointStatusRequest(savepoint_restore_id="1"),
         "succeed": pb.SucceedRequest(),
     }
-    assert {*requests, "kill"} == {method.name for method in pb.DESCRIPTOR.services_by_name["AppMasterService"].methods}
+    assert {*requests, "kill"} == {
+        method.name for method in pb.DESCRIPTOR.services_by_name["AppMasterService"].methods
+    }
     for name, request in requests.items():
         getattr(stub, name)(request, timeout=30)
     with pytest.raises(grpc.RpcError, match="has ended: SUCCEEDED") as raised:
@@ -83,15 +87,24 @@ def test_a_savepoint_is_followed_to_its_directory(stub, tmp_path):
     created = stub.createSavepoint(pb.CreateSavepointRequest(savepoint_dir=str(target)), timeout=30)
     assert created.code == 0
     ask = pb.CreateSavepointStatusRequest(savepoint_restore_id=created.savepoint_id)
-    wait_until(lambda: stub.createSavepointStatus(ask, timeout=30).create_savepoint_state == STATE.SUCCEEDED, 20)
-    snapshot = stub.getSnapshot(pb.GetSnapshotRequest(snapshot_id=int(created.savepoint_id)), timeout=30)
+    wait_until(
+        lambda: (
+            stub.createSavepointStatus(ask, timeout=30).create_savepoint_state == STATE.SUCCEEDED
+        ),
+        20,
+    )
+    snapshot = stub.getSnapshot(
+        pb.GetSnapshotRequest(snapshot_id=int(created.savepoint_id)), timeout=30
+    )
     assert snapshot.available
     assert (target / snapshot.dir.rpartition("/")[2] / "manifest.json").exists()
 
 
 def test_an_unknown_savepoint_is_not_found(stub):
     with pytest.raises(grpc.RpcError) as raised:
-        stub.createSavepointStatus(pb.CreateSavepointStatusRequest(savepoint_restore_id="77"), timeout=30)
+        stub.createSavepointStatus(
+            pb.CreateSavepointStatusRequest(savepoint_restore_id="77"), timeout=30
+        )
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -106,7 +119,10 @@ def test_suspend_holds_training_until_resume(stub, servers):
 
 def test_an_operator_does_not_undo_a_suspend_nor_pass_for_one(stub, servers):
     servers.job.stop()
-    assert stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30).message == "training is not suspended"
+    assert (
+        stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30).message
+        == "training is not suspended"
+    )
     stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=30)
     servers.job.resume()
     wait_until(lambda: stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30).succeed)
@@ -115,9 +131,15 @@ def test_an_operator_does_not_undo_a_suspend_nor_pass_for_one(stub, servers):
     wait_until(lambda: servers.job.training_status() > step)
 
 
-@pytest.mark.parametrize(("call", "status", "final"), [("kill", 1, "FAILED"), ("succeed", 0, "SUCCEEDED")])
+@pytest.mark.parametrize(
+    ("call", "status", "final"), [("kill", 1, "FAILED"), ("succeed", 0, "SUCCEEDED")]
+)
 def test_kill_and_succeed_end_every_process_of_the_job(stub, servers, call, status, final):
-    request = pb.KillRequest(exit_code=3, diagnose="enough") if call == "kill" else pb.SucceedRequest(diagnose="enough")
+    request = (
+        pb.KillRequest(exit_code=3, diagnose="enough")
+        if call == "kill"
+        else pb.SucceedRequest(diagnose="enough")
+    )
     getattr(stub, call)(request, timeout=30)
     assert stub.status(pb.StatusRequest(), timeout=30).final_status == final
     for name in ("controller", "ps-0", "ps-1", "worker-0", "appmaster"):
@@ -129,7 +151,11 @@ def test_kill_and_succeed_end_every_process_of_the_job(stub, servers, call, stat
 def test_an_operator_sees_the_application_and_follows_a_savepoint(operator, servers, tmp_path):
     wait_until(lambda: operator.status().phase == "running")
     shown = operator.status()
-    assert (shown.app_id, shown.final_status, shown.processes) == ("megalith-local", "UNDEFINED", ())
+    assert (shown.app_id, shown.final_status, shown.processes) == (
+        "megalith-local",
+        "UNDEFINED",
+        (),
+    )
     assert shown.controller == servers.controller.address
     operator.suspend()
     operator.resume()
@@ -230,7 +256,9 @@ def test_malformed_heart_beats_are_refused_and_the_next_good_one_is_taken(operat
     assert operator.status().is_supervised
 
 
-def test_a_killed_job_ends_although_its_controller_is_gone_if_somebody_supervises(operator, servers):
+def test_a_killed_job_ends_although_its_controller_is_gone_if_somebody_supervises(
+    operator, servers
+):
     wait_until(lambda: operator.status().phase == "running")
     servers.controller.stop(0)
     with pytest.raises(errors.Unavailable):
@@ -238,4 +266,9 @@ def test_a_killed_job_ends_although_its_controller_is_gone_if_somebody_supervise
     operator.supervise([SupervisedProcess("controller", 1, 1, False, -9)])
     operator.kill("hung", grace_s=7)
     verdict = operator.supervise([SupervisedProcess("controller", 1, 1, False, -9)])
-    assert (verdict.is_over, verdict.succeeded, verdict.reason, verdict.grace_s) == (True, False, "hung", 7.0)
+    assert (verdict.is_over, verdict.succeeded, verdict.reason, verdict.grace_s) == (
+        True,
+        False,
+        "hung",
+        7.0,
+    )

@@ -43,10 +43,18 @@ CALLS = {
     "push str": lambda given: given.cluster.push({"t": (["a"], ROWS)}),
     "push unknown": lambda given: given.cluster.push({"x": ([1], ROWS)}),
     "push lr": lambda given: given.cluster.push({"t": ([1], ROWS)}, learning_rates={"t": 0.1}),
-    "push lr2": lambda given: given.cluster.push({"t": ([1], ROWS)}, learning_rates={"t": (0.1, 0.2)}),
-    "push lr unknown": lambda given: given.cluster.push({"t": ([1], ROWS)}, learning_rates={"x": (0.1,)}),
-    "push lr str": lambda given: given.cluster.push({"t": ([1], ROWS)}, learning_rates={"t": ("a",)}),
-    "push lr nan": lambda given: given.cluster.push({"t": ([1], ROWS)}, learning_rates={"t": (float("nan"),)}),
+    "push lr2": lambda given: given.cluster.push(
+        {"t": ([1], ROWS)}, learning_rates={"t": (0.1, 0.2)}
+    ),
+    "push lr unknown": lambda given: given.cluster.push(
+        {"t": ([1], ROWS)}, learning_rates={"x": (0.1,)}
+    ),
+    "push lr str": lambda given: given.cluster.push(
+        {"t": ([1], ROWS)}, learning_rates={"t": ("a",)}
+    ),
+    "push lr nan": lambda given: given.cluster.push(
+        {"t": ([1], ROWS)}, learning_rates={"t": (float("nan"),)}
+    ),
     "push lr list": lambda given: given.cluster.push({"t": ([1], ROWS)}, learning_rates=[1]),
     "push time neg": lambda given: given.cluster.push({"t": ([1], ROWS)}, req_time_s=-1),
     "push time float": lambda given: given.cluster.push({"t": ([1], ROWS)}, req_time_s=1.5),
@@ -77,7 +85,9 @@ CALLS = {
     "reinit None": lambda given: given.cluster.reinitialize("t", None),
     "reinit ragged": lambda given: given.cluster.reinitialize("t", UNEVEN),
     "create str": lambda given: given.cluster.create_tables("t"),
-    "create list": lambda given: given.cluster.create_tables([mg.TableConfig("q", (mg.Segment(1),))]),
+    "create list": lambda given: given.cluster.create_tables(
+        [mg.TableConfig("q", (mg.Segment(1),))]
+    ),
     "create var": lambda given: given.cluster.create_variables("w"),
     "TableConfig": lambda given: mg.TableConfig("q", mg.Segment(1)),
     "TableConfig name": lambda given: mg.TableConfig(5, (mg.Segment(1),)),
@@ -90,7 +100,9 @@ CALLS = {
     "VariableConfig opt": lambda given: mg.VariableConfig("v", np.zeros(1, F), 5),
     "features str": lambda given: given.cluster.features("f"),
     "features list": lambda given: given.cluster.features([mg.Feature("f2", (mg.Slice("a", 1),))]),
-    "features layouts": lambda given: given.cluster.features(mg.Feature("f3", (mg.Slice("a", 1),)), layouts=["f3"]),
+    "features layouts": lambda given: given.cluster.features(
+        mg.Feature("f3", (mg.Slice("a", 1),)), layouts=["f3"]
+    ),
     "features layouts2": lambda given: given.cluster.features(
         mg.Feature("f3", (mg.Slice("a", 1),)), layouts={"x": "f3"}
     ),
@@ -121,7 +133,9 @@ CALLS = {
     "apply tuple": lambda given: given.features.apply(given.batch, {"f": (ROWS, ROWS)}),
     "apply_async": lambda given: given.features.apply_async(given.batch, {"f": UNEVEN}),
     "apply dtype": lambda given: given.features.apply(given.batch, {"f": np.zeros((2, 2), int)}),
-    "apply time": lambda given: given.features.apply(given.batch, {"f": np.zeros((2, 2), F)}, req_time_s="x"),
+    "apply time": lambda given: given.features.apply(
+        given.batch, {"f": np.zeros((2, 2), F)}, req_time_s="x"
+    ),
     "batch[x]": lambda given: given.batch["x"],
     "Ragged": lambda given: mg.Ragged(UNEVEN, [0]),
     "Ragged2": lambda given: mg.Ragged([1, 2], "x"),
@@ -175,13 +189,18 @@ def test_a_malformed_argument_is_a_typed_error_and_changes_nothing(given, call):
 
 
 def test_a_push_without_gradients_says_what_is_expected(given):
-    with pytest.raises(InvalidRequest, match=r"table t: gradients are: list \[1\], expected a pair \(ids, gradients"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"table t: gradients are: list \[1\], expected a pair \(ids, gradients",
+    ):
         given.cluster.push({"t": [1]})
 
 
 def test_a_wrong_width_is_told_in_the_caller_s_numbers(given):
     ids = np.arange(512) % 84
-    with pytest.raises(ShapeMismatch, match=r"table t: gradients are \[512, 9\], expected \[512, 3\]"):
+    with pytest.raises(
+        ShapeMismatch, match=r"table t: gradients are \[512, 9\], expected \[512, 3\]"
+    ):
         given.cluster.push({"t": (ids, np.zeros((512, 9), F))})
     with pytest.raises(ShapeMismatch, match=r"table t: values are \[512, 9\], expected \[512, 3\]"):
         given.cluster.assign({"t": (ids, np.zeros((512, 9), F))})
@@ -189,19 +208,27 @@ def test_a_wrong_width_is_told_in_the_caller_s_numbers(given):
 
 def test_a_wrong_dtype_is_not_told_as_a_wrong_shape(given):
     wrong = np.ones((1, 3), np.int64)
-    with pytest.raises(DtypeMismatch, match=r"table t: gradients are int64 \[1, 3\], expected float32"):
+    with pytest.raises(
+        DtypeMismatch, match=r"table t: gradients are int64 \[1, 3\], expected float32"
+    ):
         given.cluster.push({"t": ([1], wrong)})
     for write in (given.cluster.assign, given.cluster.assign_add):
-        with pytest.raises(DtypeMismatch, match=r"table t: values are int64 \[1, 3\], expected float32"):
+        with pytest.raises(
+            DtypeMismatch, match=r"table t: values are int64 \[1, 3\], expected float32"
+        ):
             write({"t": ([1], wrong)})
-    with pytest.raises(DtypeMismatch, match=r"table t: ids are float64 \[1\], expected a vector of int64"):
+    with pytest.raises(
+        DtypeMismatch, match=r"table t: ids are float64 \[1\], expected a vector of int64"
+    ):
         given.cluster.pull({"t": [1.5]})
     with pytest.raises(DtypeMismatch, match=r"ragged: values are float64"):
         mg.Ragged([1.5], [0, 1])
 
 
 def test_prefetch_says_that_it_cannot_iterate_where_it_is_called(given):
-    with pytest.raises(InvalidRequest, match="prefetch: batches are int 5, expected something to iterate over"):
+    with pytest.raises(
+        InvalidRequest, match="prefetch: batches are int 5, expected something to iterate over"
+    ):
         given.features.prefetch(5, lambda batch: batch)
     with pytest.raises(InvalidRequest, match=r"prefetch: ids=.*is not a function"):
         given.features.prefetch([1], {"f": [1]})

@@ -40,7 +40,9 @@ def key(request):
 
 def test_a_begun_step_has_the_outcome_of_an_ordinary_one(cluster, key):
     before = cluster.pull(variables=["n"]).variables["n"]
-    assert cluster.begin_push({"t": (key, ONES)}, add={"n": np.array(3)}).result() == {"n": before + 3}
+    assert cluster.begin_push({"t": (key, ONES)}, add={"n": np.array(3)}).result() == {
+        "n": before + 3
+    }
     begun = cluster.begin_pull({"t": np.repeat(key, 2)}, ["n"])
     for _ in range(2):
         np.testing.assert_array_equal(begun.result().rows["t"], -np.ones((2, 2)))
@@ -49,7 +51,10 @@ def test_a_begun_step_has_the_outcome_of_an_ordinary_one(cluster, key):
 
 def test_begun_pushes_are_applied_in_their_order_and_each_once_though_nobody_asks(cluster, key):
     cluster.create_variables(VariableConfig("last", np.zeros((), np.int64)))
-    begun = [cluster.begin_push({"t": (key, ONES)}, assign={"last": np.array(number)}) for number in range(50)]
+    begun = [
+        cluster.begin_push({"t": (key, ONES)}, assign={"last": np.array(number)})
+        for number in range(50)
+    ]
     assert all(each.is_settled for each in begun[:-1])
     cluster.push({"t": (key, ONES)})
     assert begun[-1].is_settled
@@ -75,7 +80,9 @@ WRONG = np.ones((1, 4), np.float32)  # as above: refused by the server, not by t
 
 
 def warnings_of(caplog):
-    return [record.message for record in caplog.records if record.name.startswith("megalith.client")]
+    return [
+        record.message for record in caplog.records if record.name.startswith("megalith.client")
+    ]
 
 
 def test_begun_pushes_that_fail_are_said_and_counted_though_nobody_asks(servers, key, caplog):
@@ -84,7 +91,10 @@ def test_begun_pushes_that_fail_are_said_and_counted_though_nobody_asks(servers,
         cluster.begin_push({"t": (key, WRONG)})
         cluster.push({"t": (key, ONES)})
         (said,) = warnings_of(caplog)
-        assert "a write failed before anybody asked for its result: table t: gradients have shape" in said
+        assert (
+            "a write failed before anybody asked for its result: table t: gradients have shape"
+            in said
+        )
         assert "so far: 1" in said
         asked = cluster.begin_push({"t": (key, WRONG)})
         with pytest.raises(errors.ShapeMismatch):
@@ -135,7 +145,10 @@ def test_closing_without_waiting_counts_pushes_in_the_background(servers, caplog
     cluster.close(wait=False)
     hold.set()
     assert [future.cancelled() for future in futures] == [False, True, True]
-    assert warnings_of(caplog)[-1] == "closed without waiting: gave up 3 pushes in the background and 0 begun"
+    assert (
+        warnings_of(caplog)[-1]
+        == "closed without waiting: gave up 3 pushes in the background and 0 begun"
+    )
 
 
 def test_closing_without_waiting_is_silent_when_nothing_is_given_up(servers, caplog):
@@ -159,7 +172,9 @@ def test_calls_that_nobody_asks_about_make_room_for_others(servers, key):
         assert cluster._servers._budget.held_bytes == 0
 
 
-def test_replies_larger_than_any_socket_buffer_wait_while_the_next_request_is_sent(servers, cluster):
+def test_replies_larger_than_any_socket_buffer_wait_while_the_next_request_is_sent(
+    servers, cluster
+):
     gradients = np.zeros((1 << 20, 2), np.float32)
     ids = np.arange(1 << 20)
     begun = [cluster.begin_pull({"t": ids}) for _ in range(2)]
@@ -207,13 +222,17 @@ def test_threads_that_share_a_client_lose_no_push_and_get_their_own_rows(servers
         try:
             for step in range(steps):
                 pulled = cluster.begin_pull({"t": own})
-                pushed = cluster.begin_push({"t": (np.concatenate([key, own]), np.ones((2, 2), np.float32))})
+                pushed = cluster.begin_push(
+                    {"t": (np.concatenate([key, own]), np.ones((2, 2), np.float32))}
+                )
                 if step % 3 == 0:
                     cluster.push({"t": (own, np.zeros((1, 2), np.float32))})
                 if step % 2:
                     assert pushed.result() == {}
                 seen = -pulled.result().rows["t"][0, 0]
-                assert step - 1 <= seen <= step + 1  # the pushes of the last step and of this one were beside it
+                assert (
+                    step - 1 <= seen <= step + 1
+                )  # the pushes of the last step and of this one were beside it
         except BaseException as error:
             failures.append(error)
             raise

@@ -27,15 +27,21 @@ def test_a_dead_address_is_said_after_two_seconds_and_ends_within_the_time_given
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         began = time.monotonic()
         with pytest.raises(
-            PeerUnreachable, match=f"no controller answers at {address} within 3 s .*correct the address"
+            PeerUnreachable,
+            match=f"no controller answers at {address} within 3 s .*correct the address",
         ):
             mg.connect(address, connect_timeout_s=3.0)
         assert time.monotonic() - began < 10
-    assert any("waiting up to 3 s" in record.message and address in record.message for record in caplog.records)
+    assert any(
+        "waiting up to 3 s" in record.message and address in record.message
+        for record in caplog.records
+    )
 
 
 def test_a_wrong_model_directory_is_named(tmp_path):
-    with pytest.raises(PeerUnreachable, match=f"{tmp_path}/nothing.*no controller serves this model directory"):
+    with pytest.raises(
+        PeerUnreachable, match=f"{tmp_path}/nothing.*no controller serves this model directory"
+    ):
         mg.connect(model_dir=str(tmp_path / "nothing"), connect_timeout_s=0.5)
 
 

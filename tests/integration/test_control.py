@@ -22,7 +22,9 @@ CYCLES = 200
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
     """Two ps and four workers that train until stopped, shared by the tests here; each leaves it running."""
-    with Servers(tmp_path_factory.mktemp("control"), num_ps=2, num_workers=4, suspect_s=2.0) as servers:
+    with Servers(
+        tmp_path_factory.mktemp("control"), num_ps=2, num_workers=4, suspect_s=2.0
+    ) as servers:
         servers.start_all(batch_size=64, num_examples=0)
         servers.job = servers.connect().controller
         wait_until(lambda: servers.job.training_status() > 5, 100)
@@ -47,7 +49,11 @@ def test_two_hundred_stops_and_resumes_leave_no_worker_stuck(job):
         step = job.training_status()
         job.resume()
         if cycle % 20 == 0:
-            wait_until(lambda before=step: job.training_status() > before, 30, f"a step after cycle {cycle}")
+            wait_until(
+                lambda before=step: job.training_status() > before,
+                30,
+                f"a step after cycle {cycle}",
+            )
     step = job.training_status()
     wait_until(lambda: job.training_status() > step + 4, 30)
 
@@ -65,7 +71,9 @@ def test_a_stop_says_who_and_why_and_a_resume_forgets_it(job):
 
 def test_a_hold_of_a_platform_that_is_gone_is_ended_by_the_command_that_resume_names(training, job):
     def resume(*options):
-        done = CliRunner().invoke(app, ["ctl", "--controller", training.controller.address, "resume", *options])
+        done = CliRunner().invoke(
+            app, ["ctl", "--controller", training.controller.address, "resume", *options]
+        )
         assert done.exit_code == 0, done.output
         return done.stdout.splitlines()
 
@@ -150,7 +158,13 @@ def session(address, role=common_pb2.ROLE_WORKER, **register):
     def requests():
         yield coordination_pb2.SessionRequest(
             register=coordination_pb2.Register(
-                **{"role": role, "address": "127.0.0.1:1", "incarnation": "foreign", "heartbeat_s": 1.0} | register
+                **{
+                    "role": role,
+                    "address": "127.0.0.1:1",
+                    "incarnation": "foreign",
+                    "heartbeat_s": 1.0,
+                }
+                | register
             )
         )
         while not silence.wait(0.2):
@@ -184,7 +198,9 @@ def test_a_session_that_stops_reading_is_dropped_and_holds_up_nobody(tmp_path, c
         assert job.status().is_stopped
 
 
-@pytest.mark.parametrize("claim", [{"epoch": 2**63 - 1}, {"global_step": 2**63 - 1}, {"heartbeat_s": 1e9}])
+@pytest.mark.parametrize(
+    "claim", [{"epoch": 2**63 - 1}, {"global_step": 2**63 - 1}, {"heartbeat_s": 1e9}]
+)
 def test_one_registration_does_not_poison_the_cluster(tmp_path, claim):
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         servers.start_controller()
@@ -210,10 +226,15 @@ def test_a_report_that_cannot_be_ends_its_session_with_the_reason(tmp_path):
 
         def requests():
             register = coordination_pb2.Register(
-                role=common_pb2.ROLE_WORKER, address="127.0.0.1:1", incarnation="foreign", heartbeat_s=1.0
+                role=common_pb2.ROLE_WORKER,
+                address="127.0.0.1:1",
+                incarnation="foreign",
+                heartbeat_s=1.0,
             )
             yield coordination_pb2.SessionRequest(register=register)
-            yield coordination_pb2.SessionRequest(worker=coordination_pb2.WorkerReport(global_step=2**63 - 1))
+            yield coordination_pb2.SessionRequest(
+                worker=coordination_pb2.WorkerReport(global_step=2**63 - 1)
+            )
             done.wait(30)
 
         done = threading.Event()
@@ -227,7 +248,9 @@ def test_a_report_that_cannot_be_ends_its_session_with_the_reason(tmp_path):
         assert job.status().global_step == 0
 
 
-def test_a_replacement_waits_as_long_as_the_controller_does_for_a_dead_member_with_slow_heart_beats(tmp_path):
+def test_a_replacement_waits_as_long_as_the_controller_does_for_a_dead_member_with_slow_heart_beats(
+    tmp_path,
+):
     with Servers(tmp_path, num_ps=1, num_workers=0) as servers:
         servers.start_controller()
         vanished = threading.Event()
@@ -261,7 +284,9 @@ def test_a_refusal_names_the_process_that_holds_the_place(tmp_path):
         job = servers.connect().controller
         member = wait_until(lambda: (now := job.status().members[0]).is_ready and now, 60)
         assert (member.pid, member.host) == (os.getpid(), socket.gethostname())
-        channel, responses, silence = session(servers.controller.address, common_pb2.ROLE_PS, index=0)
+        channel, responses, silence = session(
+            servers.controller.address, common_pb2.ROLE_PS, index=0
+        )
         with pytest.raises(grpc.RpcError) as refused:
             next(responses)
         silence.set()
@@ -271,7 +296,9 @@ def test_a_refusal_names_the_process_that_holds_the_place(tmp_path):
 
 
 def test_a_member_of_another_job_is_refused_and_the_cluster_goes_on(training, job):
-    channel, responses, silence = session(training.controller.address, common_pb2.ROLE_PS, index=0, job="/models/other")
+    channel, responses, silence = session(
+        training.controller.address, common_pb2.ROLE_PS, index=0, job="/models/other"
+    )
     with pytest.raises(grpc.RpcError) as refused:
         next(responses)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -36,7 +36,9 @@ def training(tmp_path):
     with Servers(tmp_path, num_ps=2, num_workers=2) as servers:
         servers.start_all(**TASK)
         servers.job = servers.connect().controller
-        wait_until(lambda: servers.job.training_status() > 5, 100)  # kernels may have to be compiled
+        wait_until(
+            lambda: servers.job.training_status() > 5, 100
+        )  # kernels may have to be compiled
         yield servers
 
 
@@ -54,11 +56,20 @@ def test_the_five_calls_as_raw_methods_with_empty_messages(training):
         raw(training, "StopTraining")
     assert second.value.code() is grpc.StatusCode.ALREADY_EXISTS
     assert second.value.details() == "Barrier is placed already."
-    wait_until(lambda: not raw(training, "GetBlockStatus", controller_pb2.GetBlockStatusResponse).unblocked_indices)
+    wait_until(
+        lambda: (
+            not raw(
+                training, "GetBlockStatus", controller_pb2.GetBlockStatusResponse
+            ).unblocked_indices
+        )
+    )
     step = raw(training, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step
     assert raw(training, "SaveCheckpoint") == b""
     assert training.job.status().last_checkpoint.endswith(f"model.ckpt-{step}")
-    assert raw(training, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step == step
+    assert (
+        raw(training, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step
+        == step
+    )
     assert raw(training, "ResumeTraining") == b""
     assert raw(training, "ResumeTraining") == b""
     wait_until(lambda: training.job.training_status() > step)
@@ -71,7 +82,11 @@ def test_golden_g29_capacity_one(tmp_path):
         wait_until(lambda: job.training_status() > 0, 100)
 
         def blocked():
-            return list(raw(servers, "GetBlockStatus", controller_pb2.GetBlockStatusResponse).blocked_indices)
+            return list(
+                raw(
+                    servers, "GetBlockStatus", controller_pb2.GetBlockStatusResponse
+                ).blocked_indices
+            )
 
         assert raw(servers, "StopTraining") == b""
         with pytest.raises(grpc.RpcError):
@@ -80,7 +95,10 @@ def test_golden_g29_capacity_one(tmp_path):
         assert raw(servers, "ResumeTraining") == b""
         wait_until(lambda: blocked() == [])
         assert raw(servers, "SaveCheckpoint") == b""
-        assert raw(servers, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step > 0
+        assert (
+            raw(servers, "GetTrainingStatus", controller_pb2.GetTrainingStatusResponse).global_step
+            > 0
+        )
 
 
 def test_golden_g2_a_server_says_where_it_listens(tmp_path):
@@ -113,7 +131,9 @@ def test_stop_blocks_every_worker_and_nothing_moves_until_resume(training):
     wait_until(lambda: training.job.training_status() > step)
 
 
-def test_a_stop_that_the_journal_cannot_keep_is_in_effect_and_the_status_says_so(tmp_path, monkeypatch):
+def test_a_stop_that_the_journal_cannot_keep_is_in_effect_and_the_status_says_so(
+    tmp_path, monkeypatch
+):
     def no_space(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -257,7 +277,9 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
         monkeypatch.setattr(checkpoint, "restore_shard", slowly)
         servers.start_ps(0, server=same_port)
         assert started.wait(60)
-        pushed = threading.Thread(target=cluster.push, args=({"t": ([1], np.full((1, 1), 5, np.float32))},))
+        pushed = threading.Thread(
+            target=cluster.push, args=({"t": ([1], np.full((1, 1), 5, np.float32))},)
+        )
         pushed.start()
         pushed.join(0.5)
         assert pushed.is_alive()
@@ -283,10 +305,14 @@ def test_a_new_cluster_of_another_size_starts_from_the_checkpoint(tmp_path, num_
             cluster.pull({"t": ids}).rows["t"], -np.arange(4_000, dtype=np.float32).reshape(-1, 2)
         )
         assert cluster.controller.status().last_checkpoint == saved.path
-        wait_until(lambda: sum(member.rows for member in cluster.controller.status().members) == 2_000)
+        wait_until(
+            lambda: sum(member.rows for member in cluster.controller.status().members) == 2_000
+        )
         with open_channel(servers.controller.address) as channel:
             coordination = coordination_pb2_grpc.CoordinationStub(channel)
-            members = coordination.GetStatus(coordination_pb2.GetStatusRequest(), timeout=30).members
+            members = coordination.GetStatus(
+                coordination_pb2.GetStatusRequest(), timeout=30
+            ).members
         assert {member.ps.restored.path for member in members} == {saved.path}
         assert sum(member.ps.restored.rows for member in members) == 2_000
 
@@ -336,7 +362,10 @@ def test_a_job_whose_checkpoint_is_not_whole_does_not_start_empty(tmp_path, lose
         wait_until(lambda: job.status().phase == "running", 20)
         saved = job.save()
     lose(Path(saved.path))
-    with Servers(tmp_path) as servers, pytest.raises(errors.CheckpointNotFound, match="to start with an empty model"):
+    with (
+        Servers(tmp_path) as servers,
+        pytest.raises(errors.CheckpointNotFound, match="to start with an empty model"),
+    ):
         servers.start_controller()
     for path in (*tmp_path.glob("checkpoint"), Path(saved.path)):  # as the message says
         path.rename(path.with_name(f"away-{path.name}"))
@@ -397,9 +426,7 @@ def test_servers_that_have_not_all_rows_of_the_manifest_end_the_job_with_the_num
         job = servers.connect().controller
         status = wait_until(lambda: (now := job.status()).outcome and now)
         assert status.outcome == "failed"
-        numbers = (
-            f"{saved.path} has 1000 rows, but 2 parameter servers restored {1000 - hidden['rows']}, found 0 expired"
-        )
+        numbers = f"{saved.path} has 1000 rows, but 2 parameter servers restored {1000 - hidden['rows']}, found 0 expired"
         assert numbers in status.reason
         assert status.epoch == 0
         with pytest.raises(errors.MegalithError):
@@ -416,7 +443,11 @@ def test_saves_of_a_cluster_without_workers_are_folders_of_their_own(tmp_path):
         for value in range(1, 4):
             cluster.push({"t": (np.arange(value), np.ones((value, 1), np.float32))})
             saved.append(cluster.controller.save())
-        assert [Path(each.path).name for each in saved] == ["model.ckpt-0", "model.ckpt-r1-0", "model.ckpt-r2-0"]
+        assert [Path(each.path).name for each in saved] == [
+            "model.ckpt-0",
+            "model.ckpt-r1-0",
+            "model.ckpt-r2-0",
+        ]
         assert [manifest.read(Path(each.path)).rows for each in saved] == [1, 2, 3]
         assert cluster.controller.status().last_checkpoint == saved[-1].path
 
@@ -433,7 +464,8 @@ def test_a_live_index_is_not_given_away(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"index": 3}, "outside this cluster of 1 ps"), ({"num_ps": 2}, "expects 2 ps")]
+    ("settings", "message"),
+    [({"index": 3}, "outside this cluster of 1 ps"), ({"num_ps": 2}, "expects 2 ps")],
 )
 def test_a_ps_that_does_not_fit_the_cluster_is_refused_at_once(tmp_path, settings, message):
     with Servers(tmp_path) as servers:
@@ -446,7 +478,9 @@ def test_a_ps_that_does_not_fit_the_cluster_is_refused_at_once(tmp_path, setting
 
 def test_a_controller_that_is_not_there_is_named_after_the_deadline(tmp_path):
     with Servers(tmp_path) as servers:
-        servers.start_ps(0, membership=servers.membership(controller="127.0.0.1:1", join_timeout_s=0.5))
+        servers.start_ps(
+            0, membership=servers.membership(controller="127.0.0.1:1", join_timeout_s=0.5)
+        )
         wait_until(lambda: servers.exits["ps-0"].status == 1)
         assert "no controller after" in servers.exits["ps-0"].reason
         assert "127.0.0.1:1" in servers.exits["ps-0"].reason
@@ -480,7 +514,9 @@ def test_a_restarted_controller_finds_its_members_again(tmp_path):
         servers.start_controller()
         wait_until(lambda: cluster.controller.status().phase == "running", 20)
         assert cluster.controller.status().epoch == epoch  # the same servers: the same map
-        np.testing.assert_array_equal(cluster.pull({"t": [1, 2, 3, 4]}).rows["t"], [[-1], [-1], [-1], [0]])
+        np.testing.assert_array_equal(
+            cluster.pull({"t": [1, 2, 3, 4]}).rows["t"], [[-1], [-1], [-1], [0]]
+        )
 
 
 def test_a_save_without_every_ps_is_refused_and_leaves_nothing(tmp_path):
@@ -498,7 +534,11 @@ def test_health_follows_readiness_and_reflection_lists_the_services(tmp_path):
         lonely = servers.start_ps(0, membership=servers.membership(controller="127.0.0.1:1"))
         assert health(lonely.address) == "NOT_SERVING"
         assert health(controller.address) == "SERVING"
-        assert reflected(controller.address) >= {"Controller", "megalith.v1.Coordination", "grpc.health.v1.Health"}
+        assert reflected(controller.address) >= {
+            "Controller",
+            "megalith.v1.Coordination",
+            "grpc.health.v1.Health",
+        }
         assert "megalith.v1.ParameterServer" in reflected(lonely.address)
     with Servers(tmp_path) as servers:
         servers.start_controller()
@@ -508,7 +548,11 @@ def test_health_follows_readiness_and_reflection_lists_the_services(tmp_path):
 
 def health(address):
     with open_channel(address) as channel:
-        status = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30).status
+        status = (
+            health_pb2_grpc.HealthStub(channel)
+            .Check(health_pb2.HealthCheckRequest(), timeout=30)
+            .status
+        )
         return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
 
 
@@ -520,7 +564,9 @@ def reflected(address):
         return {service.name for service in answer.list_services_response.service}
 
 
-def test_a_controller_removes_what_a_killed_one_left_of_a_save_and_lists_its_first_checkpoint(tmp_path):
+def test_a_controller_removes_what_a_killed_one_left_of_a_save_and_lists_its_first_checkpoint(
+    tmp_path,
+):
     left = manifest.work_directory(tmp_path, 130, "0a1b2c3d")
     left.mkdir()
     complete = manifest.work_directory(tmp_path, 120, "0a1b2c3c")
@@ -536,7 +582,9 @@ def test_a_controller_removes_what_a_killed_one_left_of_a_save_and_lists_its_fir
 def test_a_member_gives_up_when_only_a_controller_that_was_replaced_answers(tmp_path):
     with Servers(tmp_path, num_ps=1) as servers:
         servers.start_controller()
-        member = servers.start_ps(0, membership=servers.membership(rejoin_timeout_s=1.0))._member._member
+        member = servers.start_ps(
+            0, membership=servers.membership(rejoin_timeout_s=1.0)
+        )._member._member
         wait_until(lambda: member._generation, 60, "its welcome")
         member._generation += 3
         member._call.cancel()

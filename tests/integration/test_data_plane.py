@@ -35,7 +35,8 @@ def cluster(servers):
         TableConfig("adagrad", (Segment(3, Zeros(), Adagrad(0.1)),)),
     )
     cluster.create_variables(
-        VariableConfig("w", np.zeros(3, np.float32), Sgd(0.5)), VariableConfig("n", np.zeros((), np.int64))
+        VariableConfig("w", np.zeros(3, np.float32), Sgd(0.5)),
+        VariableConfig("n", np.zeros((), np.int64)),
     )
     return cluster
 
@@ -71,14 +72,19 @@ def test_rows_come_back_in_the_order_asked_for(cluster):
 
 def test_all_tables_and_variables_of_a_step_go_in_one_call_per_server(cluster):
     added = cluster.push(
-        {"sgd": (IDS, np.ones((IDS.size, 2), np.float32)), "adagrad": (IDS, np.ones((IDS.size, 3), np.float32))},
+        {
+            "sgd": (IDS, np.ones((IDS.size, 2), np.float32)),
+            "adagrad": (IDS, np.ones((IDS.size, 3), np.float32)),
+        },
         variables={"w": np.ones(3, np.float32)},
         add={"n": np.array(5, np.int64)},
     )
     assert added["n"] == 5
     pulled = cluster.pull({"sgd": IDS[:1], "adagrad": IDS[:1]}, ["w", "n"])
     np.testing.assert_array_equal(pulled.rows["sgd"], [[-1, -1]])
-    np.testing.assert_allclose(pulled.rows["adagrad"], np.full((1, 3), -0.1 / np.sqrt(1.1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        pulled.rows["adagrad"], np.full((1, 3), -0.1 / np.sqrt(1.1)), rtol=1e-6
+    )
     np.testing.assert_array_equal(pulled.variables["w"], [-0.5, -0.5, -0.5])
     cluster.push(assign={"w": np.array([1, 2, 3], np.float32)})
     np.testing.assert_array_equal(cluster.pull(variables=["w"]).variables["w"], [1, 2, 3])
@@ -91,7 +97,10 @@ def test_rates_of_a_push_win(cluster):
 
 def test_an_empty_pull_has_the_table_s_width(cluster, servers):
     assert cluster.pull({"sgd": []}).rows["sgd"].shape == (0, 2)
-    assert servers.connect().pull({"adagrad": np.empty(0, np.int64)}).rows["adagrad"].shape == (0, 3)
+    assert servers.connect().pull({"adagrad": np.empty(0, np.int64)}).rows["adagrad"].shape == (
+        0,
+        3,
+    )
     with pytest.raises(errors.UnknownTable, match="no table 'x'"):
         servers.connect().pull({"x": []})
 
@@ -103,7 +112,11 @@ def test_each_lookup_is_timed_in_microseconds_under_the_reference_s_name(cluster
         tags = f'{{model_name="{servers.model_dir.name}",ps="0"}}'
         return [
             float(
-                re.search(rf"^monolith_training_embedding_lookup_{field}{re.escape(tags)} (\S+)$", page, re.M).group(1)
+                re.search(
+                    rf"^monolith_training_embedding_lookup_{field}{re.escape(tags)} (\S+)$",
+                    page,
+                    re.M,
+                ).group(1)
             )
             for field in ("count", "sum")
         ]
@@ -126,7 +139,9 @@ def test_pushes_of_several_clients_add_up_to_the_last_bit(servers, cluster):
 
     def push(client):
         for _ in range(25):
-            client.push({"sgd": (ids, np.ones((ids.size, 2), np.float32))}, add={"n": np.array(1, np.int64)})
+            client.push(
+                {"sgd": (ids, np.ones((ids.size, 2), np.float32))}, add={"n": np.array(1, np.int64)}
+            )
 
     threads = [threading.Thread(target=push, args=(client,)) for client in clients]
     for thread in threads:
@@ -150,24 +165,58 @@ def mine(stub, count):
 
 def push_request(stub, **changes):
     ids = mine(stub, 2)
-    part = {"table": "sgd", "keys": arrays.encode(ids), "gradients": arrays.encode(np.ones((2, 2), np.float32))}
-    request = {"epoch": stub.epoch, "run_id": stub.routing.run_id, "client_id": "raw", "sequence": 1}
+    part = {
+        "table": "sgd",
+        "keys": arrays.encode(ids),
+        "gradients": arrays.encode(np.ones((2, 2), np.float32)),
+    }
+    request = {
+        "epoch": stub.epoch,
+        "run_id": stub.routing.run_id,
+        "client_id": "raw",
+        "sequence": 1,
+    }
     request |= {name: changes.pop(name) for name in list(changes) if name in request}
     return pb.PushRequest(**request, tables=[pb.TableGradients(**(part | changes))])
 
 
 NAN = arrays.encode(np.array([[1, 2], [np.nan, 4]], np.float32))
 BAD_PUSHES = {
-    "ids not a multiple of 8": ({"keys": b"1234567"}, "INVALID_ARGUMENT", errors.MalformedArray, "7 bytes"),
-    "gradient bytes cut": ({"gradients": b"x" * 15}, "INVALID_ARGUMENT", errors.MalformedArray, "15 bytes"),
+    "ids not a multiple of 8": (
+        {"keys": b"1234567"},
+        "INVALID_ARGUMENT",
+        errors.MalformedArray,
+        "7 bytes",
+    ),
+    "gradient bytes cut": (
+        {"gradients": b"x" * 15},
+        "INVALID_ARGUMENT",
+        errors.MalformedArray,
+        "15 bytes",
+    ),
     "no ids": ({"keys": b""}, "INVALID_ARGUMENT", errors.MalformedArray, "for 0 ids"),
-    "wrong width": ({"gradients": b"\0" * 24}, "INVALID_ARGUMENT", errors.ShapeMismatch, "need (2, 2)"),
+    "wrong width": (
+        {"gradients": b"\0" * 24},
+        "INVALID_ARGUMENT",
+        errors.ShapeMismatch,
+        "need (2, 2)",
+    ),
     "nan": ({"gradients": NAN}, "INVALID_ARGUMENT", errors.NonFiniteValue, "NaN or infinity"),
     "unknown table": ({"table": "x"}, "NOT_FOUND", errors.UnknownTable, "no table 'x'; it has"),
-    "two rates": ({"learning_rates": [1, 2]}, "INVALID_ARGUMENT", errors.ShapeMismatch, "learning rates of shape (2,)"),
+    "two rates": (
+        {"learning_rates": [1, 2]},
+        "INVALID_ARGUMENT",
+        errors.ShapeMismatch,
+        "learning rates of shape (2,)",
+    ),
     "stale epoch": ({"epoch": 0}, "ABORTED", errors.StaleEpoch, "epoch 0"),
     "future epoch": ({"epoch": 99}, "UNAVAILABLE", errors.NotReady, "the request at 99"),
-    "another run": ({"run_id": "0123"}, "FAILED_PRECONDITION", errors.WrongRun, "this client is of run 0123"),
+    "another run": (
+        {"run_id": "0123"},
+        "FAILED_PRECONDITION",
+        errors.WrongRun,
+        "this client is of run 0123",
+    ),
     "no run": ({"run_id": ""}, "FAILED_PRECONDITION", errors.WrongRun, "of no run"),
     "no client": ({"client_id": ""}, "INVALID_ARGUMENT", errors.InvalidRequest, "client id"),
     "no sequence": ({"sequence": 0}, "INVALID_ARGUMENT", errors.InvalidRequest, "sequence from 1"),
@@ -180,9 +229,13 @@ def test_a_bad_push_is_a_typed_error_and_the_server_lives_on_unchanged(stub, clu
     code, raised = call_error(stub.Push, push_request(stub, **changes))
     assert (code.name, type(raised)) == (status, error)
     assert message in str(raised)
-    np.testing.assert_array_equal(cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], np.zeros((2, 2)))
+    np.testing.assert_array_equal(
+        cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], np.zeros((2, 2))
+    )
     stub.Push(push_request(stub), timeout=30)
-    np.testing.assert_array_equal(cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], -np.ones((2, 2)))
+    np.testing.assert_array_equal(
+        cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], -np.ones((2, 2))
+    )
 
 
 def test_duplicate_ids_in_a_raw_push_are_refused(stub):
@@ -193,7 +246,9 @@ def test_duplicate_ids_in_a_raw_push_are_refused(stub):
 def test_a_repeated_raw_push_is_applied_once(stub, cluster):
     for _ in range(3):
         stub.Push(push_request(stub), timeout=30)
-    np.testing.assert_array_equal(cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], -np.ones((2, 2)))
+    np.testing.assert_array_equal(
+        cluster.pull({"sgd": mine(stub, 2)}).rows["sgd"], -np.ones((2, 2))
+    )
 
 
 def test_ids_of_another_server_are_refused(stub):

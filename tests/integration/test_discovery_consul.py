@@ -32,7 +32,9 @@ def opened():
     opened = []
 
     def open_one(agent, job, **options):
-        opened.append(ConsulDiscovery(agent, job, **{"poll_s": 0.02, "retry_wait_s": 0.02, **options}))
+        opened.append(
+            ConsulDiscovery(agent, job, **{"poll_s": 0.02, "retry_wait_s": 0.02, **options})
+        )
         return opened[-1]
 
     yield open_one
@@ -59,7 +61,9 @@ def test_consul_an_entry_is_an_instance_with_tags_and_a_ttl(opened, agent, job):
     assert (check["Type"], check["Status"]) == ("ttl", "passing")
 
 
-def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stays(opened, agent, job):
+def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stays(
+    opened, agent, job
+):
     dying, living = opened(agent, job, ttl_s=1.0), opened(agent, job, ttl_s=5.0)
     dying.register("ps", 0, ADDRESS)
     living.register("ps", 1, "10.0.0.2:2")
@@ -79,7 +83,9 @@ def test_consul_an_agent_that_has_forgotten_the_entry_is_told_again(opened, agen
     wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, 10)
 
 
-def test_consul_an_error_that_nobody_foresaw_does_not_end_the_renewals(opened, agent, job, monkeypatch, caplog):
+def test_consul_an_error_that_nobody_foresaw_does_not_end_the_renewals(
+    opened, agent, job, monkeypatch, caplog
+):
     discovery, failed = opened(agent, job, ttl_s=1.0), threading.Event()
     discovery.register("ps", 0, ADDRESS)
 
@@ -124,7 +130,10 @@ def test_consul_golden_g12_a_machine_that_is_not_shown_is_an_error(opened, agent
 def test_consul_golden_g12_a_dead_agent_is_an_error_after_five_tries(opened):
     discovery, tries = opened("127.0.0.1:1", "job"), []
     real = discovery._ask_once
-    discovery._ask_once = lambda *arguments, **options: (tries.append(1), real(*arguments, **options))[1]
+    discovery._ask_once = lambda *arguments, **options: (
+        tries.append(1),
+        real(*arguments, **options),
+    )[1]
     with pytest.raises(DiscoveryFailed, match=r"Consul agent 127.0.0.1:1"):
         discovery.query("ps")
     assert len(tries) == 5
@@ -137,7 +146,10 @@ def test_consul_golden_g12_an_agent_that_hangs_is_an_error_after_five_tries(open
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         discovery, tries = opened(address, "job", timeout_s=0.1), []
         real = discovery._ask_once
-        discovery._ask_once = lambda *arguments, **options: (tries.append(1), real(*arguments, **options))[1]
+        discovery._ask_once = lambda *arguments, **options: (
+            tries.append(1),
+            real(*arguments, **options),
+        )[1]
         with pytest.raises(DiscoveryFailed, match=f"Consul agent {address}"):
             discovery.query("ps")
         assert len(tries) == 5
@@ -184,7 +196,9 @@ def forwarding(path, agent):
         thread.join()
 
 
-def test_consul_golden_g33_what_was_registered_is_looked_up_with_port_host_and_index(opened, agent, job):
+def test_consul_golden_g33_what_was_registered_is_looked_up_with_port_host_and_index(
+    opened, agent, job
+):
     discovery = opened(agent, job)
     discovery.register("ps", 0, "192.168.0.1:1234")
     assert discovery.query_all() == {"ps": {0: "192.168.0.1:1234"}}

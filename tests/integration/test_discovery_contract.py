@@ -62,7 +62,13 @@ def open_discovery(request, tmp_path):
     kind, job, opened = request.param, fresh_job(), []
 
     def open_one():
-        back_ends = {"static": static, "tf-config": tf_config, "mlp": mlp, "zookeeper": zookeeper, "consul": consul}
+        back_ends = {
+            "static": static,
+            "tf-config": tf_config,
+            "mlp": mlp,
+            "zookeeper": zookeeper,
+            "consul": consul,
+        }
         opened.append(FileDiscovery(tmp_path) if kind == "file" else back_ends[kind](job))
         return opened[-1]
 
@@ -76,7 +82,9 @@ def over(*kinds):
 
 
 def shows(discovery, entries):
-    wait_until(lambda: discovery.query_all() == entries, 10, f"{discovery.query_all()} becomes {entries}")
+    wait_until(
+        lambda: discovery.query_all() == entries, 10, f"{discovery.query_all()} becomes {entries}"
+    )
 
 
 @over(*DYNAMIC, *PRESCRIBED)
@@ -111,7 +119,19 @@ def test_names_indices_and_addresses_are_checked(open_discovery):
         discovery.query("chief")
     with pytest.raises(InvalidRequest, match="below 0"):
         discovery.register("ps", -1, PS[0])
-    for nonsense in ("", "host", "host:", "host:0", "host:65536", "h:x", ":80", "a b:80", "::1:80", "h\n:1", "[h]:1"):
+    for nonsense in (
+        "",
+        "host",
+        "host:",
+        "host:0",
+        "host:65536",
+        "h:x",
+        ":80",
+        "a b:80",
+        "::1:80",
+        "h\n:1",
+        "[h]:1",
+    ):
         with pytest.raises(InvalidRequest, match="not host:port"):
             discovery.register("ps", 0, nonsense)
 
@@ -200,5 +220,7 @@ def test_a_prescribed_cluster_refuses_who_is_not_in_it(open_discovery):
     discovery = open_discovery()
     with pytest.raises(InvalidRequest, match="ps 2 is not in the prescribed cluster of 2"):
         discovery.register("ps", 2, PS[0])
-    with pytest.raises(InvalidRequest, match=r"ps 1 must listen at 10.0.0.2:1000, not at 10.0.0.1:1000"):
+    with pytest.raises(
+        InvalidRequest, match=r"ps 1 must listen at 10.0.0.2:1000, not at 10.0.0.1:1000"
+    ):
         discovery.register("ps", 1, PS[0])

@@ -34,7 +34,10 @@ def test_operators_and_the_appmaster_find_the_controller_through_the_back_end(tm
         assert json.loads(shown.stdout)["address"] == controller.address, shown.stderr
         assert CliRunner().invoke(cli_app, [*ctl, "stop"]).stdout == "training is held\n"
         config = AppMasterConfig(
-            job=job, discovery=settings, server=AppMasterServerSettings(port=0, metrics_port=0), join_timeout_s=60.0
+            job=job,
+            discovery=settings,
+            server=AppMasterServerSettings(port=0, metrics_port=0),
+            join_timeout_s=60.0,
         )
         appmaster = servers.start("appmaster", lambda request: AppMasterServer(config, request))
         with closing(AppMaster(appmaster.address, None, 60.0)) as operator:
@@ -56,7 +59,16 @@ def test_ctl_names_a_back_end_that_cannot_be_asked_in_one_line(flags, line):
 
 
 def test_ctl_app_does_not_take_the_model_directory_of_another_job(tmp_path):
-    ctl = ["ctl", "--discovery", "file", "--discovery-dir", str(tmp_path), "--timeout-s", "0.2", "app"]
+    ctl = [
+        "ctl",
+        "--discovery",
+        "file",
+        "--discovery-dir",
+        str(tmp_path),
+        "--timeout-s",
+        "0.2",
+        "app",
+    ]
     asked = CliRunner().invoke(cli_app, [*ctl, "status"])
     assert (asked.exit_code, asked.stdout) == (1, "")
     assert "name it with --appmaster or --model-dir [INVALID_ARGUMENT]" in asked.stderr
@@ -68,4 +80,7 @@ def test_ctl_says_that_no_controller_is_registered(tmp_path):
     flags = ["--timeout-s", "0.2", "--discovery", "file", "--discovery-dir", str(tmp_path)]
     asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])
     assert asked.exit_code == 1
-    assert asked.stderr == "megalith ctl status: no controller is registered; is a controller running? [UNAVAILABLE]\n"
+    assert (
+        asked.stderr
+        == "megalith ctl status: no controller is registered; is a controller running? [UNAVAILABLE]\n"
+    )

@@ -75,17 +75,27 @@ def test_zookeeper_an_entry_is_an_ephemeral_node_with_the_address(opened, server
 def test_zookeeper_garbage_is_left_out_and_logged_once(opened, server, job, stranger, caplog):
     discovery = opened(server, job)
     discovery.register("ps", 0, ADDRESS)
-    for child, content in {"ps.1": b"\xff\xfe\x00", "ps.2": b"", "ps.x": b"h:1", "lock": b"", "ps.4": b"a b c"}.items():
+    for child, content in {
+        "ps.1": b"\xff\xfe\x00",
+        "ps.2": b"",
+        "ps.x": b"h:1",
+        "lock": b"",
+        "ps.4": b"a b c",
+    }.items():
         stranger.create(f"/monolith/{job}/{child}", content)
     with caplog.at_level(logging.WARNING):
         wait_until(lambda: len(caplog.records) >= 4 or discovery.query_all() is None, 10)
         for _ in range(3):
             discovery._is_stale.set()
             assert discovery.query_all() == {"ps": {0: ADDRESS}}
-    assert sum("ignored an entry" in record.message for record in caplog.records) == 4  # an empty node is no entry yet
+    assert (
+        sum("ignored an entry" in record.message for record in caplog.records) == 4
+    )  # an empty node is no entry yet
 
 
-def test_zookeeper_golden_g12_corrupted_data_is_repaired_periodically(opened, server, job, stranger):
+def test_zookeeper_golden_g12_corrupted_data_is_repaired_periodically(
+    opened, server, job, stranger
+):
     discovery = opened(server, job, reregister_s=0.01)
     discovery.register("ps", 0, ADDRESS)
     stranger.set(f"/monolith/{job}/ps.0", b"corrupted")
@@ -99,7 +109,11 @@ def test_zookeeper_golden_g12_a_lost_session_keeps_the_entry(opened, server, job
     discovery.register("ps", 0, ADDRESS)
     session = stranger.get(f"/monolith/{job}/ps.0")[1].ephemeralOwner
     expire_session(discovery, server)
-    wait_until(lambda: node_owner(stranger, f"/monolith/{job}/ps.0") not in (0, session), 20, "a node of a new session")
+    wait_until(
+        lambda: node_owner(stranger, f"/monolith/{job}/ps.0") not in (0, session),
+        20,
+        "a node of a new session",
+    )
     wait_until(lambda: discovery.query("ps") == other.query("ps") == {0: ADDRESS}, 10)
 
 
@@ -172,7 +186,9 @@ def test_zookeeper_with_credentials_only_their_owner_changes_entries(opened, ser
     wait_until(lambda: first.query("ps") == {0: "10.0.0.2:2"}, 10)
 
 
-def test_zookeeper_stale_paths_go_after_nine_weeks_unless_a_process_is_registered_there(opened, server, stranger):
+def test_zookeeper_stale_paths_go_after_nine_weeks_unless_a_process_is_registered_there(
+    opened, server, stranger
+):
     empty, running, mine = fresh_job(), fresh_job(), fresh_job()
     stranger.ensure_path(f"/monolith/{empty}/left/behind")
     opened(server, running).register("ps", 0, ADDRESS)
@@ -205,7 +221,9 @@ def test_zookeeper_that_does_not_answer_is_an_error_with_its_address(opened):
         discovery.register("ps", 0, ADDRESS)
 
 
-def test_zookeeper_a_job_that_is_cleared_while_an_entry_is_made_only_delays_it(opened, server, job, monkeypatch):
+def test_zookeeper_a_job_that_is_cleared_while_an_entry_is_made_only_delays_it(
+    opened, server, job, monkeypatch
+):
     discovery = opened(server, job)
     write, failures = discovery._write_node, [NoNodeError(), NodeExistsError()]
 
@@ -219,7 +237,9 @@ def test_zookeeper_a_job_that_is_cleared_while_an_entry_is_made_only_delays_it(o
     wait_until(lambda: discovery.query("ps") == {0: ADDRESS})
 
 
-def test_zookeeper_entries_are_kept_after_a_renewal_that_failed(opened, server, job, stranger, monkeypatch, caplog):
+def test_zookeeper_entries_are_kept_after_a_renewal_that_failed(
+    opened, server, job, stranger, monkeypatch, caplog
+):
     discovery = opened(server, job, reregister_s=0.01)
     discovery.register("ps", 0, ADDRESS)
     failures = []
@@ -229,7 +249,9 @@ def test_zookeeper_entries_are_kept_after_a_renewal_that_failed(opened, server, 
         raise RuntimeError("unheard of")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KazooClient, "client_id", None)  # as in the moment in which the connection is lost
+        patched.setattr(
+            KazooClient, "client_id", None
+        )  # as in the moment in which the connection is lost
         wait_until(lambda: "the connection to ZooKeeper" in caplog.text, 30)
     with monkeypatch.context() as patched:
         patched.setattr(discovery, "_write_own", fail)
@@ -250,16 +272,23 @@ def test_zookeeper_server_killed_and_restarted_keeps_entries_and_forgotten_ones_
         for does_it_forget in (False, True):
             caplog.clear()
             server.kill()
-            wait_until(lambda: not other._is_connected.is_set() and not discovery._is_connected.is_set(), 20)
+            wait_until(
+                lambda: not other._is_connected.is_set() and not discovery._is_connected.is_set(),
+                20,
+            )
             assert other.query("ps") == {0: ADDRESS}, "the entries last seen stand"
             if does_it_forget:
                 server.forget()
             server.start()
-            wait_until(lambda: other._is_connected.is_set() and discovery._is_connected.is_set(), 90)
+            wait_until(
+                lambda: other._is_connected.is_set() and discovery._is_connected.is_set(), 90
+            )
             wait_until(lambda: other.query("ps") == {0: ADDRESS}, 30)
             other.register("worker", 0, "10.0.0.2:2")
             wait_until(lambda: discovery.query("worker") == {0: "10.0.0.2:2"}, 30)
             tries = [record for record in caplog.records if "kazoo" in record.name]
-            assert not tries, [record.message for record in tries]  # said once by the listener, not at every try
+            assert not tries, [
+                record.message for record in tries
+            ]  # said once by the listener, not at every try
     finally:
         server.close()

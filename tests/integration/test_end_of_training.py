@@ -10,7 +10,11 @@ def run_to_the_end(model_dir, **task):
         servers.start_all(batch_size=64, **task)
         job = servers.connect().controller
         status = wait_until(lambda: (status := job.status()).outcome and status, 100)
-        return status.outcome, status.global_step, [m.position for m in status.members if m.role == "worker"]
+        return (
+            status.outcome,
+            status.global_step,
+            [m.position for m in status.members if m.role == "worker"],
+        )
 
 
 def test_training_ends_at_the_end_of_the_data(tmp_path):
@@ -20,6 +24,8 @@ def test_training_ends_at_the_end_of_the_data(tmp_path):
 def test_training_ends_at_max_steps_and_a_job_that_is_there_already_takes_none(tmp_path):
     outcome, step, done = run_to_the_end(tmp_path, max_steps=20)
     assert outcome == "succeeded"
-    assert 20 <= step <= 21  # the worker that was in a step when the other one reached 20 finishes it
+    assert (
+        20 <= step <= 21
+    )  # the worker that was in a step when the other one reached 20 finishes it
     assert sum(done) == step
     assert run_to_the_end(tmp_path, max_steps=20) == ("succeeded", step, [0, 0])

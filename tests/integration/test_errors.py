@@ -34,7 +34,9 @@ def address(metrics):
         "Stream": grpc.stream_stream_rpc_method_handler(stream),
     }
     service = grpc.method_handlers_generic_handler("test.Errors", handlers)
-    server = RpcServer(ServerSettings(), metrics, {"x": lambda server: server.add_generic_rpc_handlers((service,))})
+    server = RpcServer(
+        ServerSettings(), metrics, {"x": lambda server: server.add_generic_rpc_handlers((service,))}
+    )
     server.start()
     yield server.address
     server.stop(0)
@@ -43,7 +45,10 @@ def address(metrics):
 @pytest.mark.parametrize("error", errors.all_errors(), ids=lambda error: error.__name__)
 def test_an_error_survives_the_round_trip_as_itself(address, error):
     with open_channel(address) as channel:
-        with pytest.raises(error, match="id 7 is wrong; do this instead") as raised, translated("peer"):
+        with (
+            pytest.raises(error, match="id 7 is wrong; do this instead") as raised,
+            translated("peer"),
+        ):
             channel.unary_unary("/test.Errors/Fail")(error.code.encode(), timeout=30)
         assert type(raised.value) is error
         assert raised.value.__cause__.code() is status_of(error)
@@ -85,10 +90,16 @@ def test_what_only_the_transport_says_names_the_peer():
 @pytest.mark.parametrize("how", ["call", "future", "stream"])
 def test_a_channel_that_another_thread_closed_is_a_peer_to_be_found_again(address, how):
     channel = open_channel(address)
-    fail, stream = channel.unary_unary("/test.Errors/Fail"), channel.stream_stream("/test.Errors/Stream")
+    fail, stream = (
+        channel.unary_unary("/test.Errors/Fail"),
+        channel.stream_stream("/test.Errors/Stream"),
+    )
     channel.close()
     begin = {"call": fail, "future": fail.future, "stream": stream}[how]
-    with pytest.raises(errors.PeerUnreachable, match=r"^ps 3: the channel was closed"), translated("ps 3"):
+    with (
+        pytest.raises(errors.PeerUnreachable, match=r"^ps 3: the channel was closed"),
+        translated("ps 3"),
+    ):
         begin(iter(()) if how == "stream" else b"", timeout=30)
 
 

@@ -27,10 +27,19 @@ SGD = (Slice("v", 2, Zeros(), Sgd(1.0)),)
 
 def test_golden_merged_features_with_ftrl_and_adagrad(cluster):
     """cluster.md 7.5: uid [1,4], gid and cid [1,4,8]; one update with gradient 2 from value 3."""
-    row = (Slice("bias", 1, Constants(3.0), Ftrl(1.0, beta=0.0)), Slice("vec", 2, Constants(3.0), Adagrad(1.0)))
+    row = (
+        Slice("bias", 1, Constants(3.0), Ftrl(1.0, beta=0.0)),
+        Slice("vec", 2, Constants(3.0), Adagrad(1.0)),
+    )
     wide = (row[0], Slice("vec", 3, Constants(3.0), Adagrad(1.0)))
-    uid, gid, cid = Feature("uid", row, slot=1), Feature("gid", wide, slot=2), Feature("cid", wide, slot=3)
-    model = cluster.features(uid, gid, cid, layouts={name: Layout.concat(name) for name in ("uid", "gid", "cid")})
+    uid, gid, cid = (
+        Feature("uid", row, slot=1),
+        Feature("gid", wide, slot=2),
+        Feature("cid", wide, slot=3),
+    )
+    model = cluster.features(
+        uid, gid, cid, layouts={name: Layout.concat(name) for name in ("uid", "gid", "cid")}
+    )
     assert model.table_by_feature == {
         "uid": "9871d3a2c554b27151cacf1422eec048",
         "gid": "c4a398dea30b21551ae4c09454001dba",
@@ -48,19 +57,27 @@ def test_golden_merged_features_with_ftrl_and_adagrad(cluster):
 def test_golden_learning_rate_function(cluster):
     """cluster.md 7.5: polynomial 1 -> 2 over 10 steps, upstream 2."""
     schedule = PolynomialDecay(1.0, 10, end_learning_rate=2.0)
-    model = cluster.features(Feature("scheduled", (Slice("v", 1, Zeros(), Sgd(), schedule=schedule),)))
+    model = cluster.features(
+        Feature("scheduled", (Slice("v", 1, Zeros(), Sgd(), schedule=schedule),))
+    )
     for step, expected in enumerate((-2, -4.2)):
         batch = model.lookup({"scheduled": [0, 1]})
         model.apply(batch, {"scheduled": np.full((2, 1), 2, np.float32)}, step=step)
-        np.testing.assert_allclose(model.lookup({"scheduled": [0, 1]})["scheduled"], [[expected]] * 2, rtol=1e-6)
+        np.testing.assert_allclose(
+            model.lookup({"scheduled": [0, 1]})["scheduled"], [[expected]] * 2, rtol=1e-6
+        )
 
 
 def test_golden_multi_table(cluster):
     """cluster.md 7.5: tables of width 1 and 2, a gradient of a half."""
-    features = [Feature(name, (Slice("v", dim, Zeros(), Sgd(1.0)),)) for name, dim in (("m1", 1), ("m2", 2))]
+    features = [
+        Feature(name, (Slice("v", dim, Zeros(), Sgd(1.0)),)) for name, dim in (("m1", 1), ("m2", 2))
+    ]
     model = cluster.features(*features)
     batch = model.lookup({"m1": [[1], [2, 2]], "m2": [[], [1, 1, 1]]})
-    model.apply(batch, {"m1": np.full((2, 1), 0.5, np.float32), "m2": np.full((2, 2), 0.5, np.float32)})
+    model.apply(
+        batch, {"m1": np.full((2, 1), 0.5, np.float32), "m2": np.full((2, 2), 0.5, np.float32)}
+    )
     after = cluster.pull({"m1": [1, 2], "m2": [1]}).rows
     assert (after["m1"].tolist(), after["m2"].tolist()) == ([[-0.5], [-1]], [[-1.5, -1.5]])
 
@@ -71,12 +88,17 @@ def test_sequences_share_the_rows_of_the_feature_they_name(cluster):
     model = cluster.features(item, history)
     fids = item.fids([1, 2, 3])
     batch = model.lookup({"item": fids[:1], "history": [fids]})
-    model.apply(batch, {"item": -np.ones((1, 2), np.float32), "history": -np.ones((1, 2, 2), np.float32)})
+    model.apply(
+        batch, {"item": -np.ones((1, 2), np.float32), "history": -np.ones((1, 2, 2), np.float32)}
+    )
     assert cluster.pull({"item": fids}).rows["item"].tolist() == [[2, 2], [1, 1], [0, 0]]
 
 
 def test_thresholds_hold_for_their_own_feature_only(cluster):
-    strict, open_ = Feature("strict", SGD, slot=11, occurrence_threshold=1), Feature("open", SGD, slot=12)
+    strict, open_ = (
+        Feature("strict", SGD, slot=11, occurrence_threshold=1),
+        Feature("open", SGD, slot=12),
+    )
     model = cluster.features(strict, open_)
     assert len(model.tables) == 1
     ids = {"strict": strict.fids([5]), "open": open_.fids([5])}
@@ -107,7 +129,9 @@ def test_prefetch_is_in_order_and_stale_by_at_most_its_depth(cluster):
     for depth in (0, 1, 3):
         base = -model.lookup({"counted": [9]})["counted"][0, 0]
         numbers = []
-        for number, batch in model.prefetch(range(20), lambda number: {"counted": [9]}, depth=depth):
+        for number, batch in model.prefetch(
+            range(20), lambda number: {"counted": [9]}, depth=depth
+        ):
             seen = -batch["counted"][0, 0] - base
             assert number - depth <= seen <= number
             model.apply(batch, {"counted": np.ones((1, 2), np.float32)})
@@ -140,6 +164,8 @@ def test_prefetch_raises_in_the_place_of_the_bad_batch_and_leaves_no_thread(clus
     half_read = model.prefetch([good] * 9, lambda ids: {"bad": ids}, depth=2)
     next(half_read)
     half_read.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("megalith-prefetch")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("megalith-prefetch")
+    ]
     with pytest.raises(errors.InvalidRequest, match="depth -1"):
         model.prefetch([], lambda ids: ids, depth=-1)

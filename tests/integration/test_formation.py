@@ -57,7 +57,9 @@ def test_a_redundant_ps_stands_by_and_takes_over_from_the_checkpoint(tmp_path):
             wait_until(lambda: [c.shard for c in job.status().candidates] == [None, 0], 10)
             wait_until(lambda: job.status().phase != "forming", 20)
             np.testing.assert_array_equal(cluster.pull({"t": IDS}).rows["t"], np.ones((100, 2)))
-            assert (tmp_path / "ps_cluster_dir" / "ps_info").read_text() == job.status().members[0].address
+            assert (tmp_path / "ps_cluster_dir" / "ps_info").read_text() == job.status().members[
+                0
+            ].address
 
 
 def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_path):
@@ -74,7 +76,11 @@ def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_
         routed = {c.shard: c.address for c in candidates if c.shard is not None}
         assert [m.address for m in job.status().members if m.role == "ps"] == [routed[0], routed[1]]
         for index in range(3):
-            wait_until(lambda index=index: servers.exits[f"ps-{index}"].reason != "", 10, f"ps {index} is told to exit")
+            wait_until(
+                lambda index=index: servers.exits[f"ps-{index}"].reason != "",
+                10,
+                f"ps {index} is told to exit",
+            )
             assert servers.exits[f"ps-{index}"].status == 0
         with pytest.raises(errors.WrongPlace, match="measured only before that"):
             exchange_with(routed[0])
@@ -82,7 +88,13 @@ def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_
 
 @pytest.mark.parametrize("override", ["", "1"])
 def test_golden_g7_of_two_ps_one_is_required(tmp_path, override):
-    shape = {"num_ps": 1, "num_workers": 1, "num_extra_ps": 1, "benchmark_s": 1.0, "ps_override": override}
+    shape = {
+        "num_ps": 1,
+        "num_workers": 1,
+        "num_extra_ps": 1,
+        "benchmark_s": 1.0,
+        "ps_override": override,
+    }
     with Servers(tmp_path, **shape) as servers:
         servers.start_controller()
         for index in range(2):
@@ -93,7 +105,9 @@ def test_golden_g7_of_two_ps_one_is_required(tmp_path, override):
         candidates = job.status().candidates
         chosen = [candidate for candidate in candidates if candidate.shard is not None]
         assert [candidate.shard for candidate in chosen] == [0]
-        assert all(bool(candidate.rows_per_s) == (not override) for candidate in candidates)  # measured, or not at all
+        assert all(
+            bool(candidate.rows_per_s) == (not override) for candidate in candidates
+        )  # measured, or not at all
         if override:
             assert chosen[0].index == 1
         assert (tmp_path / "ps_cluster_dir" / "ps_info").read_text() == chosen[0].address
@@ -101,7 +115,9 @@ def test_golden_g7_of_two_ps_one_is_required(tmp_path, override):
 
 def exchange_with(address):
     with open_channel(address) as channel, translated("ps"):
-        benchmark_pb2_grpc.BenchmarkStub(channel).Exchange(benchmark_pb2.ExchangeRequest(), timeout=30)
+        benchmark_pb2_grpc.BenchmarkStub(channel).Exchange(
+            benchmark_pb2.ExchangeRequest(), timeout=30
+        )
 
 
 def test_a_ps_of_another_job_is_refused_while_it_would_stand_by(tmp_path):
@@ -125,16 +141,25 @@ def test_members_find_the_controller_through_the_back_end_and_enter_themselves_t
         ps = start_ps(servers, 0, settings)
         wait_until(lambda: servers.connect().controller.status().phase == "running", 20)
         seen = FileDiscovery(tmp_path / "discovery")
-        wait_until(lambda: seen.query_all() == {"controller": {0: controller.address}, "ps": {0: ps.address}}, 10)
+        wait_until(
+            lambda: (
+                seen.query_all() == {"controller": {0: controller.address}, "ps": {0: ps.address}}
+            ),
+            10,
+        )
 
 
 def start_ps(servers, index, settings, server=None):
-    config = PsConfig(index=index, membership=MembershipSettings(heartbeat_s=0.2), discovery=settings)
+    config = PsConfig(
+        index=index, membership=MembershipSettings(heartbeat_s=0.2), discovery=settings
+    )
     config = replace(config, server=server or config.server)
     return servers.start(f"ps-{index}", lambda request: PsServer(config, request))
 
 
-def test_a_process_that_the_controller_refuses_does_not_replace_the_entry_of_the_one_that_lives(tmp_path):
+def test_a_process_that_the_controller_refuses_does_not_replace_the_entry_of_the_one_that_lives(
+    tmp_path,
+):
     settings = file_discovery(tmp_path)
     with Servers(tmp_path / "model", num_ps=1, discovery=settings) as servers:
         servers.start_controller()
@@ -160,7 +185,8 @@ def test_a_second_controller_of_a_registered_job_is_refused_until_the_first_is_g
             discovery=settings,
         )
         with pytest.raises(
-            errors.IndexTaken, match=f"a controller of this job is registered and listens at {first.address}"
+            errors.IndexTaken,
+            match=f"a controller of this job is registered and listens at {first.address}",
         ):
             servers.start("second", lambda request: ControllerServer(config, request))
         first.stop(0.1)
@@ -168,9 +194,19 @@ def test_a_second_controller_of_a_registered_job_is_refused_until_the_first_is_g
 
 
 @pytest.mark.parametrize("kind", ["static", "tf-config", "mlp"])
-def test_where_addresses_are_prescribed_every_process_listens_at_its_own(kind, tmp_path, monkeypatch):
-    planned = wired(kind, [PlannedProcess("controller", "controller", {}), PlannedProcess("ps-0", "ps", {"index": 0})])
-    settings = DiscoverySettings(discovery=kind, static_cluster=planned[0].values.get("static_cluster", ""))
+def test_where_addresses_are_prescribed_every_process_listens_at_its_own(
+    kind, tmp_path, monkeypatch
+):
+    planned = wired(
+        kind,
+        [
+            PlannedProcess("controller", "controller", {}),
+            PlannedProcess("ps-0", "ps", {"index": 0}),
+        ],
+    )
+    settings = DiscoverySettings(
+        discovery=kind, static_cluster=planned[0].values.get("static_cluster", "")
+    )
     with Servers(tmp_path, num_ps=1, discovery=settings) as servers:
         for name, value in planned[0].environ.items():
             monkeypatch.setenv(name, value)
@@ -178,10 +214,15 @@ def test_where_addresses_are_prescribed_every_process_listens_at_its_own(kind, t
         controller = servers.start_controller(server=server)
         for name, value in planned[1].environ.items():
             monkeypatch.setenv(name, value)
-        index, server = assigned("ps", 0, PsConfig(membership=servers.membership()).server, settings)
+        index, server = assigned(
+            "ps", 0, PsConfig(membership=servers.membership()).server, settings
+        )
         ps = start_ps(servers, index, settings, server)
         wait_until(lambda: servers.connect().controller.status().phase == "running", 20)
-        assert settings.open("", "").query_all() == {"controller": {0: controller.address}, "ps": {0: ps.address}}
+        assert settings.open("", "").query_all() == {
+            "controller": {0: controller.address},
+            "ps": {0: ps.address},
+        }
         if kind == "tf-config":
             assert json.loads(planned[1].environ["TF_CONFIG"])["task"] == {"type": "ps", "index": 0}
 
@@ -191,7 +232,12 @@ def test_a_ps_of_a_run_that_has_ended_takes_no_shard(tmp_path):
     with Servers(tmp_path, num_ps=1, num_workers=1, num_extra_ps=1) as servers:
         controller = servers.start_controller()
         registration = coordination_pb2.Register(
-            role=common_pb2.ROLE_PS, index=1, address="h:1", incarnation="old", run_id="over", held_shard=1
+            role=common_pb2.ROLE_PS,
+            index=1,
+            address="h:1",
+            incarnation="old",
+            run_id="over",
+            held_shard=1,
         )
         with open_channel(controller.address) as channel:
             first = coordination_pb2.SessionRequest(register=registration)

@@ -13,7 +13,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(program, *arguments, executable=sys.executable):
-    done = subprocess.run([executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, cwd="/")
+    done = subprocess.run(
+        [executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -76,7 +82,14 @@ def install(tmp_path):
 
     def make(*what):
         subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-        pip = [tmp_path / "venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [
+            tmp_path / "venv/bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         subprocess.run([*pip, *what], check=True, timeout=1500)
         return tmp_path / "venv" / "bin"
 
@@ -88,10 +101,14 @@ def install(tmp_path):
 def test_a_plain_install_has_the_sdk_and_says_what_the_rest_needs(install):
     folder = install(str(ROOT))
     assert python("import megalith.client", executable=folder / "python")[0] == 0
-    done = subprocess.run([folder / "megalith", "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [folder / "megalith", "--help"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "pip install '.[services]'" in done.stderr
-    done = subprocess.run([folder / "python", "-m", "megalith.ps"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [folder / "python", "-m", "megalith.ps"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "extra [torch]" in python("import megalith.torch", executable=folder / "python")[2]
 
@@ -100,11 +117,24 @@ def test_a_plain_install_has_the_sdk_and_says_what_the_rest_needs(install):
 @pytest.mark.timeout(1800)
 def test_an_install_with_services_trains(install, tmp_path):
     folder = install(f"{ROOT}[services]")
-    job = ["train", "clicks", "--model-dir", tmp_path / "model", "--num-examples", "20000", "--ps", "1"]
-    done = subprocess.run([folder / "megalith", *job], capture_output=True, text=True, timeout=600, check=False)
+    job = [
+        "train",
+        "clicks",
+        "--model-dir",
+        tmp_path / "model",
+        "--num-examples",
+        "20000",
+        "--ps",
+        "1",
+    ]
+    done = subprocess.run(
+        [folder / "megalith", *job], capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     discovery = ["ps", "--discovery", "zookeeper", "--zk-servers", "h:1", "--job", "j"]
-    done = subprocess.run([folder / "megalith", *discovery], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [folder / "megalith", *discovery], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
     assert "pip install '.[zookeeper]'" in done.stderr
 
@@ -113,6 +143,13 @@ def test_an_install_with_services_trains(install, tmp_path):
 @pytest.mark.timeout(1800)
 def test_an_install_with_services_and_torch_has_both(install):
     folder = install(f"{ROOT}[services,torch]", "torch==2.13.0")
-    assert python("import megalith.torch, torch; print(torch.__version__)", executable=folder / "python")[0] == 0
-    done = subprocess.run([folder / "megalith", "--version"], capture_output=True, text=True, check=False)
+    assert (
+        python(
+            "import megalith.torch, torch; print(torch.__version__)", executable=folder / "python"
+        )[0]
+        == 0
+    )
+    done = subprocess.run(
+        [folder / "megalith", "--version"], capture_output=True, text=True, check=False
+    )
     assert done.stdout.startswith("megalith ")

@@ -49,7 +49,10 @@ def test_an_evaluation_that_raises_does_not_cost_the_model(tmp_path, monkeypatch
         # Whoever started the chief knows whether it gets another try; here it does not.
         job.end_job(False, "the chief failed")
         status = outcome_of(job)
-        assert (status.outcome, status.reason) == ("failed", f"the chief failed; saved {tmp_path}/model.ckpt-30")
+        assert (status.outcome, status.reason) == (
+            "failed",
+            f"the chief failed; saved {tmp_path}/model.ckpt-30",
+        )
         assert checkpoints(tmp_path) == ["model.ckpt-30"]
 
 
@@ -103,10 +106,14 @@ def test_what_a_client_writes_beside_the_workers_is_in_the_last_save(tmp_path, w
         assert unsaved == f"pushes since {first.path}"
         job.resume()
         assert f"saved {tmp_path}/model.ckpt-r1-{first.step}" in outcome_of(job).reason
-        assert manifest.read(tmp_path / f"model.ckpt-r1-{first.step}").rows == first.rows + keys.size
+        assert (
+            manifest.read(tmp_path / f"model.ckpt-r1-{first.step}").rows == first.rows + keys.size
+        )
 
 
-def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_up(tmp_path, monkeypatch):
+def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_up(
+    tmp_path, monkeypatch
+):
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         job, _ = start(servers, num_examples=64 * 30)
         saver = servers.controller._saver
@@ -132,7 +139,9 @@ def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_
         assert len(tries) == 3
 
 
-def test_an_operator_can_end_a_job_whose_last_save_fails_and_is_told_what_is_not_saved(tmp_path, monkeypatch):
+def test_an_operator_can_end_a_job_whose_last_save_fails_and_is_told_what_is_not_saved(
+    tmp_path, monkeypatch
+):
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         job, _ = start(servers, num_examples=64 * 30)
         tries = []
@@ -148,12 +157,16 @@ def test_an_operator_can_end_a_job_whose_last_save_fails_and_is_told_what_is_not
         job.end_job(False, "give up", at_once=True)
         status = outcome_of(job)
         assert status.outcome == "failed"
-        assert status.reason == "give up; not saved: steps 0..30 of this job: there is no checkpoint"
+        assert (
+            status.reason == "give up; not saved: steps 0..30 of this job: there is no checkpoint"
+        )
         wait_until(lambda: "give up" in servers.exits["ps-0"].reason, 10)
 
 
 def test_a_failing_job_waits_for_a_missing_ps_no_longer_than_it_may(tmp_path):
-    with Servers(tmp_path, num_ps=2, num_workers=1, final_save_timeout_s=1.0, suspect_s=0.2) as servers:
+    with Servers(
+        tmp_path, num_ps=2, num_workers=1, final_save_timeout_s=1.0, suspect_s=0.2
+    ) as servers:
         servers.start_controller()
         first = servers.start_ps(0)
         servers.start_ps(1)

@@ -61,7 +61,10 @@ class Raw:
         frames.prepare(self.sock)
         frames.set_timeout(self.sock, 10)
         frames.send(
-            self.sock, pb.LaneHello(token=self.terms.lane_token if token is None else token).SerializeToString()
+            self.sock,
+            pb.LaneHello(
+                token=self.terms.lane_token if token is None else token
+            ).SerializeToString(),
         )
         return self.reply()
 
@@ -86,14 +89,23 @@ class Raw:
 
     def push_message(self, client_id, sequence=1, table="raw", **changes):
         run_id = self.routing.run_id
-        request = {"epoch": self.routing.epoch, "run_id": run_id, "client_id": client_id, "sequence": sequence}
-        request |= {name: changes.pop(name) for name in list(changes) if name in (*request, "incarnation")}
+        request = {
+            "epoch": self.routing.epoch,
+            "run_id": run_id,
+            "client_id": client_id,
+            "sequence": sequence,
+        }
+        request |= {
+            name: changes.pop(name) for name in list(changes) if name in (*request, "incarnation")
+        }
         return pb.PushRequest(**request, tables=[pb.TableGradients(table=table, **changes)])
 
     def push(self, client_id, keys=None, gradients=None, **changes):
         keys = arrays.encode(np.array([self.key])) if keys is None else keys
         gradients = arrays.encode(np.ones((1, 2), np.float32)) if gradients is None else gradients
-        return self.ask(pb.LaneRequest(push=self.push_message(client_id, **changes)), keys, gradients)
+        return self.ask(
+            pb.LaneRequest(push=self.push_message(client_id, **changes)), keys, gradients
+        )
 
     def push_unary(self, client_id, **changes):
         request = self.push_message(client_id, **changes)
@@ -104,7 +116,9 @@ class Raw:
     def value(self):
         epoch, run_id = self.routing.epoch, self.routing.run_id
         request = pb.PullRequest(epoch=epoch, run_id=run_id, tables=[pb.TableKeys(table="raw")])
-        assert not self.ask(pb.LaneRequest(pull=request), arrays.encode(np.array([self.key]))).HasField("error")
+        assert not self.ask(
+            pb.LaneRequest(pull=request), arrays.encode(np.array([self.key]))
+        ).HasField("error")
         return np.frombuffer(bytes(self.body), np.float32).tolist()
 
 
@@ -178,7 +192,11 @@ def test_a_wrong_token_opens_nothing(raw):
 def test_a_request_before_the_greeting_is_refused(raw):
     host = raw.routing.addresses[0].rpartition(":")[0]
     with socket.create_connection((host, raw.terms.lane_port), 10) as sock:
-        frames.send(sock, pb.LaneRequest(push=raw.push_message("early")).SerializeToString(), [memoryview(b"x")])
+        frames.send(
+            sock,
+            pb.LaneRequest(push=raw.push_message("early")).SerializeToString(),
+            [memoryview(b"x")],
+        )
         raw.sock, before = sock, raw.sock
         assert raw.reply().error.code == "invalid_request"
         raw.sock = before
@@ -193,7 +211,9 @@ def test_an_oversize_request_is_refused_and_the_connection_goes_on(raw):
 
 def test_an_oversize_reply_is_refused(cluster):
     with pytest.raises(errors.MessageTooLarge, match="a reply of"):
-        cluster.pull({"wide": np.arange(80_000)})  # to each server 320 KB of ids, back 1280 KB of rows
+        cluster.pull(
+            {"wide": np.arange(80_000)}
+        )  # to each server 320 KB of ids, back 1280 KB of rows
 
 
 def test_a_push_is_applied_once_whichever_lane_repeats_it(raw):
@@ -228,7 +248,11 @@ def test_a_sequence_from_the_past_is_refused_on_both_lanes(raw):
 
 def test_a_client_that_dies_in_mid_push_changes_nothing(raw):
     head = pb.LaneRequest(push=raw.push_message("dies"), array_bytes=[8, 8]).SerializeToString()
-    raw.sock.sendall(struct.pack("<4sIQ", frames.MAGIC, len(head), 16) + head + arrays.encode(np.array([raw.key])))
+    raw.sock.sendall(
+        struct.pack("<4sIQ", frames.MAGIC, len(head), 16)
+        + head
+        + arrays.encode(np.array([raw.key]))
+    )
     raw.sock.close()
     raw.connect()
     assert raw.value() == [0, 0]
@@ -240,7 +264,9 @@ def test_a_call_that_waited_longer_than_its_deadline_is_not_begun(raw):
     request = pb.LaneRequest(push=raw.push_message("late"), array_bytes=[8, 8], timeout_ms=1)
     head, keys = request.SerializeToString(), arrays.encode(np.array([raw.key]))
     raw.sock.sendall(struct.pack("<4sIQ", frames.MAGIC, len(head), 16) + head + keys)
-    assert not threading.Event().wait(0.05)  # the deadline passes while the server waits for the rest
+    assert not threading.Event().wait(
+        0.05
+    )  # the deadline passes while the server waits for the rest
     raw.sock.sendall(arrays.encode(np.ones((1, 2), np.float32)))
     assert raw.reply().error.code == "deadline_passed"
     assert raw.value() == [0, 0]
@@ -256,7 +282,9 @@ def test_rows_come_back_in_the_order_asked_for_over_both_lanes(servers, options)
         gradients = -np.arange(2 * IDS.size, dtype=np.float32).reshape(-1, 2)
         cluster.push({"t": (IDS, gradients)}, add={"n": np.array(1)})
         order = np.random.default_rng(1).permutation(IDS.size)
-        np.testing.assert_array_equal(cluster.pull({"t": IDS[order]}).rows["t"], (before - gradients)[order])
+        np.testing.assert_array_equal(
+            cluster.pull({"t": IDS[order]}).rows["t"], (before - gradients)[order]
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"bulk_lane": False}])
@@ -280,7 +308,9 @@ def test_ids_searched_once_serve_a_pull_and_a_push(cluster):
     ids = Ids(np.array([1, 2, 1]) + (1 << 42))
     assert cluster.pull({"t": ids}).rows["t"].shape == (3, 2)
     cluster.push({"t": (ids, np.ones((3, 2), np.float32))})
-    np.testing.assert_array_equal(cluster.pull({"t": ids}).rows["t"], [[-2, -2], [-1, -1], [-2, -2]])
+    np.testing.assert_array_equal(
+        cluster.pull({"t": ids}).rows["t"], [[-2, -2], [-1, -1], [-2, -2]]
+    )
 
 
 def test_a_broken_promise_of_distinct_ids_is_refused(cluster):
@@ -294,7 +324,9 @@ def test_pushes_in_the_background_are_applied_in_their_order(cluster):
     key = np.array([1 << 44])
     cluster.create_variables(VariableConfig("last", np.zeros((), np.int64)))
     futures = [
-        cluster.push_async({"t": (key, np.ones((1, 2), np.float32))}, assign={"last": np.array(number)})
+        cluster.push_async(
+            {"t": (key, np.ones((1, 2), np.float32))}, assign={"last": np.array(number)}
+        )
         for number in range(50)
     ]
     for future in futures:
@@ -308,7 +340,9 @@ def test_a_push_that_is_cancelled_before_it_began_is_left_out_whole(servers):
     key = np.array([1 << 45])
     with servers.connect(max_inflight=3) as cluster:
         with cluster._identity._lock:  # nothing can begin
-            futures = [cluster.push_async({"t": (key, np.ones((1, 2), np.float32))}) for _ in range(3)]
+            futures = [
+                cluster.push_async({"t": (key, np.ones((1, 2), np.float32))}) for _ in range(3)
+            ]
             assert futures[2].cancel()
         for future in futures[:2]:
             future.result(30)
@@ -391,7 +425,13 @@ def test_a_connection_that_arrives_while_the_server_stops_does_not_disturb_the_s
 
     monkeypatch.setattr(lane.threading, "Thread", SlowThread)
     server = lane.LaneServer(
-        "127.0.0.1", 0, FakeCalls(), LIMIT, ByteBudget(LIMIT), ByteBudget(LIMIT), lane.LaneSettings()
+        "127.0.0.1",
+        0,
+        FakeCalls(),
+        LIMIT,
+        ByteBudget(LIMIT),
+        ByteBudget(LIMIT),
+        lane.LaneSettings(),
     )
     server.start()
     with socket.create_connection(("127.0.0.1", server.port), 30) as sock:

@@ -62,7 +62,9 @@ def test_four_bodies_that_trickle_stop_nobody_and_are_dropped(tmp_path, options)
     with one_ps(tmp_path, lane=LaneSettings(lane_stall_s=1.0)) as (servers, ps):
         terms = lane_peer.negotiate(servers)
         body_bytes = GIB // 4 - 64
-        head = pb.LaneRequest(pull=pb.PullRequest(tables=[pb.TableKeys(table="t")]), array_bytes=[body_bytes])
+        head = pb.LaneRequest(
+            pull=pb.PullRequest(tables=[pb.TableKeys(table="t")]), array_bytes=[body_bytes]
+        )
         slow = [lane_peer.connect(ps.address, terms) for _ in range(4)]
         for sock in slow:
             sock.sendall(lane_peer.start(head.SerializeToString(), body_bytes))
@@ -113,7 +115,9 @@ def test_a_client_outlasts_an_overload_that_is_longer_than_a_server_waits(tmp_pa
 
 
 @pytest.mark.parametrize("options", [{}, {"bulk_lane": False}])
-def test_600_000_ids_of_a_2048_wide_table_are_refused_before_any_memory_is_taken(tmp_path, options, monkeypatch):
+def test_600_000_ids_of_a_2048_wide_table_are_refused_before_any_memory_is_taken(
+    tmp_path, options, monkeypatch
+):
     with one_ps(tmp_path) as (servers, _), servers.connect(**options) as cluster:
         cluster.create_tables(TableConfig("wide", (Segment(2048, Zeros(), Sgd(1.0)),)))
         monkeypatch.setattr(EmbeddingTable, "lookup", lambda *_: pytest.fail("rows are looked up"))
@@ -127,7 +131,9 @@ def test_lengths_of_arrays_are_counted_before_the_body_is_cut():
     calls = LaneCalls(None, Metrics(), b"", GIB)
     tracemalloc.start()
     try:
-        reply, _ = calls.answer(memoryview(head + lengths), memoryview(b""), 0.0, lambda nbytes: None)
+        reply, _ = calls.answer(
+            memoryview(head + lengths), memoryview(b""), 0.0, lambda nbytes: None
+        )
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -149,10 +155,16 @@ def test_a_client_that_does_not_take_its_reply_is_dropped_and_its_memory_given_b
     with one_ps(tmp_path, lane=LaneSettings(lane_reply_s=0.3)) as (servers, ps):
         terms = lane_peer.negotiate(servers)
         routing = servers.connect().controller.routing()
-        pull = pb.PullRequest(epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="t")])
+        pull = pb.PullRequest(
+            epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="t")]
+        )
         keys = memoryview(np.arange(1 << 22)).cast("B")  # 32 MB back: more than sockets hold
         with lane_peer.connect(ps.address, terms) as sock:
-            frames.send(sock, pb.LaneRequest(pull=pull, array_bytes=[keys.nbytes]).SerializeToString(), [keys])
+            frames.send(
+                sock,
+                pb.LaneRequest(pull=pull, array_bytes=[keys.nbytes]).SerializeToString(),
+                [keys],
+            )
             wait_until(lambda: ps._lane._replies.held_bytes == 32 << 20, 30)
             wait_until(lambda: ps._lane._replies.held_bytes == 0, 30)
             wait_until(lambda: not ps._lane._connections, 30)
@@ -247,14 +259,21 @@ def test_more_than_512_workers_with_two_connections_each_find_a_place(tmp_path):
 def test_an_error_beside_many_long_names_of_tables_is_told_as_what_it_is(tmp_path):
     with one_ps(tmp_path) as (servers, ps):
         cluster = servers.connect()
-        cluster.create_tables(*[TableConfig(f"{number:03}" + "n" * 120, TABLE.segments) for number in range(100)])
+        cluster.create_tables(
+            *[TableConfig(f"{number:03}" + "n" * 120, TABLE.segments) for number in range(100)]
+        )
         with open_channel(ps.address) as channel:
             stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
             routing = cluster.controller.routing()
-            request = pb.PullRequest(epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="x")])
+            request = pb.PullRequest(
+                epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="x")]
+            )
             with pytest.raises(Exception, match="has no table 'x'"):
                 stub.Pull(request, timeout=30)
-        with servers.connect(bulk_lane=False) as unary, pytest.raises(errors.UnknownTable, match="and 93 more"):
+        with (
+            servers.connect(bulk_lane=False) as unary,
+            pytest.raises(errors.UnknownTable, match="and 93 more"),
+        ):
             unary.pull({"x": [1]})
 
 
@@ -303,7 +322,9 @@ def test_half_sent_calls_and_idle_reflection_do_not_stop_the_unary_calls_of_a_ps
 
 
 @pytest.mark.parametrize("method", [f"{CONTROLLER}/GetStatus", f"{CONTROLLER}/Session", REFLECTION])
-def test_half_sent_calls_and_silent_sessions_keep_neither_operators_nor_members_out(tmp_path, method):
+def test_half_sent_calls_and_silent_sessions_keep_neither_operators_nor_members_out(
+    tmp_path, method
+):
     """More of them than the controller has threads: 2 x (1 ps) + 8 for sessions, and 16."""
     with Servers(tmp_path) as servers:
         servers.start_controller()
@@ -327,7 +348,9 @@ def test_a_call_that_never_sends_its_message_is_given_up(tmp_path):
 
 def test_a_session_that_never_registers_is_ended(tmp_path):
     with Servers(tmp_path) as servers:
-        servers.start_controller(server=ControllerServerSettings(port=0, metrics_port=0, first_message_s=0.2))
+        servers.start_controller(
+            server=ControllerServerSettings(port=0, metrics_port=0, first_message_s=0.2)
+        )
         silent = HalfSent(servers.controller.address, f"{CONTROLLER}/Session", 3)
         wait_until(lambda: silent.num_ended() == 3, 10)
         silent.close()
@@ -353,7 +376,10 @@ def test_calls_beyond_those_that_may_wait_are_told_to_come_again(tmp_path):
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="the machine has no IPv6")
 def test_every_address_of_both_families_reaches_the_lane(tmp_path):
-    with one_ps(tmp_path, server=ServerSettings(host="::", advertise_host="127.0.0.1")) as (servers, _):
+    with one_ps(tmp_path, server=ServerSettings(host="::", advertise_host="127.0.0.1")) as (
+        servers,
+        _,
+    ):
         terms = lane_peer.negotiate(servers)
         for host in ("127.0.0.1", "::1"):
             lane_peer.connect(f"[{host}]:0", terms).close()

@@ -6,7 +6,9 @@ from support.waiting import wait_until
 
 
 def test_a_process_is_not_blamed_for_what_an_earlier_one_logged(tmp_path):
-    (tmp_path / "ps-0.log").write_text("2026-11-17T03:43:58.5Z WARNING ps-0 megalith.ps: of yesterday\n")
+    (tmp_path / "ps-0.log").write_text(
+        "2026-11-17T03:43:58.5Z WARNING ps-0 megalith.ps: of yesterday\n"
+    )
     with ExitStack() as stack:
         process = LocalProcess(PlannedProcess("ps-0", "ps", {"bogus": 1}), tmp_path)
         stack.callback(process.wait_or_kill, 0.0)

@@ -18,9 +18,14 @@ def servers(tmp_path_factory):
 def test_a_push_and_a_pull_of_many_tables_go_through_the_bulk_lane(servers, count):
     names = [f"many-{count}-{number}" for number in range(count)]
     with servers.connect(timeout_s=30.0) as cluster:
-        cluster.create_tables(*(mg.TableConfig(name, (mg.Segment(16, optimizer=mg.Sgd(1.0)),)) for name in names))
+        cluster.create_tables(
+            *(mg.TableConfig(name, (mg.Segment(16, optimizer=mg.Sgd(1.0)),)) for name in names)
+        )
         cluster.push(
-            {name: ([1, 2], np.repeat(np.float32([[-number], [number]]), 16, 1)) for number, name in enumerate(names)}
+            {
+                name: ([1, 2], np.repeat(np.float32([[-number], [number]]), 16, 1))
+                for number, name in enumerate(names)
+            }
         )
         rows = cluster.pull({name: [2, 1] for name in names}).rows
         assert cluster._servers._lanes[cluster._servers.routing().addresses[0]] is not None

@@ -26,9 +26,13 @@ def test_golden_g28_test1_ps_stay_and_can_be_looked_at(servers):
     cluster = servers.connect()
     wait_until(lambda: cluster.controller.status().outcome == "succeeded", 100)
     assert cluster.pull(variables=["global_step"]).variables["global_step"] == 1
-    np.testing.assert_array_equal(cluster.pull({"feature": [0, 1, 2]}).rows["feature"], [[-1] * 5, [-1] * 5, [0] * 5])
+    np.testing.assert_array_equal(
+        cluster.pull({"feature": [0, 1, 2]}).rows["feature"], [[-1] * 5, [-1] * 5, [0] * 5]
+    )
     with open_channel(ps.address) as channel:
-        status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(pb.GetPsStatusRequest())
+        status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(
+            pb.GetPsStatusRequest()
+        )
     assert [(table.config.name, table.rows) for table in status.tables] == [("feature", 2)]
 
 
@@ -54,7 +58,9 @@ def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, mo
 
 
 @pytest.mark.parametrize("call", ["create_tables", "pull"])
-def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_again(servers, monkeypatch, call):
+def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_again(
+    servers, monkeypatch, call
+):
     servers.start_controller()
     worker, worker_exit = servers.start_worker(0, task=TASK), servers.exits["worker-0"]
     monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
@@ -67,7 +73,9 @@ def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_agai
         return real(*arguments)
 
     if call == "pull":  # rows that only the evaluation asks for
-        monkeypatch.setattr(worker._training._task, "evaluate", lambda read: read({"feature": [0]}, ()) and {})
+        monkeypatch.setattr(
+            worker._training._task, "evaluate", lambda read: read({"feature": [0]}, ()) and {}
+        )
         monkeypatch.setattr(worker._training, "_read", away_once)
     else:
         monkeypatch.setattr(worker._cluster, call, away_once)

@@ -13,7 +13,9 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def program(first_line):
-    (found,) = re.findall(rf"^    {re.escape(first_line)}.*?\n(?=\n[^ \n])", README, re.DOTALL | re.MULTILINE)
+    (found,) = re.findall(
+        rf"^    {re.escape(first_line)}.*?\n(?=\n[^ \n])", README, re.DOTALL | re.MULTILINE
+    )
     return textwrap.dedent(found)
 
 
@@ -27,7 +29,9 @@ def test_the_programs_in_the_readme_train_and_save(tmp_path, capsys):
         names = {}
         for _ in range(2):
             exec(step.replace('"model"', repr(str(tmp_path))), names)
-        after = servers.connect().pull({names["model"].table_by_feature["user"]: names["user"].fids([7, 42])})
+        after = servers.connect().pull(
+            {names["model"].table_by_feature["user"]: names["user"].fids([7, 42])}
+        )
         (rows,) = after.rows.values()
         assert rows[0, 0] > 0 > rows[1, 0]  # the biases follow the labels 1 and 0
         assert np.abs(rows[:, 1:]).max() > 0

@@ -37,7 +37,9 @@ def state_in_files(directory):
             with pa.OSFile(str(directory / file.name)) as source:
                 rows = pa.ipc.open_file(source).read_all().combine_chunks()
             ids.append(rows.column("id").to_numpy())
-            states.append(rows.column("state").combine_chunks().flatten().to_numpy().reshape(-1, at_size.DIM))
+            states.append(
+                rows.column("state").combine_chunks().flatten().to_numpy().reshape(-1, at_size.DIM)
+            )
     return np.concatenate(ids), np.concatenate(states)
 
 
@@ -60,16 +62,22 @@ def test_a_save_of_two_servers_comes_back_whole_on_another_number(tmp_path, orde
     by_id = np.argsort(ids)
     saved_by_id = np.argsort(saved_ids)
     np.testing.assert_array_equal(saved_ids[saved_by_id], ids[by_id])
-    np.testing.assert_allclose(states[saved_by_id], at_size.accumulators_after(first)[by_id], rtol=1e-6)
+    np.testing.assert_allclose(
+        states[saved_by_id], at_size.accumulators_after(first)[by_id], rtol=1e-6
+    )
     with Servers(tmp_path, num_ps=num_ps) as servers:
         servers.start_all()
         cluster = servers.connect()
         np.testing.assert_array_equal(at_size.pull(cluster, ids), before)
         parts = restored_by(servers.controller)
         assert (sum(part.rows for part in parts), sum(part.expired for part in parts)) == (ROWS, 0)
-        wait_until(lambda: sum(member.rows for member in cluster.controller.status().members) == ROWS)
+        wait_until(
+            lambda: sum(member.rows for member in cluster.controller.status().members) == ROWS
+        )
         at_size.push(cluster, ids, second)
-        np.testing.assert_allclose(at_size.pull(cluster, ids), at_size.values_after(first, second), rtol=1e-5)
+        np.testing.assert_allclose(
+            at_size.pull(cluster, ids), at_size.values_after(first, second), rtol=1e-5
+        )
         again = cluster.controller.save()
     assert again.rows == ROWS
     assert Path(again.path).name == "model.ckpt-r1-0"

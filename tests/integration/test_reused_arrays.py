@@ -37,7 +37,9 @@ def trained_rows(cluster, name):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_gradients_reach_the_right_rows_when_a_generator_fills_the_same_arrays(cluster, name, depth):
+def test_gradients_reach_the_right_rows_when_a_generator_fills_the_same_arrays(
+    cluster, name, depth
+):
     model = features_of(cluster, name)
     values = np.empty(IDS, np.int64)
     splits = np.empty(EXAMPLES + 1, np.int64)
@@ -47,7 +49,9 @@ def test_gradients_reach_the_right_rows_when_a_generator_fills_the_same_arrays(c
             values[:], splits[:] = lists_of(number)
             yield number
 
-    for number, batch in model.prefetch(batches(), lambda _: {name: mg.Ragged(values, splits)}, depth=depth):
+    for number, batch in model.prefetch(
+        batches(), lambda _: {name: mg.Ragged(values, splits)}, depth=depth
+    ):
         model.apply(batch, {name: np.full((EXAMPLES, 2), number + 1, np.float32)})
     expected = expected_rows(lambda number: lists_of(number)[0])
     np.testing.assert_array_equal(trained_rows(cluster, name), np.repeat(expected[:, None], 2, 1))
@@ -67,7 +71,9 @@ def test_one_ragged_object_over_arrays_that_change_is_read_anew_at_each_lookup(c
     np.testing.assert_array_equal(trained_rows(cluster, name), np.repeat(expected[:, None], 2, 1))
 
 
-def test_row_splits_that_were_spoilt_after_they_were_checked_are_refused_at_the_lookup(cluster, name):
+def test_row_splits_that_were_spoilt_after_they_were_checked_are_refused_at_the_lookup(
+    cluster, name
+):
     model = features_of(cluster, name)
     values, splits = lists_of(0)
     ragged = mg.Ragged(values, splits)
@@ -81,7 +87,9 @@ def test_matrices_and_tensors_that_are_filled_again_train_the_right_rows(cluster
     torch = pytest.importorskip("torch")
     from megalith.torch import ClusterEmbedding
 
-    embedding = ClusterEmbedding(features_of(cluster, f"{name}-ids", f"{name}-others"), pushes_behind=2)
+    embedding = ClusterEmbedding(
+        features_of(cluster, f"{name}-ids", f"{name}-others"), pushes_behind=2
+    )
     matrix = np.empty((EXAMPLES, 3), np.int64)
     tensor = torch.from_numpy(matrix)
 
@@ -105,7 +113,9 @@ def test_matrices_and_tensors_that_are_filled_again_train_the_right_rows(cluster
         (embedding(batch)[f"{name}-ids"].sum() * (number + 1)).backward()
     embedding.flush()
     expected = expected_rows(lambda number: matrix_of(number).reshape(-1))
-    np.testing.assert_array_equal(trained_rows(cluster, f"{name}-ids"), np.repeat(expected[:, None], 2, 1))
+    np.testing.assert_array_equal(
+        trained_rows(cluster, f"{name}-ids"), np.repeat(expected[:, None], 2, 1)
+    )
 
 
 def test_ids_of_a_pull_in_the_background_are_those_of_the_call(cluster, name):
@@ -117,4 +127,6 @@ def test_ids_of_a_pull_in_the_background_are_those_of_the_call(cluster, name):
         ids[:] = np.arange(first, first + 10)
         futures.append(cluster.pull_async({name: ids}))
     for first, future in zip(range(0, 50, 10), futures, strict=True):
-        np.testing.assert_array_equal(future.result().rows[name][:, 0], np.arange(first, first + 10))
+        np.testing.assert_array_equal(
+            future.result().rows[name][:, 0], np.arange(first, first + 10)
+        )

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from megalith.client import Adagrad, AdmissionConfig, FilterKind, PolynomialDecay, Segment, Sgd, TableConfig, errors
+from megalith.client import (
+    Adagrad,
+    AdmissionConfig,
+    FilterKind,
+    PolynomialDecay,
+    Segment,
+    Sgd,
+    TableConfig,
+    errors,
+)
 from megalith.client._servers import Servers as Connections
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
@@ -84,7 +93,10 @@ def test_many_ids_keep_their_order_and_repeated_ones_are_taken_one_after_the_oth
     ids = np.random.default_rng(0).integers(0, 500, 2_000)
     values = np.arange(ids.size, dtype=np.float32)[:, None]
     cluster.assign({name: (ids, values)})
-    last, added = dict(zip(ids.tolist(), values[:, 0], strict=True)), np.bincount(ids, minlength=500)
+    last, added = (
+        dict(zip(ids.tolist(), values[:, 0], strict=True)),
+        np.bincount(ids, minlength=500),
+    )
     distinct = np.unique(ids)
     assert read(cluster, name, distinct) == [[last[key]] for key in distinct.tolist()]
     cluster.assign_add({name: (ids, np.ones_like(values))})
@@ -95,11 +107,15 @@ def test_many_ids_keep_their_order_and_repeated_ones_are_taken_one_after_the_oth
 
 def test_assigned_rows_keep_their_state_and_new_ones_start_with_it(cluster, name):
     """Adagrad from 1: the second gradient of id 1 is the smaller step, though its value was set in between."""
-    cluster.create_tables(TableConfig(name, (Segment(1, optimizer=Adagrad(1.0, initial_accumulator_value=1.0)),)))
+    cluster.create_tables(
+        TableConfig(name, (Segment(1, optimizer=Adagrad(1.0, initial_accumulator_value=1.0)),))
+    )
     cluster.push({name: ([1], rows(1, dim=1))})
     cluster.assign({name: ([1, 2], rows(5, 5, dim=1))})
     cluster.push({name: ([1, 2], rows(1, 1, dim=1))})
-    np.testing.assert_allclose(read(cluster, name, [1, 2]), [[5 - 3**-0.5], [5 - 2**-0.5]], rtol=1e-6)
+    np.testing.assert_allclose(
+        read(cluster, name, [1, 2]), [[5 - 3**-0.5], [5 - 2**-0.5]], rtol=1e-6
+    )
     cluster.reinitialize(name, [1])
     cluster.push({name: ([1], rows(1, dim=1))})
     np.testing.assert_allclose(read(cluster, name, [1]), [[-(2**-0.5)]], rtol=1e-6)
@@ -171,13 +187,26 @@ def raw(cluster, name):
     with open_channel(routing.addresses[0]) as channel:
         stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
         stub.run_id = routing.run_id
-        stub.epoch, stub.mine, stub.other = routing.epoch, candidates[owners == 0][:2], candidates[owners == 1][:1]
+        stub.epoch, stub.mine, stub.other = (
+            routing.epoch,
+            candidates[owners == 0][:2],
+            candidates[owners == 1][:1],
+        )
         yield stub
 
 
 def assign_request(stub, name, **changes):
-    values = pb.TableValues(table=name, keys=arrays.encode(stub.mine), values=arrays.encode(rows(1, 2, dim=1)))
-    fields = {"epoch": stub.epoch, "client_id": name, "sequence": 1, "tables": [values], "is_added": True, **changes}
+    values = pb.TableValues(
+        table=name, keys=arrays.encode(stub.mine), values=arrays.encode(rows(1, 2, dim=1))
+    )
+    fields = {
+        "epoch": stub.epoch,
+        "client_id": name,
+        "sequence": 1,
+        "tables": [values],
+        "is_added": True,
+        **changes,
+    }
     return pb.AssignRowsRequest(run_id=stub.run_id, **fields)
 
 
@@ -187,22 +216,35 @@ def assign(stub, request):
 
 
 BAD = {
-    "keys of 7 bytes": (lambda part, stub: part.MergeFrom(pb.TableValues(keys=b"1234567")), errors.MalformedArray),
-    "values of 5 bytes": (lambda part, stub: part.MergeFrom(pb.TableValues(values=b"12345")), errors.MalformedArray),
+    "keys of 7 bytes": (
+        lambda part, stub: part.MergeFrom(pb.TableValues(keys=b"1234567")),
+        errors.MalformedArray,
+    ),
+    "values of 5 bytes": (
+        lambda part, stub: part.MergeFrom(pb.TableValues(values=b"12345")),
+        errors.MalformedArray,
+    ),
     "no ids": (lambda part, stub: part.ClearField("keys"), errors.MalformedArray),
     "too wide": (
         lambda part, stub: part.MergeFrom(pb.TableValues(values=arrays.encode(rows(1, 2, dim=3)))),
         errors.ShapeMismatch,
     ),
     "infinite": (
-        lambda part, stub: part.MergeFrom(pb.TableValues(values=arrays.encode(rows(1, np.inf, dim=1)))),
+        lambda part, stub: part.MergeFrom(
+            pb.TableValues(values=arrays.encode(rows(1, np.inf, dim=1)))
+        ),
         errors.NonFiniteValue,
     ),
     "of another server": (
-        lambda part, stub: part.MergeFrom(pb.TableValues(keys=arrays.encode(np.append(stub.mine[:1], stub.other)))),
+        lambda part, stub: part.MergeFrom(
+            pb.TableValues(keys=arrays.encode(np.append(stub.mine[:1], stub.other)))
+        ),
         errors.ShardNotOwned,
     ),
-    "unknown table": (lambda part, stub: part.MergeFrom(pb.TableValues(table="unknown")), errors.UnknownTable),
+    "unknown table": (
+        lambda part, stub: part.MergeFrom(pb.TableValues(table="unknown")),
+        errors.UnknownTable,
+    ),
 }
 
 
@@ -231,7 +273,9 @@ def test_a_raw_assign_without_its_due_is_refused(raw, cluster, name, changes, er
     assert read(cluster, name, raw.mine) == [[0], [0]]
 
 
-def test_a_repeated_raw_assign_add_is_applied_once_and_others_may_not_use_its_number(raw, cluster, name):
+def test_a_repeated_raw_assign_add_is_applied_once_and_others_may_not_use_its_number(
+    raw, cluster, name
+):
     request = assign_request(raw, name)
     for _ in range(3):
         assign(raw, request)
@@ -239,8 +283,16 @@ def test_a_repeated_raw_assign_add_is_applied_once_and_others_may_not_use_its_nu
     with pytest.raises(errors.ClientIdTaken):
         assign(raw, assign_request(raw, name, incarnation=9))
     again = pb.ReinitializeRowsRequest(
-        epoch=raw.epoch, run_id=raw.run_id, client_id=name, sequence=1, table=name, keys=arrays.encode(raw.mine)
+        epoch=raw.epoch,
+        run_id=raw.run_id,
+        client_id=name,
+        sequence=1,
+        table=name,
+        keys=arrays.encode(raw.mine),
     )
-    with pytest.raises(errors.InvalidRequest, match="was `assign_add` and is now `reinitialize`"), translated("ps 0"):
+    with (
+        pytest.raises(errors.InvalidRequest, match="was `assign_add` and is now `reinitialize`"),
+        translated("ps 0"),
+    ):
         raw.ReinitializeRows(again, timeout=30)
     assert read(cluster, name, raw.mine) == [[1], [2]]

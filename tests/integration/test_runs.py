@@ -47,7 +47,9 @@ def test_a_client_whose_ps_ended_does_not_train_the_job_that_got_its_port(tmp_pa
 
 
 @LANES
-def test_a_client_that_was_given_an_address_does_not_go_on_with_the_next_job_there(tmp_path, bulk_lane):
+def test_a_client_that_was_given_an_address_does_not_go_on_with_the_next_job_there(
+    tmp_path, bulk_lane
+):
     with Servers(tmp_path / "a") as a, Servers(tmp_path / "b") as b:
         controller = a.start_controller()
         ended = a.start_ps(0)
@@ -56,7 +58,9 @@ def test_a_client_that_was_given_an_address_does_not_go_on_with_the_next_job_the
             client.push(PUSH)
             ended.stop(GRACE_S)
             controller.stop(GRACE_S)
-            b.start_controller(server=ControllerServerSettings(port=port_of(controller.address), metrics_port=0))
+            b.start_controller(
+                server=ControllerServerSettings(port=port_of(controller.address), metrics_port=0)
+            )
             b.start_ps(0)
             owner = b.connect()
             owner.create_tables(TABLE)

@@ -61,8 +61,13 @@ def ones(count, dim=1):
 
 def test_slices_learn_by_their_own_optimizers_and_go_on_after_a_restart(tmp_path):
     """Ftrl beside Adam: a restored row takes its next step from the restored state."""
-    table = TableConfig("t", (Segment(1, Zeros(), Ftrl(0.5, beta=1.0)), Segment(3, RandomUniform(), Adam(0.1))))
-    ids, gradients = np.arange(100), np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)
+    table = TableConfig(
+        "t", (Segment(1, Zeros(), Ftrl(0.5, beta=1.0)), Segment(3, RandomUniform(), Adam(0.1)))
+    )
+    ids, gradients = (
+        np.arange(100),
+        np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32),
+    )
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_all()
         cluster = servers.connect()
@@ -92,14 +97,18 @@ def test_rows_expire_by_data_time(cluster, stub):
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=2))
     cluster.push({"t": ([1], ones(1))}, req_time_s=10 * DAY_S)
     cluster.push({"t": ([2], ones(1))}, req_time_s=12 * DAY_S)
-    assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {"t": 1}
+    assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {
+        "t": 1
+    }
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").expired == 1
 
 
 TIMED_WRITES = {
     "push": lambda cluster, sent, time_s: cluster.push(sent, req_time_s=time_s),
-    "begin_push": lambda cluster, sent, time_s: cluster.begin_push(sent, req_time_s=time_s).result(),
+    "begin_push": lambda cluster, sent, time_s: cluster.begin_push(
+        sent, req_time_s=time_s
+    ).result(),
     "assign": lambda cluster, sent, time_s: cluster.assign(sent, req_time_s=time_s),
 }
 
@@ -172,7 +181,9 @@ def test_rows_without_a_time_survive_a_restart_though_another_server_has_seen_on
 
 def test_a_full_table_refuses_new_ids_counts_them_and_trains_the_old_ones(cluster, stub):
     budget = 4 << 20
-    cluster.create_tables(TableConfig("t", (Segment(16, Zeros(), Sgd(1.0)),), memory_budget_bytes=budget))
+    cluster.create_tables(
+        TableConfig("t", (Segment(16, Zeros(), Sgd(1.0)),), memory_budget_bytes=budget)
+    )
     for start in range(0, 100_000, 10_000):
         cluster.push({"t": (np.arange(start, start + 10_000), ones(10_000, 16))})
     full = status(stub, "t")
@@ -187,8 +198,12 @@ def test_gradients_that_are_not_finite_may_be_skipped_and_counted(cluster, stub)
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), skip_nonfinite=True))
     routing = cluster.controller.routing()
     gradients = np.array([[np.nan], [1.0]], np.float32)
-    part = pb.TableGradients(table="t", keys=arrays.encode(np.array([1, 2])), gradients=arrays.encode(gradients))
-    request = pb.PushRequest(epoch=routing.epoch, run_id=routing.run_id, client_id="raw", sequence=1, tables=[part])
+    part = pb.TableGradients(
+        table="t", keys=arrays.encode(np.array([1, 2])), gradients=arrays.encode(gradients)
+    )
+    request = pb.PushRequest(
+        epoch=routing.epoch, run_id=routing.run_id, client_id="raw", sequence=1, tables=[part]
+    )
     stub.Push(request, timeout=30)
     np.testing.assert_array_equal(cluster.pull({"t": [1, 2]}).rows["t"], [[0], [-1]])
     assert status(stub, "t").nonfinite == 1
@@ -196,7 +211,9 @@ def test_gradients_that_are_not_finite_may_be_skipped_and_counted(cluster, stub)
 
 def test_the_sdk_leaves_gradients_that_are_not_finite_to_a_table_that_skips_them(cluster, stub):
     segments = (Segment(1, Zeros(), Sgd(1.0)),)
-    cluster.create_tables(TableConfig("skips", segments, skip_nonfinite=True), TableConfig("refuses", segments))
+    cluster.create_tables(
+        TableConfig("skips", segments, skip_nonfinite=True), TableConfig("refuses", segments)
+    )
     gradients = np.array([[np.inf], [1.0]], np.float32)
     cluster.push({"skips": ([1, 2], gradients)})
     np.testing.assert_array_equal(cluster.pull({"skips": [1, 2]}).rows["skips"], [[0], [-1]])
@@ -211,7 +228,9 @@ def test_dc_gets_the_sum_of_gradients_and_the_rows_pulled_first(cluster, servers
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Dc(Sgd(1.0), 0.5)),)))
     pushed = np.array([[1, 0.5], [2, 100], [4, 0]], np.float32)
     servers.connect().push({"t": ([7, 7, 8], pushed)})
-    np.testing.assert_array_equal(cluster.pull({"t": [7, 8]}).rows["t"], [[-(3 + 0.5 * 9 * (0 - 0.5))], [-4]])
+    np.testing.assert_array_equal(
+        cluster.pull({"t": [7, 8]}).rows["t"], [[-(3 + 0.5 * 9 * (0 - 0.5))], [-4]]
+    )
 
 
 def test_touched_ids_and_those_forgotten_show_in_the_status(cluster, stub):
@@ -225,7 +244,9 @@ def test_touched_ids_and_those_forgotten_show_in_the_status(cluster, stub):
 
 
 def test_a_threshold_above_fifteen_is_kept_to(cluster, stub):
-    rule = AdmissionConfig(kind=FilterKind.SLIDING, default_threshold=1, threshold_by_slot={3: 20}, capacity=10_000)
+    rule = AdmissionConfig(
+        kind=FilterKind.SLIDING, default_threshold=1, threshold_by_slot={3: 20}, capacity=10_000
+    )
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule))
     rare, common = (3 << 48) + 7, 7
     for _ in range(20):
@@ -237,18 +258,24 @@ def test_a_threshold_above_fifteen_is_kept_to(cluster, stub):
 
 
 def test_the_retention_floor_holds_back_expiry(cluster, stub):
-    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1, max_expire_share=0.25))
+    cluster.create_tables(
+        TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1, max_expire_share=0.25)
+    )
     for day in range(4):
         cluster.push({"t": (np.arange(25) + 100 * day, ones(25))}, req_time_s=(10 + day) * DAY_S)
     cluster.push({"t": ([1000], ones(1))}, req_time_s=100 * DAY_S)
-    assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {"t": 25}
+    assert dict(stub.Expire(pb.ExpireRequest(run_id=run_id(cluster)), timeout=30).dropped) == {
+        "t": 25
+    }
     left = cluster.pull({"t": [0, 100, 300, 1000]}).rows["t"]
     np.testing.assert_array_equal(left, [[0], [-1], [-1], [-1]])
 
 
 def test_expired_rows_go_periodically_and_are_not_restored(tmp_path):
     tables = [
-        TableConfig(name, (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1, expire_days_by_slot={1: 5})
+        TableConfig(
+            name, (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1, expire_days_by_slot={1: 5}
+        )
         for name in ("a", "b")
     ]
     ids, late = [1, (1 << 48) + 1], [2]
@@ -258,7 +285,9 @@ def test_expired_rows_go_periodically_and_are_not_restored(tmp_path):
         cluster.create_tables(*tables)
         cluster.push({"a": (ids, ones(2))}, req_time_s=10 * DAY_S)
         cluster.push({"a": (late, ones(1))}, req_time_s=12 * DAY_S)
-        np.testing.assert_array_equal(cluster.pull({"a": ids}).rows["a"], [[-1], [-1]])  # it stays until it is dropped
+        np.testing.assert_array_equal(
+            cluster.pull({"a": ids}).rows["a"], [[-1], [-1]]
+        )  # it stays until it is dropped
         cluster.controller.save()
     with Servers(tmp_path) as servers:
         servers.start_controller()
@@ -281,7 +310,9 @@ def test_a_save_drops_expired_rows_from_memory_if_it_is_told_to(tmp_path, expire
         cluster.push({"t": ([1, 2], ones(2))}, req_time_s=10 * DAY_S)
         cluster.push({"t": ([3], ones(1))}, req_time_s=12 * DAY_S)
         saved = cluster.controller.save()
-        assert saved.rows == 3  # expired rows are in the file too; whoever restores it drops and counts them
+        assert (
+            saved.rows == 3
+        )  # expired rows are in the file too; whoever restores it drops and counts them
         left = [[0], [0], [-1]] if expire_on_save else [[-1], [-1], [-1]]
         np.testing.assert_array_equal(cluster.pull({"t": [1, 2, 3]}).rows["t"], left)
         assert cluster.tables()["t"].expired == (2 if expire_on_save else 0)
@@ -296,7 +327,9 @@ def test_the_sdk_and_ctl_tell_what_tables_hold_and_left_out_and_expire_on_demand
         servers.start_all()
         cluster = servers.connect()
         cluster.create_tables(
-            TableConfig("small", segments, expire_days=1, memory_budget_bytes=1 << 20, touched_capacity=100),
+            TableConfig(
+                "small", segments, expire_days=1, memory_budget_bytes=1 << 20, touched_capacity=100
+            ),
             TableConfig("rare", segments, admission=rule, skip_nonfinite=True),
         )
         cluster.push({"small": (ids, ones(50_000, 16))}, req_time_s=10 * DAY_S)

@@ -6,7 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.client import Adagrad, Feature, FirstN, Layout, Mean, Ragged, Sgd, Slice, Zeros, errors
+from megalith.client import (
+    Adagrad,
+    Feature,
+    FirstN,
+    Layout,
+    Mean,
+    Ragged,
+    Sgd,
+    Slice,
+    Zeros,
+    errors,
+)
 from support.servers import Servers
 
 torch = pytest.importorskip("torch", reason="needs: pip install torch==2.13.0")
@@ -33,7 +44,9 @@ def draw_batches(count):
     for _ in range(count):
         lengths = {name: rng.integers(0, 4, BATCH) for name in FEATURES}
         ids = {
-            name: Ragged(rng.integers(0, NUM_IDS, length.sum()), np.concatenate([[0], np.cumsum(length)]))
+            name: Ragged(
+                rng.integers(0, NUM_IDS, length.sum()), np.concatenate([[0], np.cumsum(length)])
+            )
             for name, length in lengths.items()
         }
         sums = np.bincount(ids["first"].row_ids, effects[ids["first"].values], BATCH)
@@ -42,7 +55,9 @@ def draw_batches(count):
 
 def make_head():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(2 * DIM, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    return torch.nn.Sequential(
+        torch.nn.Linear(2 * DIM, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
 
 
 def train(head, embed, optimizers, batches):
@@ -70,8 +85,13 @@ def losses_of_torch():
         torch.nn.init.zeros_(weight)
 
     def embed(ids):
-        parts = [(torch.from_numpy(ids[name].values), torch.from_numpy(ids[name].row_splits[:-1])) for name in FEATURES]
-        return torch.cat([bags[name](*part) for name, part in zip(FEATURES, parts, strict=True)], dim=1)
+        parts = [
+            (torch.from_numpy(ids[name].values), torch.from_numpy(ids[name].row_splits[:-1]))
+            for name in FEATURES
+        ]
+        return torch.cat(
+            [bags[name](*part) for name, part in zip(FEATURES, parts, strict=True)], dim=1
+        )
 
     optimizers = [
         torch.optim.Adagrad(weights, lr=0.1, initial_accumulator_value=0.1),
@@ -133,7 +153,9 @@ def test_backward_pushes_the_gradients_of_the_layouts_used(sgd):
 
 def test_a_jagged_tensor_is_a_ragged_batch(sgd):
     embedding, named = sgd
-    jagged = torch.nested.nested_tensor_from_jagged(torch.tensor([1, 1, 2]), torch.tensor([0, 2, 2, 3]))
+    jagged = torch.nested.nested_tensor_from_jagged(
+        torch.tensor([1, 1, 2]), torch.tensor([0, 2, 2, 3])
+    )
     embedding(named(pooled=jagged))["pooled"].sum().backward()
     assert rows_of(embedding, named(pooled=[1, 2])) == [[-2, -2], [-1, -1]]
 
@@ -158,7 +180,9 @@ def test_prefetch_refuses_what_it_cannot_iterate_over_or_call(sgd):
 
 def test_prefetched_batches_train_with_bounded_staleness(sgd):
     embedding, named = sgd
-    for number, batch in embedding.prefetch(range(10), lambda _: named(pooled=torch.tensor([1])), depth=2):
+    for number, batch in embedding.prefetch(
+        range(10), lambda _: named(pooled=torch.tensor([1])), depth=2
+    ):
         output = embedding(batch)["pooled"]
         assert number - 2 <= -output[0, 0].item() <= number
         output.sum().backward()
@@ -167,7 +191,9 @@ def test_prefetched_batches_train_with_bounded_staleness(sgd):
 
 def test_pushes_behind_add_to_the_staleness_and_are_flushed(sgd):
     embedding, named = ClusterEmbedding(sgd[0].features, pushes_behind=2), sgd[1]
-    for number, batch in embedding.prefetch(range(20), lambda _: named(pooled=torch.tensor([1])), depth=1):
+    for number, batch in embedding.prefetch(
+        range(20), lambda _: named(pooled=torch.tensor([1])), depth=1
+    ):
         output = embedding(batch)["pooled"]
         assert number - 3 <= -output[0, 0].item() <= number
         output.sum().backward()
@@ -175,7 +201,9 @@ def test_pushes_behind_add_to_the_staleness_and_are_flushed(sgd):
     assert rows_of(embedding, named(pooled=[1])) == [[-20, -20]]
 
 
-def test_a_push_behind_that_failed_is_raised_by_the_next_forward_and_by_flush(sgd, cluster, monkeypatch):
+def test_a_push_behind_that_failed_is_raised_by_the_next_forward_and_by_flush(
+    sgd, cluster, monkeypatch
+):
     embedding, named = ClusterEmbedding(sgd[0].features, pushes_behind=1), sgd[1]
 
     def fail(*arguments, **keywords):

@@ -29,7 +29,9 @@ from megalith.wire.channel import open_channel
 from support.servers import Servers
 
 NUM_PS = 3
-BIG = np.arange(90 * 1000, dtype=np.float32).reshape(90, 1000)  # 360 kB: three parts on three servers
+BIG = np.arange(90 * 1000, dtype=np.float32).reshape(
+    90, 1000
+)  # 360 kB: three parts on three servers
 
 
 def read(cluster, name):
@@ -43,14 +45,20 @@ def test_a_large_variable_is_split_and_read_whole(servers, cluster, name):
     keys = []
     for address in routing.addresses:
         with open_channel(address) as channel:
-            status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(pb.GetPsStatusRequest())
+            status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(
+                pb.GetPsStatusRequest()
+            )
             keys.append([key for key in status.variables if key.startswith(name)])
     home = routing.owner_of_name(name)
-    assert [keys[(home + number) % 3] for number in range(3)] == [[f"{name}@{number}/3"] for number in range(3)]
+    assert [keys[(home + number) % 3] for number in range(3)] == [
+        [f"{name}@{number}/3"] for number in range(3)
+    ]
 
 
 def test_every_kind_of_update_reaches_every_part(servers, cluster, name):
-    cluster.create_variables(VariableConfig(name, BIG, Sgd(0.5)), VariableConfig(f"{name}-n", np.arange(60_000)))
+    cluster.create_variables(
+        VariableConfig(name, BIG, Sgd(0.5)), VariableConfig(f"{name}-n", np.arange(60_000))
+    )
     other = servers.connect()  # one that did not create it
     other.push(variables={name: np.ones_like(BIG)})
     np.testing.assert_array_equal(read(cluster, name), BIG - 0.5)
@@ -59,7 +67,9 @@ def test_every_kind_of_update_reaches_every_part(servers, cluster, name):
     np.testing.assert_array_equal(added[f"{name}-n"], np.arange(60_000) + 1)
     other.push(assign={name: -BIG})
     np.testing.assert_array_equal(read(cluster, name), -BIG)
-    raised = other.push(add={f"{name}-n": np.ones(60_000, np.int64)}, at_least={name: 0 * BIG - 500})
+    raised = other.push(
+        add={f"{name}-n": np.ones(60_000, np.int64)}, at_least={name: 0 * BIG - 500}
+    )
     np.testing.assert_array_equal(raised[name], np.maximum(-BIG, -500))
     np.testing.assert_array_equal(raised[f"{name}-n"], np.arange(60_000) + 2)
     np.testing.assert_array_equal(read(cluster, name), np.maximum(-BIG, -500))
@@ -76,9 +86,15 @@ def test_creating_again_keeps_the_value_and_takes_new_settings(cluster, name):
 
 @pytest.mark.parametrize(
     "other",
-    [VariableConfig("x", BIG, Adam()), VariableConfig("x", BIG[:50], Sgd()), VariableConfig("x", BIG[:5], Sgd())],
+    [
+        VariableConfig("x", BIG, Adam()),
+        VariableConfig("x", BIG[:50], Sgd()),
+        VariableConfig("x", BIG[:5], Sgd()),
+    ],
 )
-def test_another_optimizer_or_shape_is_a_conflict_and_creates_nothing(servers, cluster, name, other):
+def test_another_optimizer_or_shape_is_a_conflict_and_creates_nothing(
+    servers, cluster, name, other
+):
     cluster.create_variables(VariableConfig(name, BIG, Sgd()))
     with pytest.raises(errors.TableConflict, match="exists as"):
         cluster.create_variables(VariableConfig(name, other.initial, other.optimizer))
@@ -95,17 +111,45 @@ def test_a_small_variable_does_not_grow_into_parts(servers, cluster, name):
 NAN = BIG.copy()
 NAN[-1, -1] = np.nan
 BAD = {
-    "wrong shape": ({"variables": {"bad": BIG[:-1]}}, errors.ShapeMismatch, r"gradient is float32 \[89, 1000\]"),
-    "transposed": ({"assign": {"bad": BIG.T}}, errors.ShapeMismatch, r"expected float32 \[90, 1000\]"),
-    "nan in the last part": ({"variables": {"bad": NAN}}, errors.NonFiniteValue, "nothing was sent"),
-    "too large for float32": ({"add": {"bad": BIG.astype(np.float64) + 1e300}}, errors.NonFiniteValue, "infinity"),
+    "wrong shape": (
+        {"variables": {"bad": BIG[:-1]}},
+        errors.ShapeMismatch,
+        r"gradient is float32 \[89, 1000\]",
+    ),
+    "transposed": (
+        {"assign": {"bad": BIG.T}},
+        errors.ShapeMismatch,
+        r"expected float32 \[90, 1000\]",
+    ),
+    "nan in the last part": (
+        {"variables": {"bad": NAN}},
+        errors.NonFiniteValue,
+        "nothing was sent",
+    ),
+    "too large for float32": (
+        {"add": {"bad": BIG.astype(np.float64) + 1e300}},
+        errors.NonFiniteValue,
+        "infinity",
+    ),
     "text": ({"add": {"bad": "x"}}, errors.DtypeMismatch, "summand is <U1"),
-    "beyond 64 bits": ({"add": {"counter": 2**63}}, errors.InvalidRequest, "holds 9223372036854775808"),
+    "beyond 64 bits": (
+        {"add": {"counter": 2**63}},
+        errors.InvalidRequest,
+        "holds 9223372036854775808",
+    ),
     "floats for a counter": ({"add": {"counter": 0.5}}, errors.DtypeMismatch, "expected int64"),
     "nan at least": ({"at_least": {"bad": NAN}}, errors.NonFiniteValue, "least value holds NaN"),
     "unknown": ({"variables": {"nobody": BIG}}, errors.UnknownVariable, "no variable 'nobody'"),
-    "no optimizer": ({"variables": {"counter": np.array(1)}}, errors.InvalidRequest, "no optimizer"),
-    "two updates": ({"variables": {"bad": BIG}, "add": {"bad": BIG}}, errors.DuplicateKeys, "more than one update"),
+    "no optimizer": (
+        {"variables": {"counter": np.array(1)}},
+        errors.InvalidRequest,
+        "no optimizer",
+    ),
+    "two updates": (
+        {"variables": {"bad": BIG}, "add": {"bad": BIG}},
+        errors.DuplicateKeys,
+        "more than one update",
+    ),
     "negative step": ({"variables": {"bad": BIG}, "step": -1}, errors.InvalidRequest, "step -1"),
 }
 
@@ -113,7 +157,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_update_is_a_typed_error_and_changes_no_part(cluster, case):
     cluster.create_tables(TableConfig("rows", (Segment(2, optimizer=Sgd(1.0)),)))
-    cluster.create_variables(VariableConfig("bad", BIG, Sgd(1.0)), VariableConfig("counter", np.zeros((), np.int64)))
+    cluster.create_variables(
+        VariableConfig("bad", BIG, Sgd(1.0)), VariableConfig("counter", np.zeros((), np.int64))
+    )
     push, error, message = BAD[case]
     with pytest.raises(error, match=message):
         cluster.push({"rows": (np.arange(50), np.ones((50, 2), np.float32))}, **push)
@@ -134,7 +180,10 @@ def test_an_unknown_variable_cannot_be_read(cluster):
         ({"initial": [1.0]}, "initial value is list"),
         ({"name": "w@0/2"}, "means a part"),
         ({"initial": np.zeros(0, np.float32), "optimizer": Sgd()}, "with elements"),
-        ({"initial": np.zeros((5000, 2), np.float32), "optimizer": Shampoo()}, "axes of up to 4096"),
+        (
+            {"initial": np.zeros((5000, 2), np.float32), "optimizer": Shampoo()},
+            "axes of up to 4096",
+        ),
     ],
 )
 def test_a_bad_variable_is_refused_before_it_is_sent(settings, message):
@@ -144,7 +193,8 @@ def test_a_bad_variable_is_refused_before_it_is_sent(settings, message):
 
 def test_lists_scalars_and_doubles_are_taken_for_what_they_are(cluster, name):
     cluster.create_variables(
-        VariableConfig(name, np.zeros(2, np.float32)), VariableConfig(f"{name}-n", np.zeros((), np.int64))
+        VariableConfig(name, np.zeros(2, np.float32)),
+        VariableConfig(f"{name}-n", np.zeros((), np.int64)),
     )
     assert cluster.push(add={name: [0.5, 1], f"{name}-n": 3})[f"{name}-n"] == 3
     assert read(cluster, name).tolist() == [0.5, 1.0]
@@ -180,9 +230,12 @@ def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer(cluster,
     """tables.md 3.7: the loss is the sum of three embedding columns and the variable; its gradient has norm 2."""
     cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
     cluster.create_variables(
-        VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)), VariableConfig(f"{name}-step", np.array(0))
+        VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)),
+        VariableConfig(f"{name}-step", np.array(0)),
     )
-    dense, sparse = GradientRecipe(clip_norm=1.0).prepare({name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]})
+    dense, sparse = GradientRecipe(clip_norm=1.0).prepare(
+        {name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]}
+    )
     step = cluster.push({name: ([7], sparse[name])}, variables=dense, add={f"{name}-step": 1})
     assert read(cluster, name) == 0.5
     assert cluster.pull({name: [7]}).rows[name].tolist() == [[0.5, 0.5, 0.5, 1.0]]
@@ -218,14 +271,18 @@ def test_a_saved_job_goes_on_with_another_number_of_servers(tmp_path, after):
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_all()
         first = servers.connect()
-        first.create_variables(VariableConfig("w", BIG, optimizer), VariableConfig("v", BIG[:9], optimizer))
+        first.create_variables(
+            VariableConfig("w", BIG, optimizer), VariableConfig("v", BIG[:9], optimizer)
+        )
         for step in range(2):
             first.push(variables={"w": gradients[step], "v": gradients[step][:9]}, step=step)
         first.controller.save()
     with Servers(tmp_path, num_ps=after) as servers:
         servers.start_all()
         second = servers.connect()
-        second.create_variables(VariableConfig("w", 0 * BIG, optimizer), VariableConfig("v", 0 * BIG[:9], optimizer))
+        second.create_variables(
+            VariableConfig("w", 0 * BIG, optimizer), VariableConfig("v", 0 * BIG[:9], optimizer)
+        )
         for step in range(2, 4):
             second.push(variables={"w": gradients[step], "v": gradients[step][:9]}, step=step)
         resumed = second.pull(variables=["w", "v"]).variables
@@ -242,7 +299,9 @@ def nonfinite_updates(servers, cluster):
     counts = {}
     for address in cluster.controller.routing().addresses:
         with open_channel(address) as channel:
-            status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(pb.GetPsStatusRequest())
+            status = parameter_server_pb2_grpc.ParameterServerStub(channel).GetPsStatus(
+                pb.GetPsStatusRequest()
+            )
             counts |= dict(status.variables_nonfinite)
     return counts
 
@@ -285,11 +344,16 @@ def test_ctl_says_how_many_updates_of_variables_were_left_out(tmp_path):
         for _ in range(3):
             cluster.push(add={"fine": np.ones(2), "count": 1, "split": half})
         assert read(cluster, "count") == 2**63 - 1
-        expected = {"count": VariableStats(1, 3), "fine": VariableStats(1, 0), "split": VariableStats(2, 3)}
+        expected = {
+            "count": VariableStats(1, 3),
+            "fine": VariableStats(1, 0),
+            "split": VariableStats(2, 3),
+        }
         assert cluster.variables() == expected
         told = json.loads(runner.invoke(app, [*flags, "variables", "--json"]).stdout)
         assert told == {
-            name: {"parts": each.parts, "left_out": each.left_out, "missing": 0} for name, each in expected.items()
+            name: {"parts": each.parts, "left_out": each.left_out, "missing": 0}
+            for name, each in expected.items()
         }
         assert "left out" in runner.invoke(app, [*flags, "variables"]).stdout
         shown = runner.invoke(app, [*flags, "tables"]).stdout

@@ -22,9 +22,9 @@ def ids_in(order, count):
             starts = np.random.default_rng(2).permutation(count)[: count // 1000] * 2**20
             return (starts[:, None] + np.arange(1000)).reshape(-1)
         case "adversarial":
-            codes = np.uint64(0x123456789A << 24) + np.random.default_rng(3).permutation(1 << 24)[:count].astype(
-                np.uint64
-            )
+            codes = np.uint64(0x123456789A << 24) + np.random.default_rng(3).permutation(1 << 24)[
+                :count
+            ].astype(np.uint64)
             return _ids_of_codes(codes)
 
 
@@ -51,7 +51,8 @@ def push(cluster, ids, gradients):
 
 def pull(cluster, ids):
     parts = [
-        cluster.pull({TABLE.name: ids[at : at + _AT_ONCE]}).rows[TABLE.name] for at in range(0, ids.size, _AT_ONCE)
+        cluster.pull({TABLE.name: ids[at : at + _AT_ONCE]}).rows[TABLE.name]
+        for at in range(0, ids.size, _AT_ONCE)
     ]
     return np.concatenate(parts)
 
@@ -64,4 +65,8 @@ def accumulators_after(*gradients):
 def values_after(first, second=None):
     """What one or two steps of adagrad make of zeros; the second depends on the state that the first left."""
     values = -RATE * first / np.sqrt(accumulators_after(first))
-    return values if second is None else values - RATE * second / np.sqrt(accumulators_after(first, second))
+    return (
+        values
+        if second is None
+        else values - RATE * second / np.sqrt(accumulators_after(first, second))
+    )

@@ -38,8 +38,13 @@ class OwnZooKeeper:
     def __init__(self, directory):
         self._tool = os.environ.get("MEGALITH_TEST_ZOOKEEPER_TOOL", "")
         if not self._tool:
-            pytest.skip("MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server")
-        self._directory, (self.port,) = Path(directory), free_ports(1)  # nobody gets it while the server is dead
+            pytest.skip(
+                "MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server"
+            )
+        self._directory, (self.port,) = (
+            Path(directory),
+            free_ports(1),
+        )  # nobody gets it while the server is dead
 
     @property
     def address(self):
@@ -58,4 +63,6 @@ class OwnZooKeeper:
         shutil.rmtree(self._directory / "data")
 
     def close(self):
-        subprocess.run([self._tool, "stop", str(self._directory)], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [self._tool, "stop", str(self._directory)], check=True, capture_output=True, timeout=60
+        )

@@ -149,7 +149,13 @@ def forks_beside_busy_threads(model_dir):
     def pull():
         cluster.pull({"busy": ids})
 
-    calls = (push, push_rows, pull, lambda: cluster.pull_async({"busy": ids}).result(), cluster.controller.status)
+    calls = (
+        push,
+        push_rows,
+        pull,
+        lambda: cluster.pull_async({"busy": ids}).result(),
+        cluster.controller.status,
+    )
     threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
@@ -176,7 +182,9 @@ def forks_beside_busy_threads(model_dir):
         thread.join()
     assert not errors, errors
     expected = 1 + sum(pushed) + 2 * 30
-    np.testing.assert_array_equal(cluster.pull({"busy": ids}).rows["busy"], np.full((2000, WIDTH), expected))
+    np.testing.assert_array_equal(
+        cluster.pull({"busy": ids}).rows["busy"], np.full((2000, WIDTH), expected)
+    )
 
 
 def what_the_parent_began_is_the_parent_s(model_dir):
@@ -192,13 +200,23 @@ def what_the_parent_began_is_the_parent_s(model_dir):
         pull = cluster.begin_pull({table: np.array([7])})
         hold = threading.Event()
         held = cluster._background.pull(hold.wait)
-        batches = features.prefetch(iter([[1], [2], [3]]), lambda ids, name=f"feature-{bulk_lane}": {name: ids})
+        batches = features.prefetch(
+            iter([[1], [2], [3]]), lambda ids, name=f"feature-{bulk_lane}": {name: ids}
+        )
         next(batches)
         cache = mg.VariableCache(cluster, [table])
         cache.refresh()
         cache.fetch()
 
-        def child_work(cluster=cluster, table=table, push=push, pull=pull, held=held, batches=batches, cache=cache):
+        def child_work(
+            cluster=cluster,
+            table=table,
+            push=push,
+            pull=pull,
+            held=held,
+            batches=batches,
+            cache=cache,
+        ):
             for ask in (push.result, pull.result, held.result, lambda: next(batches)):
                 with pytest.raises(InvalidRequest, match="forked"):
                     ask()
@@ -228,7 +246,9 @@ def torch_workers_look_up(model_dir):
     from megalith.torch import ClusterEmbedding
 
     cluster = mg.connect(model_dir=model_dir)
-    features = cluster.features(mg.Feature("item", (mg.Slice("all", WIDTH, optimizer=mg.Sgd(1.0)),)))
+    features = cluster.features(
+        mg.Feature("item", (mg.Slice("all", WIDTH, optimizer=mg.Sgd(1.0)),))
+    )
     (table,) = [config.name for config in features.tables]
     ids = np.arange(2000)
     cluster.assign({table: (ids, np.repeat(ids[:, None], WIDTH, 1).astype(np.float32))})

@@ -28,7 +28,9 @@ def kernels() -> Iterator[tuple[str, Dispatcher]]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: Any) -> None:
     """Look at every kernel once all tests are done."""
     found = dict(kernels())
-    idle = [name for name, kernel in found.items() if not kernel.signatures and not _is_inlined(kernel)]
+    idle = [
+        name for name, kernel in found.items() if not kernel.signatures and not _is_inlined(kernel)
+    ]
     print(f"\n{len(found)} kernels, {len(idle)} never compiled: {', '.join(sorted(idle))}")
     if idle and exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

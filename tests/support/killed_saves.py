@@ -32,7 +32,9 @@ class OnePs:
     def order_save(self, order):
         name = f"t-{order.save_id}"
         (Path(order.directory) / name).write_bytes(CONTENT)
-        self.saver.answer(1, order.save_id, ShardAnswer([ShardFile(name, "table", "t", 3, len(CONTENT), "00")]))
+        self.saver.answer(
+            1, order.save_id, ShardAnswer([ShardFile(name, "table", "t", 3, len(CONTENT), "00")])
+        )
         return [1]
 
     def is_alive(self, session):
@@ -94,7 +96,10 @@ def start(model_dir):
 def left_behind(model_dir):
     """Names, without the random part, and sizes."""
     return sorted(
-        (re.sub(r"-[0-9a-f]{8}\b", "", str(path.relative_to(model_dir))), path.is_file() and path.stat().st_size)
+        (
+            re.sub(r"-[0-9a-f]{8}\b", "", str(path.relative_to(model_dir))),
+            path.is_file() and path.stat().st_size,
+        )
         for path in model_dir.rglob("*")
     )
 

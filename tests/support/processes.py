@@ -50,7 +50,11 @@ class Process:
         self.name, self.log = name, directory / f"{name}-{time.monotonic_ns()}.log"
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **(environ or {})}
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environ or {})},
             )
         self.pid = self._process.pid
 
@@ -76,7 +80,9 @@ class Process:
 
     def reported(self, key):
         """A value that the process logged as key=value, once it has."""
-        return wait_until(lambda: re.search(rf"{key}=(\S+)", self.output()), 30, f"{self.name} logs {key}").group(1)
+        return wait_until(
+            lambda: re.search(rf"{key}=(\S+)", self.output()), 30, f"{self.name} logs {key}"
+        ).group(1)
 
     def close(self):
         if self.poll() is None:
@@ -99,7 +105,9 @@ class Processes:
 
     def start(self, service, name=None, environ=None, **settings):
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-        return self.run(name or service, [sys.executable, "-m", f"megalith.{service}", *flags], environ)
+        return self.run(
+            name or service, [sys.executable, "-m", f"megalith.{service}", *flags], environ
+        )
 
     def run(self, name, command, environ=None):
         process = Process(name, command, self.directory, environ)
@@ -109,19 +117,33 @@ class Processes:
     def cli(self, *arguments):
         """`megalith ...` as a shell without job control starts it with `&`: with SIGINT ignored."""
         as_background_job = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
-        return self.run("cli", [*as_background_job, sys.executable, "-m", "megalith.cli", *map(str, arguments)])
+        return self.run(
+            "cli", [*as_background_job, sys.executable, "-m", "megalith.cli", *map(str, arguments)]
+        )
 
     def start_controller(self, **settings):
         defaults = {"model_dir": self.model_dir, "port": 0, "metrics_port": 0}
         return self.start("controller", **(defaults | settings))
 
     def start_member(self, service, index, **settings):
-        patient = {"join_timeout_s": 120}  # on a busy machine the controller starts slowly, and all start at once
-        return self.start(service, f"{service}-{index}", model_dir=self.model_dir, index=index, **(patient | settings))
+        patient = {
+            "join_timeout_s": 120
+        }  # on a busy machine the controller starts slowly, and all start at once
+        return self.start(
+            service,
+            f"{service}-{index}",
+            model_dir=self.model_dir,
+            index=index,
+            **(patient | settings),
+        )
 
     def start_cluster(self, num_ps=2, num_workers=2, batch_size=256, **controller):
         """Everything, training until stopped; returns processes by name."""
-        members = {"controller": self.start_controller(num_ps=num_ps, num_workers=num_workers, **controller)}
+        members = {
+            "controller": self.start_controller(
+                num_ps=num_ps, num_workers=num_workers, **controller
+            )
+        }
         for index in range(num_ps):
             members[f"ps-{index}"] = self.start_member("ps", index)
         for index in range(num_workers):

@@ -21,7 +21,13 @@ class FaultyProxy:
         self._target, self._cut, self._delay, self._delay_s = target, cut, delay, delay_s
         self._random, self._lock = random.Random(seed), threading.Lock()
         self._sockets, self._threads, self._is_stopping = set(), [], False
-        self.counts = {"connections": 0, "late": 0, "cut requests": 0, "cut replies": 0, "repeated": 0}
+        self.counts = {
+            "connections": 0,
+            "late": 0,
+            "cut requests": 0,
+            "cut replies": 0,
+            "repeated": 0,
+        }
         self._listener = socket.create_server(listen)
         self._start(self._accept)
 

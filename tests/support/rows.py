@@ -18,7 +18,10 @@ class RecordedRows:
     def pull(self, tables=None, variables=()):
         self.pulls.append({table: ids.values.tolist() for table, ids in tables.items()})
         rows = {
-            table: np.array([self.rows.get(key, [0] * self.dims[table]) for key in ids.values.tolist()], np.float32)
+            table: np.array(
+                [self.rows.get(key, [0] * self.dims[table]) for key in ids.values.tolist()],
+                np.float32,
+            )
             for table, ids in tables.items()
         }
         return Pulled(rows, {name: np.zeros(1, np.float32) for name in variables})

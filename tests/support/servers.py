@@ -45,9 +45,14 @@ class Servers:
         settings = {"stay_up": True, **self._controller_settings, **settings}
         settings.setdefault("server", ControllerServerSettings(port=0, metrics_port=0))
         config = ControllerConfig(
-            model_dir=str(self.model_dir), num_ps=self.num_ps, num_workers=self.num_workers, **settings
+            model_dir=str(self.model_dir),
+            num_ps=self.num_ps,
+            num_workers=self.num_workers,
+            **settings,
         )
-        self.controller = self.start("controller", lambda request: ControllerServer(config, request))
+        self.controller = self.start(
+            "controller", lambda request: ControllerServer(config, request)
+        )
         return self.controller
 
     def membership(self, **settings):
@@ -64,12 +69,19 @@ class Servers:
         return self.start(f"ps-{index}", lambda request: PsServer(config, request))
 
     def start_worker(self, index, **task):
-        config = WorkerConfig(index=index, step_timeout_s=60.0, task=TaskSettings(**task), membership=self.membership())
+        config = WorkerConfig(
+            index=index,
+            step_timeout_s=60.0,
+            task=TaskSettings(**task),
+            membership=self.membership(),
+        )
         return self.start(f"worker-{index}", lambda request: WorkerServer(config, request))
 
     def start_appmaster(self, port=0, **settings):
         server = AppMasterServerSettings(port=port, metrics_port=0)
-        config = AppMasterConfig(model_dir=str(self.model_dir), server=server, linger_s=0.0, **settings)
+        config = AppMasterConfig(
+            model_dir=str(self.model_dir), server=server, linger_s=0.0, **settings
+        )
         return self.start("appmaster", lambda request: AppMasterServer(config, request))
 
     def start_all(self, **task):

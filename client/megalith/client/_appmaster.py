@@ -99,7 +99,9 @@ class AppMaster:
         """The application, its processes and savepoints."""
         request = supervision_pb2.GetApplicationRequest()
         reply = _retry.until(self._timeout_s)(
-            lambda: self._once(lambda at, left: _supervision(at).GetApplication(request, timeout=left))
+            lambda: self._once(
+                lambda at, left: _supervision(at).GetApplication(request, timeout=left)
+            )
         )
         return Application(
             app_id=reply.app_id,
@@ -113,27 +115,37 @@ class AppMaster:
             max_restarts=reply.max_restarts,
             is_supervised=reply.is_supervised,
             processes=tuple(
-                SupervisedProcess(each.name, each.pid, each.starts, each.is_running, each.exit_status)
+                SupervisedProcess(
+                    each.name, each.pid, each.starts, each.is_running, each.exit_status
+                )
                 for each in reply.processes
             ),
-            savepoints=tuple(Savepoint(each.id, each.state, each.path, each.message) for each in reply.savepoints),
+            savepoints=tuple(
+                Savepoint(each.id, each.state, each.path, each.message) for each in reply.savepoints
+            ),
         )
 
     def kill(self, reason: str = "", *, exit_code: int = 1, grace_s: float = 20.0) -> None:
         """End the job as a failure; ApplicationEnded if it has succeeded."""
         request = appmaster_pb2.KillRequest(
-            exit_code=exit_code, diagnose=reason, graceful_shutdown_timeout_ms=_milliseconds(grace_s)
+            exit_code=exit_code,
+            diagnose=reason,
+            graceful_shutdown_timeout_ms=_milliseconds(grace_s),
         )
         self._once(lambda at, left: _primus(at).kill(request, timeout=2 * left))
 
     def succeed(self, reason: str = "", *, grace_s: float = 20.0) -> None:
         """End the job as a success; ApplicationEnded if it has failed."""
-        request = appmaster_pb2.SucceedRequest(diagnose=reason, graceful_shutdown_timeout_ms=_milliseconds(grace_s))
+        request = appmaster_pb2.SucceedRequest(
+            diagnose=reason, graceful_shutdown_timeout_ms=_milliseconds(grace_s)
+        )
         self._once(lambda at, left: _primus(at).succeed(request, timeout=2 * left))
 
     def suspend(self) -> None:
         """Hold training; holding what is held changes nothing."""
-        self._once(lambda at, left: _primus(at).suspend(appmaster_pb2.SuspendRequest(), timeout=left))
+        self._once(
+            lambda at, left: _primus(at).suspend(appmaster_pb2.SuspendRequest(), timeout=left)
+        )
 
     def resume(self) -> None:
         """Let held training go on."""
@@ -150,11 +162,18 @@ class AppMaster:
     def savepoint(self, savepoint_id: str) -> Savepoint:
         """How it is doing; NotFound for an id that was never given."""
         request = appmaster_pb2.CreateSavepointStatusRequest(savepoint_restore_id=savepoint_id)
-        reply = self._once(lambda at, left: _primus(at).createSavepointStatus(request, timeout=left))
-        state = appmaster_pb2.CreateSavepointStatusResponse.CreateSavepointState.Name(reply.create_savepoint_state)
+        reply = self._once(
+            lambda at, left: _primus(at).createSavepointStatus(request, timeout=left)
+        )
+        state = appmaster_pb2.CreateSavepointStatusResponse.CreateSavepointState.Name(
+            reply.create_savepoint_state
+        )
         is_done = state == "SUCCEEDED"
         return Savepoint(
-            savepoint_id, state.lower(), reply.message if is_done else "", "" if is_done else reply.message
+            savepoint_id,
+            state.lower(),
+            reply.message if is_done else "",
+            "" if is_done else reply.message,
         )
 
     def wait_for_savepoint(self, savepoint_id: str, timeout_s: float) -> Savepoint:
@@ -162,7 +181,9 @@ class AppMaster:
         deadline = time.monotonic() + timeout_s
         while (savepoint := self.savepoint(savepoint_id)).state in _UNFINISHED:
             if time.monotonic() > deadline:
-                raise DeadlinePassed(f"savepoint {savepoint_id} is {savepoint.state} after {timeout_s:.0f} s")
+                raise DeadlinePassed(
+                    f"savepoint {savepoint_id} is {savepoint.state} after {timeout_s:.0f} s"
+                )
             time.sleep(_POLL_S)
         return savepoint
 
@@ -182,7 +203,9 @@ class AppMaster:
             processes=[supervision_pb2.ProcessState(**asdict(process)) for process in processes]
         )
         reply = self._once(lambda at, left: _supervision(at).Supervise(request, timeout=left))
-        return Verdict(tuple(reply.start), reply.is_over, reply.succeeded, reply.reason, reply.grace_s)
+        return Verdict(
+            tuple(reply.start), reply.is_over, reply.succeeded, reply.reason, reply.grace_s
+        )
 
     # --- plumbing ---
 

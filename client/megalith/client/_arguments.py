@@ -45,13 +45,17 @@ def iterator(given: Iterable[T], what: str) -> Iterator[T]:
     try:
         return iter(given)
     except TypeError:
-        raise InvalidRequest(f"{what} are {_shown(given)}, expected something to iterate over") from None
+        raise InvalidRequest(
+            f"{what} are {_shown(given)}, expected something to iterate over"
+        ) from None
 
 
 def function(given: Any, name: str, expected: str) -> None:
     """`expected` says what it is to return, for the message."""
     if not callable(given):
-        raise InvalidRequest(f"{name}={_shown(given)} is not a function; expected one that {expected}")
+        raise InvalidRequest(
+            f"{name}={_shown(given)} is not a function; expected one that {expected}"
+        )
 
 
 def integer(given: Any, name: str) -> int:

@@ -65,7 +65,9 @@ class Background:
         try:
             with self._lock:
                 if kind not in self._pools:
-                    self._pools[kind] = ThreadPoolExecutor(threads, thread_name_prefix=f"megalith-{kind}")
+                    self._pools[kind] = ThreadPoolExecutor(
+                        threads, thread_name_prefix=f"megalith-{kind}"
+                    )
                 future = self._pools[kind].submit(call)
                 self._futures.add(future)
                 if kind == "push":

@@ -23,7 +23,10 @@ class Begun(Generic[R]):
     """
 
     def __init__(
-        self, exchange: Exchange[Any], read: Callable[[dict[int, Any]], R], let_go: Callable[["Begun[Any]"], None]
+        self,
+        exchange: Exchange[Any],
+        read: Callable[[dict[int, Any]], R],
+        let_go: Callable[["Begun[Any]"], None],
     ) -> None:
         """`read` makes the result of the replies; `let_go` is told when the first wait for them is over."""
         self._exchange: Exchange[Any] | None = exchange
@@ -63,7 +66,9 @@ class Begun(Generic[R]):
             with self._kept_while_open() as exchange:
                 try:
                     exchange.send()
-                except BaseException:  # the caller is told; what becomes of an open write it may never ask
+                except (
+                    BaseException
+                ):  # the caller is told; what becomes of an open write it may never ask
                     self._is_unattended = exchange.is_open
                     raise
 
@@ -75,7 +80,9 @@ class Begun(Generic[R]):
         self._is_unattended = False
         try:
             self.settle()
-        except BaseException:  # who was told that it is unknown, or was interrupted, may never ask again
+        except (
+            BaseException
+        ):  # who was told that it is unknown, or was interrupted, may never ask again
             self._is_unattended = self._exchange is not None
             raise
         if self._error is not None:

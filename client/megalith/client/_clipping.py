@@ -49,7 +49,9 @@ class Clip(StrEnum):
     """Which norm gradients are held to."""
 
     BY_GLOBAL_NORM = "by_global_norm"  # one norm over dense and sparse gradients together
-    BY_DENSE_AND_SPARSE = "by_dense_and_sparse"  # a norm of each; sparse only if it has a limit of its own
+    BY_DENSE_AND_SPARSE = (
+        "by_dense_and_sparse"  # a norm of each; sparse only if it has a limit of its own
+    )
     BY_NORM = "by_norm"  # each array by itself
     BY_VALUE = "by_value"  # each element by itself
     NONE = "none"
@@ -65,15 +67,24 @@ class GradientRecipe:
     clip: Clip = Clip.BY_GLOBAL_NORM
     clip_norm: float | None = None  # None: nothing is clipped
     sparse_clip_norm: float | None = None  # for sparse gradients, in place of clip_norm
-    sparse_norm_warmup_steps: int = 0  # the sparse limit grows from 0 at step 0 to its value at this step; 0: at once
-    dense_reduce_mean: bool = False  # dense gradients are sums over the batch: divide them by its size
+    sparse_norm_warmup_steps: int = (
+        0  # the sparse limit grows from 0 at step 0 to its value at this step; 0: at once
+    )
+    dense_reduce_mean: bool = (
+        False  # dense gradients are sums over the batch: divide them by its size
+    )
     dense_weight_decay: float = 0.0  # added to dense gradients, times the variable, after clipping
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "sparse_clip_norm"):
             value = getattr(self, name)
-            require(value is None or value >= 0, f"gradient recipe: {name} {value!r} must be 0 or more")
-        require(self.sparse_norm_warmup_steps >= 0, "gradient recipe: sparse_norm_warmup_steps is negative")
+            require(
+                value is None or value >= 0, f"gradient recipe: {name} {value!r} must be 0 or more"
+            )
+        require(
+            self.sparse_norm_warmup_steps >= 0,
+            "gradient recipe: sparse_norm_warmup_steps is negative",
+        )
         require(
             0 <= self.dense_weight_decay < math.inf,
             f"gradient recipe: dense_weight_decay {self.dense_weight_decay!r} must be 0 or more",
@@ -98,10 +109,15 @@ class GradientRecipe:
         if self.dense_reduce_mean:
             if batch_size < 1:
                 raise InvalidRequest(f"dense_reduce_mean needs the batch size, got {batch_size}")
-            prepared = {name: gradient / np.float32(batch_size) for name, gradient in prepared.items()}
+            prepared = {
+                name: gradient / np.float32(batch_size) for name, gradient in prepared.items()
+            }
         prepared, rows = self._clipped(prepared, rows, step)
         if self.dense_weight_decay:
-            prepared = {name: self._decayed(name, gradient, values or {}) for name, gradient in prepared.items()}
+            prepared = {
+                name: self._decayed(name, gradient, values or {})
+                for name, gradient in prepared.items()
+            }
         return prepared, rows
 
     def _clipped(self, dense: Arrays, sparse: Arrays, step: int) -> tuple[Arrays, Arrays]:
@@ -122,7 +138,11 @@ class GradientRecipe:
                 return _cut(dense, self.clip_norm), _cut(sparse, limit)
 
     def _warming(self, limit: float, step: int) -> float:
-        return limit * min(step / self.sparse_norm_warmup_steps, 1.0) if self.sparse_norm_warmup_steps else limit
+        return (
+            limit * min(step / self.sparse_norm_warmup_steps, 1.0)
+            if self.sparse_norm_warmup_steps
+            else limit
+        )
 
     def _decayed(
         self, name: str, gradient: NDArray[np.float32], values: Mapping[str, ArrayLike]
@@ -131,12 +151,16 @@ class GradientRecipe:
             raise InvalidRequest(f"dense_weight_decay needs the value of variable {name}")
         value = np.asarray(values[name], np.float32)
         if value.shape != gradient.shape:
-            raise ShapeMismatch(f"variable {name} is {list(value.shape)}, its gradient {list(gradient.shape)}")
+            raise ShapeMismatch(
+                f"variable {name} is {list(value.shape)}, its gradient {list(gradient.shape)}"
+            )
         return gradient + np.float32(self.dense_weight_decay) * value
 
 
 def _scaled(arrays: Arrays, limit: float, norm: float | None = None) -> Arrays:
-    return dict(zip(arrays, clip_by_global_norm(list(arrays.values()), limit, norm)[0], strict=True))
+    return dict(
+        zip(arrays, clip_by_global_norm(list(arrays.values()), limit, norm)[0], strict=True)
+    )
 
 
 def _each(arrays: Arrays, limit: float) -> Arrays:
@@ -144,4 +168,7 @@ def _each(arrays: Arrays, limit: float) -> Arrays:
 
 
 def _cut(arrays: Arrays, limit: float) -> Arrays:
-    return {name: np.clip(array, np.float32(-limit), np.float32(limit)) for name, array in arrays.items()}
+    return {
+        name: np.clip(array, np.float32(-limit), np.float32(limit))
+        for name, array in arrays.items()
+    }

@@ -82,8 +82,13 @@ def connect(
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise InvalidRequest(f"{setting}={value!r} is not a number of seconds")
     if max_inflight < 1 or max_inflight_bytes < 1:
-        raise InvalidRequest(f"max_inflight={max_inflight}, max_inflight_bytes={max_inflight_bytes}: below 1")
-    dtypes = [_wire_dtype(name, value) for name, value in (("row", row_dtype), ("gradient", gradient_dtype))]
+        raise InvalidRequest(
+            f"max_inflight={max_inflight}, max_inflight_bytes={max_inflight_bytes}: below 1"
+        )
+    dtypes = [
+        _wire_dtype(name, value)
+        for name, value in (("row", row_dtype), ("gradient", gradient_dtype))
+    ]
     controller = Controller(address, model_dir, timeout_s)
     if connect_timeout_s:
         try:
@@ -91,7 +96,9 @@ def connect(
         except BaseException:
             controller.close()
             raise
-    servers = Servers(controller, max_message_bytes, max_inflight_bytes, max_inflight, use_lane=bulk_lane)
+    servers = Servers(
+        controller, max_message_bytes, max_inflight_bytes, max_inflight, use_lane=bulk_lane
+    )
     return Cluster(controller, servers, timeout_s, max_inflight, *dtypes)
 
 
@@ -135,7 +142,10 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -155,7 +165,9 @@ class Cluster:
         self.controller.close()
         if in_background or begun:
             logger.warning(
-                "closed without waiting: gave up %d pushes in the background and %d begun", in_background, begun
+                "closed without waiting: gave up %d pushes in the background and %d begun",
+                in_background,
+                begun,
             )
 
     def _give_up_last(self) -> int:
@@ -168,7 +180,11 @@ class Cluster:
             return 0
         for index in last.open_parts:
             self._servers.count_unknown(index, "the client was closed without waiting")
-        last.abandon(InvalidRequest("the connection to the cluster was closed before the answer was asked for"))
+        last.abandon(
+            InvalidRequest(
+                "the connection to the cluster was closed before the answer was asked for"
+            )
+        )
         return 1
 
     def _settle_before_closing(self) -> None:
@@ -204,7 +220,9 @@ class Cluster:
         """Create tables on every server; those that exist with the same row layout keep their rows."""
         configs = tuple(_arguments.instances(configs, TableConfig, "create_tables"))
         requests = {
-            index: pb.CreateTablesRequest(tables=[codec.table_to_proto(config) for config in configs])
+            index: pb.CreateTablesRequest(
+                tables=[codec.table_to_proto(config) for config in configs]
+            )
             for index in self._indices()
         }
         self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
@@ -212,11 +230,15 @@ class Cluster:
 
     def tables(self) -> dict[str, TableStats]:
         """What all servers together hold of each table, and what they left out, by name."""
-        return by_table(self._servers.status_of(index, self._timeout_s) for index in self._indices())
+        return by_table(
+            self._servers.status_of(index, self._timeout_s) for index in self._indices()
+        )
 
     def variables(self) -> dict[str, VariableStats]:
         """In how many parts servers hold each variable, and how many of its updates they left out, by name."""
-        return by_variable(self._servers.status_of(index, self._timeout_s) for index in self._indices())
+        return by_variable(
+            self._servers.status_of(index, self._timeout_s) for index in self._indices()
+        )
 
     def expire(self) -> dict[str, int]:
         """Drop what is expired at each table's data time, on every server; rows dropped, by table.
@@ -226,7 +248,9 @@ class Cluster:
         dropped: Counter[str] = Counter()
         for index in self._indices():
             request = pb.ExpireRequest()
-            dropped.update(self._servers.ask(index, lambda stub: stub.Expire, request, self._timeout_s).dropped)
+            dropped.update(
+                self._servers.ask(index, lambda stub: stub.Expire, request, self._timeout_s).dropped
+            )
         return dict(sorted(dropped.items()))
 
     def _indices(self) -> range:
@@ -255,14 +279,21 @@ class Cluster:
             Of each table on each server; 0 is no limit.
         """
         return FeatureSet(
-            self, features, layouts, merge=merge, admission=admission, memory_budget_bytes=memory_budget_bytes
+            self,
+            features,
+            layouts,
+            merge=merge,
+            admission=admission,
+            memory_budget_bytes=memory_budget_bytes,
         )
 
     def create_variables(self, *configs: VariableConfig) -> None:
         """Create variables; those that exist keep their values. One above 128 KiB is split over the servers."""
         self._variables.create(_arguments.instances(configs, VariableConfig, "create_variables"))
 
-    def pull(self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()) -> Pulled:
+    def pull(
+        self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()
+    ) -> Pulled:
         """Rows of ids by table, and variables by name: one call to each server concerned.
 
         An id that no push has touched reads zeros. Duplicate ids give equal rows.
@@ -279,15 +310,21 @@ class Cluster:
         `max_inflight` calls begun, waits for the oldest. A server keeps a reply that is not taken for 30 s.
         """
         plan = self._pull_plan(tables, names := _arguments.names(variables, "variables"))
-        return self._servers.begin_pull(plan.calls, self._timeout_s, lambda replies: self._pulled(plan, names, replies))
+        return self._servers.begin_pull(
+            plan.calls, self._timeout_s, lambda replies: self._pulled(plan, names, replies)
+        )
 
-    def _pull_plan(self, tables: Mapping[str, ArrayLike | Ids] | None, variables: list[str]) -> PullPlan:
+    def _pull_plan(
+        self, tables: Mapping[str, ArrayLike | Ids] | None, variables: list[str]
+    ) -> PullPlan:
         by_table = _arguments.by_name(tables, "tables", "ids")
         keys = self._variables.keys(variables)
         return PullPlan(self._servers.routing(), by_table, keys, self._recent, self._row_dtype)
 
     def _pulled(self, plan: PullPlan, variables: list[str], replies: dict[int, Any]) -> Pulled:
-        return Pulled(plan.rows(self._table), self._variables.joined(variables, plan.variables(replies)))
+        return Pulled(
+            plan.rows(self._table), self._variables.joined(variables, plan.variables(replies))
+        )
 
     def pull_async(
         self, tables: Mapping[str, ArrayLike | Ids] | None = None, variables: Iterable[str] = ()
@@ -297,7 +334,10 @@ class Cluster:
         Ids are copied, so that the caller may change its arrays meanwhile; `Ids` are not.
         """
         names = tuple(_arguments.names(variables, "variables"))
-        own = {table: _own_ids(ids) for table, ids in _arguments.by_name(tables, "tables", "ids").items()}
+        own = {
+            table: _own_ids(ids)
+            for table, ids in _arguments.by_name(tables, "tables", "ids").items()
+        }
         return self._background.pull(lambda: self.pull(own, names))
 
     def push(
@@ -340,7 +380,9 @@ class Cluster:
         step
             Global step, for learning-rate schedules and optimizers that count steps.
         """
-        plan = self._push_plan(gradients, variables, add, assign, at_least, learning_rates, req_time_s, step)
+        plan = self._push_plan(
+            gradients, variables, add, assign, at_least, learning_rates, req_time_s, step
+        )
         joined = [*(add or {}), *(at_least or {})]
 
         def read(replies: dict[int, Any]) -> dict[str, NDArray[Any]]:
@@ -369,7 +411,9 @@ class Cluster:
         must not change until then. While its outcome is not known `result` raises OutcomeUnknown; it may be asked
         again, which repeats the push under the same number.
         """
-        plan = self._push_plan(gradients, variables, add, assign, at_least, learning_rates, req_time_s, step)
+        plan = self._push_plan(
+            gradients, variables, add, assign, at_least, learning_rates, req_time_s, step
+        )
         joined = [*(add or {}), *(at_least or {})]
 
         def read(replies: dict[int, Any]) -> dict[str, NDArray[Any]]:
@@ -396,10 +440,14 @@ class Cluster:
         step = _arguments.integer(step, "step")
         unused = sorted(set(rates) - set(by_table))
         if unused:
-            raise InvalidRequest(f"learning_rates of tables {unused}, which get no gradients in this push")
+            raise InvalidRequest(
+                f"learning_rates of tables {unused}, which get no gradients in this push"
+            )
         plan = PushPlan(self._servers.routing(), self._table, self._recent, self._gradient_dtype)
         for table, given in by_table.items():
-            ids, values = _arguments.pair(given, f"table {table}: gradients are", "(ids, gradients [ids, dim])")
+            ids, values = _arguments.pair(
+                given, f"table {table}: gradients are", "(ids, gradients [ids, dim])"
+            )
             plan.add_gradients(table, ids, values, _arguments.rates(rates.get(table, ()), table))
         plan.add_updates(
             self._variables.updates(
@@ -467,7 +515,9 @@ class Cluster:
         """A table's settings, when its rows do not tell what is needed; those made elsewhere are asked for once."""
         if table not in self._tables:
             reply = self._servers.status_of(0, self._timeout_s)
-            self._tables |= {status.config.name: codec.table_from_proto(status.config) for status in reply.tables}
+            self._tables |= {
+                status.config.name: codec.table_from_proto(status.config) for status in reply.tables
+            }
         if table not in self._tables:
             raise UnknownTable(f"the cluster has no table {table!r}; it has {sorted(self._tables)}")
         return self._tables[table]

@@ -23,7 +23,9 @@ from megalith.wire.routing import Routing
 from megalith.wire.status import translated
 
 R = TypeVar("R")
-FindController = Callable[[], str]  # the controller's host:port now; PeerUnreachable while nobody knows it
+FindController = Callable[
+    [], str
+]  # the controller's host:port now; PeerUnreachable while nobody knows it
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +165,9 @@ class ClusterStatus:
     pushes_unknown: int = 0
     run_id: str = ""
     losses: tuple[Loss, ...] = ()
-    journal_error: str = ""  # why a restart of the controller would forget holds on training; empty = it would not
+    journal_error: str = (
+        ""  # why a restart of the controller would forget holds on training; empty = it would not
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +185,17 @@ class Controller:
     channel.
     """
 
-    def __init__(self, address: str | FindController | None, model_dir: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, address: str | FindController | None, model_dir: str | None, timeout_s: float
+    ) -> None:
         if (address is None) == (model_dir is None):
             raise InvalidRequest("give either the controller's address or its model_dir")
         if isinstance(address, str):
             controller_address.checked(address)
         elif address is not None and not callable(address):
-            raise InvalidRequest(f"address={address!r} is neither host:port nor a function that finds it")
+            raise InvalidRequest(
+                f"address={address!r} is neither host:port nor a function that finds it"
+            )
         self._given_address, self._model_dir, self._timeout_s = address, model_dir, timeout_s
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
@@ -219,7 +227,9 @@ class Controller:
         A warning says after 2 s that somebody waits, and for whom.
         """
         where = self._given_address if isinstance(self._given_address, str) else self._model_dir
-        name = f"model directory {where}" if self._model_dir is not None else where or "its discovery"
+        name = (
+            f"model directory {where}" if self._model_dir is not None else where or "its discovery"
+        )
         began = time.monotonic()
         is_said = False
         request = coordination_pb2.GetStatusRequest()
@@ -228,13 +238,19 @@ class Controller:
             nonlocal is_said
             left_s = max(0.1, min(_REACH_S, began + timeout_s - time.monotonic()))
             try:
-                self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetStatus(request, timeout=left_s))
+                self._once(
+                    lambda at: coordination_pb2_grpc.CoordinationStub(at).GetStatus(
+                        request, timeout=left_s
+                    )
+                )
             except NotReady:
                 return  # a controller said so
             except _retry.PASSING as error:
                 if not is_said and time.monotonic() - began > _SILENT_S:
                     is_said = True
-                    logger.warning("waiting up to %.0f s for the controller of %s: %s", timeout_s, name, error)
+                    logger.warning(
+                        "waiting up to %.0f s for the controller of %s: %s", timeout_s, name, error
+                    )
                 raise
 
         try:
@@ -247,7 +263,9 @@ class Controller:
         except MegalithError as error:
             if type(error) is not MegalithError:
                 raise
-            raise InvalidRequest(f"what answers at {name} is not a Megalith controller: {error}") from error
+            raise InvalidRequest(
+                f"what answers at {name} is not a Megalith controller: {error}"
+            ) from error
 
     # --- the five public calls, and the end of the job ---
 
@@ -259,10 +277,18 @@ class Controller:
         """
         if not action and not reason and holder == "operator":
             request = controller_pb2.StopTrainingRequest()
-            self._once(lambda at: controller_pb2_grpc.ControllerStub(at).StopTraining(request, timeout=self._timeout_s))
+            self._once(
+                lambda at: controller_pb2_grpc.ControllerStub(at).StopTraining(
+                    request, timeout=self._timeout_s
+                )
+            )
             return
         place = coordination_pb2.PlaceBarrierRequest(action=action, reason=reason, holder=holder)
-        self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).PlaceBarrier(place, timeout=self._timeout_s))
+        self._once(
+            lambda at: coordination_pb2_grpc.CoordinationStub(at).PlaceBarrier(
+                place, timeout=self._timeout_s
+            )
+        )
 
     def resume(self, holder: str = "operator") -> None:
         """End this holder's hold; an operator also ends that of the health check. Does nothing if it holds nothing.
@@ -271,29 +297,47 @@ class Controller:
         """
         if holder == "operator":
             resume = controller_pb2.ResumeTrainingRequest()
-            self._ask(lambda at, left: controller_pb2_grpc.ControllerStub(at).ResumeTraining(resume, timeout=left))
+            self._ask(
+                lambda at, left: controller_pb2_grpc.ControllerStub(at).ResumeTraining(
+                    resume, timeout=left
+                )
+            )
             return
         remove = coordination_pb2.RemoveBarrierRequest(holder=holder)
-        self._ask(lambda at, left: coordination_pb2_grpc.CoordinationStub(at).RemoveBarrier(remove, timeout=left))
+        self._ask(
+            lambda at, left: coordination_pb2_grpc.CoordinationStub(at).RemoveBarrier(
+                remove, timeout=left
+            )
+        )
 
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices."""
         request = controller_pb2.GetBlockStatusRequest()
-        reply = self._ask(lambda at, left: controller_pb2_grpc.ControllerStub(at).GetBlockStatus(request, timeout=left))
+        reply = self._ask(
+            lambda at, left: controller_pb2_grpc.ControllerStub(at).GetBlockStatus(
+                request, timeout=left
+            )
+        )
         return list(reply.blocked_indices), list(reply.unblocked_indices)
 
     def training_status(self) -> int:
         """The global step."""
         request = controller_pb2.GetTrainingStatusRequest()
         reply = self._ask(
-            lambda at, left: controller_pb2_grpc.ControllerStub(at).GetTrainingStatus(request, timeout=left)
+            lambda at, left: controller_pb2_grpc.ControllerStub(at).GetTrainingStatus(
+                request, timeout=left
+            )
         )
         return reply.global_step
 
-    def save(self, directory: str = "", timeout_s: float = 3600.0, *, hold: bool = False) -> SavedCheckpoint:
+    def save(
+        self, directory: str = "", timeout_s: float = 3600.0, *, hold: bool = False
+    ) -> SavedCheckpoint:
         """Save a checkpoint and wait until it is complete; allowed while stopped. `hold` stops training meanwhile."""
         request = coordination_pb2.SaveRequest(directory=directory, hold_training=hold)
-        reply = self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).Save(request, timeout=timeout_s))
+        reply = self._once(
+            lambda at: coordination_pb2_grpc.CoordinationStub(at).Save(request, timeout=timeout_s)
+        )
         return SavedCheckpoint(reply.path, reply.step, reply.rows)
 
     def end_job(self, succeeded: bool, reason: str, *, at_once: bool = False) -> None:
@@ -301,15 +345,25 @@ class Controller:
 
         Returns before that; `status().outcome` says when it is over, and `reason` where the model was saved.
         """
-        request = coordination_pb2.EndJobRequest(succeeded=succeeded, reason=reason, at_once=at_once)
-        self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).EndJob(request, timeout=self._timeout_s))
+        request = coordination_pb2.EndJobRequest(
+            succeeded=succeeded, reason=reason, at_once=at_once
+        )
+        self._once(
+            lambda at: coordination_pb2_grpc.CoordinationStub(at).EndJob(
+                request, timeout=self._timeout_s
+            )
+        )
 
     # --- what there is to know ---
 
     def status(self) -> ClusterStatus:
         """Members, phase, step, results."""
         request = coordination_pb2.GetStatusRequest()
-        reply = self._ask(lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetStatus(request, timeout=left))
+        reply = self._ask(
+            lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetStatus(
+                request, timeout=left
+            )
+        )
         return ClusterStatus(
             address=reply.address,
             model_dir=reply.model_dir,
@@ -345,14 +399,21 @@ class Controller:
         """
         request = coordination_pb2.GetRoutingRequest(run_id=run_id)
         reply = self._ask(
-            lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=left), timeout_s
+            lambda at, left: coordination_pb2_grpc.CoordinationStub(at).GetRouting(
+                request, timeout=left
+            ),
+            timeout_s,
         )
         return codec.routing_from_proto(reply.routing)
 
     def routing_now(self, timeout_s: float, run_id: str) -> Routing:
         """Like `routing`, asked once: whatever keeps the controller from answering is raised."""
         request = coordination_pb2.GetRoutingRequest(run_id=run_id)
-        reply = self._once(lambda at: coordination_pb2_grpc.CoordinationStub(at).GetRouting(request, timeout=timeout_s))
+        reply = self._once(
+            lambda at: coordination_pb2_grpc.CoordinationStub(at).GetRouting(
+                request, timeout=timeout_s
+            )
+        )
         return codec.routing_from_proto(reply.routing)
 
     # --- plumbing ---
@@ -414,23 +475,34 @@ class Controller:
 
 
 def _barrier(message: coordination_pb2.Barrier) -> Barrier:
-    holders = tuple(Holder(holder.kind, holder.reason, holder.action, holder.id) for holder in message.holders)
+    holders = tuple(
+        Holder(holder.kind, holder.reason, holder.action, holder.id) for holder in message.holders
+    )
     return Barrier(message.id, message.is_placed, message.action, message.reason, holders)
 
 
 def _candidate(message: coordination_pb2.PsCandidate) -> PsCandidate:
     shard = message.shard - 1 if message.shard else None
-    return PsCandidate(message.index, message.address, message.is_connected, shard, message.rows_per_s)
+    return PsCandidate(
+        message.index, message.address, message.is_connected, shard, message.rows_per_s
+    )
 
 
 def _restored(message: coordination_pb2.Restored) -> Restored:
     return Restored(
-        message.path, message.step, message.rows, message.expired, message.left_out, round(message.seconds, 3)
+        message.path,
+        message.step,
+        message.rows,
+        message.expired,
+        message.left_out,
+        round(message.seconds, 3),
     )
 
 
 def _last_save(message: coordination_pb2.LastSave) -> LastSave:
-    return LastSave(message.ended_at_s, round(message.seconds, 3), message.step, message.path, message.error)
+    return LastSave(
+        message.ended_at_s, round(message.seconds, 3), message.step, message.path, message.error
+    )
 
 
 def _member(message: coordination_pb2.MemberStatus) -> Member:
@@ -441,7 +513,9 @@ def _member(message: coordination_pb2.MemberStatus) -> Member:
         "metrics_address": message.metrics_address,
         "is_connected": message.is_connected,
         "silent_s": round(message.silent_s, 3),
-        "standing": coordination_pb2.Standing.Name(message.standing).removeprefix("STANDING_").lower(),
+        "standing": coordination_pb2.Standing.Name(message.standing)
+        .removeprefix("STANDING_")
+        .lower(),
         "pid": message.pid,
         "host": message.host,
     }

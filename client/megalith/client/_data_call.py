@@ -90,7 +90,9 @@ class DataCall:
         push = pb.PushRequest()
         push.CopyFrom(self.message)
         count = len(push.tables)
-        for gradients, keys, values in zip(push.tables, self.arrays[:count], self.arrays[count:], strict=True):
+        for gradients, keys, values in zip(
+            push.tables, self.arrays[:count], self.arrays[count:], strict=True
+        ):
             gradients.keys, gradients.gradients = keys.tobytes(), values.tobytes()
         return push
 
@@ -104,7 +106,9 @@ class DataCall:
     def check_received(self, count: int) -> None:
         """Raise unless a reply has as many arrays as this call asked for."""
         if count != self.num_received:
-            raise MalformedArray(f"the reply has {count} arrays, {self.num_received} were asked for")
+            raise MalformedArray(
+                f"the reply has {count} arrays, {self.num_received} were asked for"
+            )
 
     def body(self) -> list[memoryview]:
         return [frames.as_bytes(array) for array in self.arrays]

@@ -8,11 +8,20 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from megalith.client import _retry
 from megalith.client._data_call import NotSent, Started
-from megalith.wire.errors import DeadlinePassed, MegalithError, OutcomeLost, OutcomeUnknown, Overloaded, PeerUnreachable
+from megalith.wire.errors import (
+    DeadlinePassed,
+    MegalithError,
+    OutcomeLost,
+    OutcomeUnknown,
+    Overloaded,
+    PeerUnreachable,
+)
 from megalith.wire.routing import Routing
 
 _GRACE_S = 0.02  # to take one reply that has arrived
-_ATTEMPT_S = 30.0  # one try of one call; a hung server is asked again, or its replacement is, after it
+_ATTEMPT_S = (
+    30.0  # one try of one call; a hung server is asked again, or its replacement is, after it
+)
 
 
 class Request(Protocol):
@@ -67,7 +76,13 @@ class Exchange(Generic[Q]):
     """
 
     def __init__(
-        self, peers: Peers, begin: Begin[Q], requests: dict[int, Q], timeout_s: float, *, is_write: bool = False
+        self,
+        peers: Peers,
+        begin: Begin[Q],
+        requests: dict[int, Q],
+        timeout_s: float,
+        *,
+        is_write: bool = False,
     ) -> None:
         self._peers = peers
         self._begin = begin
@@ -77,7 +92,9 @@ class Exchange(Generic[Q]):
         self._pending = dict(requests)
         self._replies: dict[int, Any] = {}
         self._lost: dict[int, str] = {}  # parts of a write that nobody will know about, and why
-        self._reached: dict[int, str] = {}  # the process that may have got a pending part of a write
+        self._reached: dict[
+            int, str
+        ] = {}  # the process that may have got a pending part of a write
         self._started: dict[int, _Try] = {}
         self._failures: list[MegalithError] = []
         self._first_sent_at: float | None = None  # on the monotonic clock
@@ -86,7 +103,11 @@ class Exchange(Generic[Q]):
     @property
     def is_open(self) -> bool:
         """Whether a part of this write may be applied and another, or the same one, is not known to be."""
-        return self._is_write and bool(self._pending) and bool(self._reached or self._replies or self._lost)
+        return (
+            self._is_write
+            and bool(self._pending)
+            and bool(self._reached or self._replies or self._lost)
+        )
 
     @property
     def open_parts(self) -> list[int]:
@@ -130,7 +151,10 @@ class Exchange(Generic[Q]):
 
     def _finish(self, deadline: float) -> None:
         def again() -> None:
-            if not all(isinstance(error, Overloaded) for error in self._failures) or self._is_asked_again:
+            if (
+                not all(isinstance(error, Overloaded) for error in self._failures)
+                or self._is_asked_again
+            ):
                 # Servers that are only overloaded stand where the map says; the controller need not be asked too.
                 self._peers.refresh(max(0.0, deadline - time.monotonic()))
             self._send(deadline)

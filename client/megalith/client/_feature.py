@@ -13,7 +13,16 @@ from megalith.client._ragged import Ragged
 from megalith.wire import arrays
 from megalith.wire.errors import DuplicateKeys, InvalidRequest, WrongSlot
 from megalith.wire.fids import V1, V2, FidLayout, v1_to_v2
-from megalith.wire.schema import Adagrad, Compressor, Fp32, Initializer, Optimizer, Schedule, Segment, Zeros
+from megalith.wire.schema import (
+    Adagrad,
+    Compressor,
+    Fp32,
+    Initializer,
+    Optimizer,
+    Schedule,
+    Segment,
+    Zeros,
+)
 from megalith.wire.validation import require
 
 KEPT_DAYS = 36500  # a hundred years: rows do not expire
@@ -32,7 +41,10 @@ class Slice:
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str), f"slice {self.name!r}: its name is no text")
-        require(bool(self.name) and "." not in self.name, f"slice {self.name!r}: a name is not empty and has no dot")
+        require(
+            bool(self.name) and "." not in self.name,
+            f"slice {self.name!r}: a name is not empty and has no dot",
+        )
         self.segment(self.dim)
 
     def segment(self, dim: int) -> Segment:
@@ -63,7 +75,8 @@ class Feature:
         label = f"feature {self.name}"
         require(isinstance(self.name, str), f"{label}: its name is no text")
         require(
-            isinstance(self.slices, tuple | list) and all(isinstance(part, Slice) for part in self.slices),
+            isinstance(self.slices, tuple | list)
+            and all(isinstance(part, Slice) for part in self.slices),
             f"{label}: slices are {self.slices!r}, expected a tuple of Slice",
         )
         require(
@@ -71,7 +84,10 @@ class Feature:
             or (isinstance(self.slot, tuple | list) and all(isinstance(s, int) for s in self.slot)),
             f"{label}: slot {self.slot!r} is neither an integer nor a tuple of integers",
         )
-        require(bool(self.name) and "," not in self.name, f"feature {self.name!r}: a name is not empty, without comma")
+        require(
+            bool(self.name) and "," not in self.name,
+            f"feature {self.name!r}: a name is not empty, without comma",
+        )
         require(bool(self.slices), f"{label}: it has no slices")
         require(self.table != "", f"{label}: the name of its table is empty")
         require(self.fid_layout in (V1, V2), f"{label}: fid_layout is neither V1 nor V2")
@@ -81,7 +97,8 @@ class Feature:
         for slot in self.slots:
             limit = self.fid_layout.num_slots
             require(
-                0 <= slot < limit, f"{label}: slot {slot} is outside 0..{limit - 1} of layout {self.fid_layout.name}"
+                0 <= slot < limit,
+                f"{label}: slot {slot} is outside 0..{limit - 1} of layout {self.fid_layout.name}",
             )
 
     @property
@@ -110,7 +127,11 @@ class Feature:
         """[start, end) of a slice in the feature's row; None if it has no such slice."""
         ends = accumulate(part.dim for part in self.slices)
         return next(
-            ((end - part.dim, end) for part, end in zip(self.slices, ends, strict=True) if part.name == slice_name),
+            (
+                (end - part.dim, end)
+                for part, end in zip(self.slices, ends, strict=True)
+                if part.name == slice_name
+            ),
             None,
         )
 
@@ -122,7 +143,11 @@ class Feature:
         slot = self._one_slot()
         array = arrays.as_array(signatures, f"feature {self.name}: ids")
         is_integer = array.dtype.kind in "iu"
-        if is_integer and array.size and (array.min() < 0 or array.max() > self.fid_layout.signature_mask):
+        if (
+            is_integer
+            and array.size
+            and (array.min() < 0 or array.max() > self.fid_layout.signature_mask)
+        ):
             bad = array[(array < 0) | (array > self.fid_layout.signature_mask)]
             raise InvalidRequest(
                 f"feature {self.name}: {bad.size} of {array.size} ids are outside 0..{self.fid_layout.signature_mask} "
@@ -137,11 +162,15 @@ class Feature:
         Of n different values n^2 / 2^49 pairs are expected to get the same id, and then share a row: 18 pairs of 100
         million values. In layout V1 too, because tables keep 48 bits of it.
         """
-        return self.fid_layout.pack(self._one_slot(), hash_ids(values, bits=self.fid_layout.signature_bits))
+        return self.fid_layout.pack(
+            self._one_slot(), hash_ids(values, bits=self.fid_layout.signature_bits)
+        )
 
     def _one_slot(self) -> int:
         if len(self.slots) != 1:
-            raise InvalidRequest(f"feature {self.name}: it has {len(self.slots)} slots; ids are made for exactly one")
+            raise InvalidRequest(
+                f"feature {self.name}: it has {len(self.slots)} slots; ids are made for exactly one"
+            )
         return self.slots[0]
 
     def stored(self, ids: Ragged) -> Ragged:
@@ -155,7 +184,9 @@ class Feature:
         return Ragged(v1_to_v2(ids.values), ids.row_splits, is_shared=ids.is_shared)
 
     def _check_slots(self, ids: Ragged) -> None:
-        slots = ids.values.view(np.uint64) >> np.uint64(self.fid_layout.signature_bits)  # v2's free bit 63 included
+        slots = ids.values.view(np.uint64) >> np.uint64(
+            self.fid_layout.signature_bits
+        )  # v2's free bit 63 included
         known = np.array(self.slots, np.uint64)
         wrong = slots != known[0] if known.size == 1 else ~np.isin(slots, known)
         if wrong.any():

@@ -56,7 +56,9 @@ class Batch:
         """The array of a layout; one of type none with several parts has `parts` instead."""
         arrays = self.parts(layout)
         if len(arrays) > 1:
-            raise InvalidRequest(f"layout {layout} has {len(arrays)} arrays: take parts({layout!r})")
+            raise InvalidRequest(
+                f"layout {layout} has {len(arrays)} arrays: take parts({layout!r})"
+            )
         return arrays[0]
 
     def parts(self, layout: str) -> tuple[F32, ...]:
@@ -87,21 +89,39 @@ class FeatureSet:
         _arguments.instances(features, Feature, "features")
         for name, layout in _arguments.by_name(layouts, "layouts", "Layout").items():
             require(isinstance(layout, Layout), f"layout {name}: {layout!r} is not a Layout")
-        repeated = [name for name, count in Counter(feature.name for feature in features).items() if count > 1]
+        repeated = [
+            name
+            for name, count in Counter(feature.name for feature in features).items()
+            if count > 1
+        ]
         if repeated:
             raise DuplicateKeys(f"features {repeated} are given more than once")
         self._cluster = cluster
-        self.features = {feature.name: feature for feature in sorted(features, key=lambda feature: feature.name)}
-        self.layouts = {name: Layout.concat(name) for name in self.features} if layouts is None else dict(layouts)
-        self._plans = {name: plan(name, self.layouts[name], self.features) for name in sorted(self.layouts)}
-        unused = set(self.features) - {place.feature for plan in self._plans.values() for place in plan.places}
-        require(not unused, f"features {sorted(unused)} are in no layout: the model would not see them")
+        self.features = {
+            feature.name: feature for feature in sorted(features, key=lambda feature: feature.name)
+        }
+        self.layouts = (
+            {name: Layout.concat(name) for name in self.features}
+            if layouts is None
+            else dict(layouts)
+        )
+        self._plans = {
+            name: plan(name, self.layouts[name], self.features) for name in sorted(self.layouts)
+        }
+        unused = set(self.features) - {
+            place.feature for plan in self._plans.values() for place in plan.places
+        }
+        require(
+            not unused, f"features {sorted(unused)} are in no layout: the model would not see them"
+        )
         groups = group_by_table(list(self.features.values()), merge)
         self.tables = tuple(
             table_config(table, group, admission or AdmissionConfig(), memory_budget_bytes)
             for table, group in groups.items()
         )
-        self.table_by_feature = {feature.name: table for table, group in groups.items() for feature in group}
+        self.table_by_feature = {
+            feature.name: table for table, group in groups.items() for feature in group
+        }
         cluster.create_tables(*self.tables)
 
     def lookup(self, ids: BatchIds, *, variables: Iterable[str] = ()) -> Batch:
@@ -122,13 +142,21 @@ class FeatureSet:
         keys: dict[str, Ids] = {}
         uses: dict[str, _pooling.Uses] = {}
         for config in self.tables:
-            present = {name: ragged for name, ragged in lists.items() if self._is_in(config.name, name, ragged)}
+            present = {
+                name: ragged
+                for name, ragged in lists.items()
+                if self._is_in(config.name, name, ragged)
+            }
             if present:
                 distinct, places = _pooling.locate(config.name, present)
-                keys[config.name] = Ids(distinct, distinct=True)  # routed once, for the pull and for the push
+                keys[config.name] = Ids(
+                    distinct, distinct=True
+                )  # routed once, for the pull and for the push
                 uses |= places
         pulled = self._cluster.pull(keys, variables)
-        outputs = {name: self._outputs(plan, size, uses, pulled.rows) for name, plan in self._plans.items()}
+        outputs = {
+            name: self._outputs(plan, size, uses, pulled.rows) for name, plan in self._plans.items()
+        }
         return Batch(size, pulled.variables, outputs, keys, pulled.rows, uses)
 
     def apply(
@@ -154,7 +182,9 @@ class FeatureSet:
             As in `Cluster.push`, which also says what is returned.
         """
         pushed = self._summed(batch, gradients)
-        return self._cluster.push(pushed, variables=variables, add=add, req_time_s=req_time_s, step=step)
+        return self._cluster.push(
+            pushed, variables=variables, add=add, req_time_s=req_time_s, step=step
+        )
 
     def apply_async(
         self,
@@ -171,7 +201,9 @@ class FeatureSet:
         Bad gradients are refused here. What goes wrong later is raised by the future's `result()`.
         """
         pushed = self._summed(batch, gradients)
-        return self._cluster.push_async(pushed, variables=variables, add=add, req_time_s=req_time_s, step=step)
+        return self._cluster.push_async(
+            pushed, variables=variables, add=add, req_time_s=req_time_s, step=step
+        )
 
     def prefetch(
         self, batches: Iterable[T], ids: Callable[[T], BatchIds], *, depth: int = 1
@@ -195,12 +227,19 @@ class FeatureSet:
 
         return ahead(iterator, prepare, depth)
 
-    def _summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
+    def _summed(
+        self, batch: Batch, gradients: Mapping[str, Gradient]
+    ) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
         """What a push takes: the gradient of each row by table, for rows that a gradient reaches."""
         if not isinstance(batch, Batch):
-            raise InvalidRequest(f"apply takes the batch that lookup returned, not {type(batch).__name__}")
+            raise InvalidRequest(
+                f"apply takes the batch that lookup returned, not {type(batch).__name__}"
+            )
         by_layout = _arguments.by_name(gradients, "gradients", "a layout's gradients")
-        checked = {name: self._checked_gradient(name, batch, gradient) for name, gradient in by_layout.items()}
+        checked = {
+            name: self._checked_gradient(name, batch, gradient)
+            for name, gradient in by_layout.items()
+        }
         sums = {table: np.zeros_like(rows) for table, rows in batch.rows.items()}
         trained: dict[str, dict[str, _pooling.Uses]] = {table: {} for table in sums}
         for name, arrays in sorted(checked.items()):
@@ -208,7 +247,9 @@ class FeatureSet:
                 uses = batch.uses.get(place.feature)
                 if uses is not None:
                     combiner, rows = self.features[place.feature].combiner, batch.rows[uses.table]
-                    _pooling.spread(combiner, place, uses, rows, arrays[place.output], sums[uses.table])
+                    _pooling.spread(
+                        combiner, place, uses, rows, arrays[place.output], sums[uses.table]
+                    )
                     trained[uses.table][place.feature] = uses
         pushed: dict[str, tuple[ArrayLike | Ids, ArrayLike]] = {}
         for table, keys in batch.keys.items():
@@ -252,13 +293,17 @@ class FeatureSet:
         outputs = batch.parts(name)
         several = isinstance(gradient, tuple) or (isinstance(gradient, list) and len(outputs) > 1)
         given = cast(Any, gradient) if several else [gradient]
-        arrays: list[NDArray[Any]] = [as_array(array, f"layout {name}: gradients") for array in given]
+        arrays: list[NDArray[Any]] = [
+            as_array(array, f"layout {name}: gradients") for array in given
+        ]
         expected = [output.shape for output in outputs]
         are_floats = all(array.dtype.kind == "f" for array in arrays)
         if [array.shape for array in arrays] != expected or not are_floats:
             found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
             error = ShapeMismatch if are_floats else DtypeMismatch
-            raise error(f"layout {name}: gradients are {found}, expected float32 of {list(map(list, expected))}")
+            raise error(
+                f"layout {name}: gradients are {found}, expected float32 of {list(map(list, expected))}"
+            )
         return [np.ascontiguousarray(array, np.float32) for array in arrays]
 
 

@@ -58,7 +58,9 @@ def table_config(
     )
 
 
-def _by_slot(table: str, features: Sequence[Feature], field: str, default: int) -> tuple[int, Mapping[int, int]]:
+def _by_slot(
+    table: str, features: Sequence[Feature], field: str, default: int
+) -> tuple[int, Mapping[int, int]]:
     """A setting of features without slots (or `default`), and of each slot. TableConflict where two disagree."""
     values: dict[int | None, tuple[int, str]] = {}
     for feature in features:

@@ -35,7 +35,9 @@ def hash_ids(
     if not 1 <= bits <= 63:
         raise InvalidRequest(f"hash_ids: bits={bits} is outside 1..63")
     if isinstance(values, list | tuple) and values and isinstance(values[0], str | bytes):
-        codes = _codes_of_strings(list(values))  # NumPy would make an array as wide as the longest of them
+        codes = _codes_of_strings(
+            list(values)
+        )  # NumPy would make an array as wide as the longest of them
     else:
         array = arrays.as_array(values, "hash_ids")
         if array.size == 0:
@@ -52,7 +54,9 @@ def _codes(array: NDArray[np.generic]) -> NDArray[np.uint64]:
         return array.astype(np.uint64)
     if array.dtype.kind in "USO":
         return _codes_of_strings(array.reshape(-1).tolist()).reshape(array.shape)
-    raise InvalidRequest(f"hash_ids: values are {array.dtype}, expected integers of up to 64 bits, text or bytes")
+    raise InvalidRequest(
+        f"hash_ids: values are {array.dtype}, expected integers of up to 64 bits, text or bytes"
+    )
 
 
 def _codes_of_strings(values: list[object]) -> NDArray[np.uint64]:

@@ -91,6 +91,8 @@ class Identity:
         try:
             self._begun.settle()
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(f"nothing of this write was sent, because of the one before it: {error}") from error
+            raise OutcomeUnknown(
+                f"nothing of this write was sent, because of the one before it: {error}"
+            ) from error
         self.say_untold(self._begun)
         self._begun = None

@@ -37,7 +37,9 @@ class Ids:
     def partition(self, routing: Routing) -> Partition:
         """Split by the servers of a map; kept for the next call with the same owners."""
         routed = self._routed  # one read: another thread may replace it
-        if routed is None or (routed[0] is not routing and not np.array_equal(routed[0].owners, routing.owners)):
+        if routed is None or (
+            routed[0] is not routing and not np.array_equal(routed[0].owners, routing.owners)
+        ):
             routed = routing, Partition.of(self._values, routing, is_distinct=self._is_distinct)
             self._routed = routed
         return routed[1]

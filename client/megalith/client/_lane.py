@@ -19,7 +19,9 @@ from megalith.wire.errors import (
 )
 
 _CONNECT_S = 5.0  # a port that a firewall drops must not take the caller's whole deadline
-_FULL_S = 1.0  # a lane that had no place for one more connection is not asked for another one for so long
+_FULL_S = (
+    1.0  # a lane that had no place for one more connection is not asked for another one for so long
+)
 
 
 class Lane:
@@ -81,7 +83,9 @@ class Lane:
             if _is_silent(idle):
                 return idle
             idle.close()
-            raise NotSent(f"ps at {self.address}: the server closed the connection before the call was sent")
+            raise NotSent(
+                f"ps at {self.address}: the server closed the connection before the call was sent"
+            )
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise DeadlinePassed("no time left to connect")
@@ -89,7 +93,9 @@ class Lane:
             host = self.address.rpartition(":")[0].strip("[]")
             sock = socket.create_connection((host, self._terms.lane_port), min(left_s, _CONNECT_S))
         except OSError as error:
-            raise LaneClosed(f"no connection to the bulk lane at port {self._terms.lane_port}: {error}") from error
+            raise LaneClosed(
+                f"no connection to the bulk lane at port {self._terms.lane_port}: {error}"
+            ) from error
         forking.close_in_child(sock)
         try:
             frames.prepare(sock)
@@ -98,7 +104,9 @@ class Lane:
             _receive_reply(sock, None)
         except _Refused as refused:
             sock.close()
-            if isinstance(refused.error, AccessDenied):  # another server has the port now, or this one restarted
+            if isinstance(
+                refused.error, AccessDenied
+            ):  # another server has the port now, or this one restarted
                 raise PeerUnreachable(f"{self.address}: {refused.error}") from None
             if isinstance(refused.error, Overloaded):
                 raise self._full(refused.error) from None
@@ -122,7 +130,9 @@ class Lane:
     def _full(self, error: MegalithError) -> "LaneFull":
         with self._lock:
             self._full_until = time.monotonic() + _FULL_S
-        return LaneFull(f"the bulk lane at port {self._terms.lane_port} takes no more connections: {error}")
+        return LaneFull(
+            f"the bulk lane at port {self._terms.lane_port} takes no more connections: {error}"
+        )
 
 
 class LaneFull(Exception):
@@ -144,7 +154,9 @@ class LaneCall:
     def send(self, deadline: float) -> None:
         message, body = self._call.message, self._call.body()
         left_s = _left_s(deadline)
-        head = pb.LaneRequest(array_bytes=[part.nbytes for part in body], timeout_ms=max(1, int(left_s * 1000)))
+        head = pb.LaneRequest(
+            array_bytes=[part.nbytes for part in body], timeout_ms=max(1, int(left_s * 1000))
+        )
         if isinstance(message, pb.PullRequest):
             head.pull.CopyFrom(message)
         else:

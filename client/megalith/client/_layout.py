@@ -89,7 +89,8 @@ def plan(name: str, layout: Layout, features: Mapping[str, Feature]) -> Plan:
     parts = [_resolve(name, part, features) for part in layout.parts]
     is_none = layout.out_type is OutType.NONE  # each part is then an array of its own
     outputs = [
-        _arrange(name, layout.out_type, group, features) for group in ([[p] for p in parts] if is_none else [parts])
+        _arrange(name, layout.out_type, group, features)
+        for group in ([[p] for p in parts] if is_none else [parts])
     ]
     places = [
         Place(part.feature, part.start, part.end - part.start, output, base, stride)
@@ -106,14 +107,21 @@ def _arrange(
     sequence = _sequence_shape(name, out_type, parts, features)
     widths = [part.end - part.start for part in parts]
     if out_type in (OutType.STACK, OutType.ADD_N):
-        require(len(set(widths)) == 1, f"layout {name}: {out_type} needs parts of equal width, not {widths}")
+        require(
+            len(set(widths)) == 1,
+            f"layout {name}: {out_type} needs parts of equal width, not {widths}",
+        )
     match out_type:
         case OutType.CONCAT | OutType.NONE:
             bases = [0, *accumulate(widths)][:-1]
             return (*sequence, sum(widths)), sum(widths), list(zip(parts, bases, strict=True))
         case OutType.STACK:
             shape = (len(parts), *sequence, widths[0])
-            return shape, widths[0], [(part, k * math.prod(shape[1:])) for k, part in enumerate(parts)]
+            return (
+                shape,
+                widths[0],
+                [(part, k * math.prod(shape[1:])) for k, part in enumerate(parts)],
+            )
         case OutType.ADD_N:
             return (widths[0],), 0, [(part, 0) for part in parts]
 
@@ -126,18 +134,25 @@ def _resolve(layout: str, part: Part, features: Mapping[str, Feature]) -> Column
     else:
         name, _, slice_name = part.rpartition(".")
     if name not in features:
-        raise UnknownFeature(f"layout {layout}: no feature for part {part!r}; there are {sorted(features)}")
+        raise UnknownFeature(
+            f"layout {layout}: no feature for part {part!r}; there are {sorted(features)}"
+        )
     feature = features[name]
     if isinstance(part, Columns):
         fits = 0 <= part.start < part.end <= feature.dim
-        require(fits, f"layout {layout}: columns [{part.start}, {part.end}) are not within the {feature.dim} of {name}")
+        require(
+            fits,
+            f"layout {layout}: columns [{part.start}, {part.end}) are not within the {feature.dim} of {name}",
+        )
         return part
     if slice_name is None:
         return Columns(name, 0, feature.dim)
     columns = feature.columns(slice_name)
     if columns is None:
         known = [known.name for known in feature.slices]
-        raise UnknownFeature(f"layout {layout}: feature {name} has no slice {slice_name!r}; it has {known}")
+        raise UnknownFeature(
+            f"layout {layout}: feature {name} has no slice {slice_name!r}; it has {known}"
+        )
     return Columns(name, *columns)
 
 
@@ -148,8 +163,13 @@ def _sequence_shape(
     combiners = [features[part.feature].combiner for part in parts]
     lengths = [combiner.n if isinstance(combiner, FirstN) else None for combiner in combiners]
     if len(set(lengths)) > 1:
-        raise InvalidSetting(f"layout {name}: {out_type} of sequences of lengths {lengths} (None: no sequence)")
+        raise InvalidSetting(
+            f"layout {name}: {out_type} of sequences of lengths {lengths} (None: no sequence)"
+        )
     if lengths[0] is None:
         return ()
-    require(out_type is not OutType.ADD_N, f"layout {name}: sequences cannot be added; use concat, stack or none")
+    require(
+        out_type is not OutType.ADD_N,
+        f"layout {name}: sequences cannot be added; use concat, stack or none",
+    )
     return (lengths[0],)

@@ -25,7 +25,9 @@ class Partition:
     slots: NDArray[np.int32]
 
     @classmethod
-    def of(cls, ids: NDArray[np.int64], routing: Routing, *, is_distinct: bool = False) -> "Partition":
+    def of(
+        cls, ids: NDArray[np.int64], routing: Routing, *, is_distinct: bool = False
+    ) -> "Partition":
         """The ids as `checked_ids` gives them. `is_distinct` promises that none is repeated, and saves the search."""
         from megalith.client._kernels import distinct
 
@@ -35,7 +37,11 @@ class Partition:
             distinct.number_all(ids, routing.owners, servers, counts)
         else:
             found, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
-            found = found[: distinct.distinct(distinct.SECRET, ids, routing.owners, found, servers, numbers, counts)]
+            found = found[
+                : distinct.distinct(
+                    distinct.SECRET, ids, routing.owners, found, servers, numbers, counts
+                )
+            ]
         bounds = np.concatenate([[0], np.cumsum(counts)])
         keys, places = np.empty(found.size, np.int64), np.empty(found.size, np.int32)
         distinct.sort_by_server(found, servers, bounds[:-1].copy(), keys, places)
@@ -65,7 +71,9 @@ class Partition:
             out = np.zeros((self.keys.size, gradients.shape[1]), np.float32)
             rows.add(gradients, self.slots, out)
             if dim is not None and dim < gradients.shape[1]:
-                out[self.slots[::-1], dim:] = gradients[::-1, dim:]  # the last to be written is an id's first
+                out[self.slots[::-1], dim:] = gradients[
+                    ::-1, dim:
+                ]  # the last to be written is an id's first
         return out
 
     @property
@@ -107,7 +115,9 @@ def checked_rows(
     array: NDArray[Any] = arrays.as_array(given, f"table {table}: {what}")
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
         error = ShapeMismatch if array.dtype.kind == "f" else DtypeMismatch
-        raise error(f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]")
+        raise error(
+            f"table {table}: {what} are {array.dtype} {list(array.shape)}, expected float32 [{count}, dim]"
+        )
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         matrix = np.ascontiguousarray(array, np.float32)
     if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite(table):
@@ -115,7 +125,9 @@ def checked_rows(
     return matrix
 
 
-def check_width(table: str, what: str, matrix: NDArray[np.float32], widths: tuple[int, ...]) -> None:
+def check_width(
+    table: str, what: str, matrix: NDArray[np.float32], widths: tuple[int, ...]
+) -> None:
     """Before rows are summed and split by server: a server's refusal would speak of its own part of them."""
     if matrix.shape[1] not in widths:
         raise ShapeMismatch(
@@ -129,5 +141,7 @@ def warm_up() -> None:
     routing = Routing(1, ("",), decode_owners(bytes(2 * NUM_BUCKETS)))
     for ids in (np.zeros(2, np.int64), np.arange(2)):
         partition = Partition.of(ids, routing, is_distinct=False)
-        partition.spread(partition.summed(checked_rows("warm-up", "gradients", np.zeros((2, 1), np.float32), 2)))
+        partition.spread(
+            partition.summed(checked_rows("warm-up", "gradients", np.zeros((2, 1), np.float32), 2))
+        )
     Partition.of(ids, routing, is_distinct=True)

@@ -21,7 +21,10 @@ _TAGS: "dict[np.dtype[Any], common_pb2.DType.ValueType]" = {
     arrays.VALUE: common_pb2.DTYPE_FLOAT32,
     arrays.HALF: common_pb2.DTYPE_FLOAT16,
 }
-_ANSWERED = (pb.VariableUpdate.KIND_ADD, pb.VariableUpdate.KIND_RAISE)  # kinds whose new value is in the reply
+_ANSWERED = (
+    pb.VariableUpdate.KIND_ADD,
+    pb.VariableUpdate.KIND_RAISE,
+)  # kinds whose new value is in the reply
 
 
 class PullPlan:
@@ -36,7 +39,9 @@ class PullPlan:
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
         self._dtype = dtype
-        self._partitions = {table: recent.partition(table, ids, routing) for table, ids in tables.items()}
+        self._partitions = {
+            table: recent.partition(table, ids, routing) for table, ids in tables.items()
+        }
         self._received: dict[str, NDArray[Any]] = {}
         self._parts: dict[int, list[tuple[str, slice]]] = {}
         names: dict[int, list[str]] = {}
@@ -45,7 +50,10 @@ class PullPlan:
                 self._parts.setdefault(index, []).append((table, part))
         for index, name in variables:
             names.setdefault(index, []).append(name)
-        self.calls = {index: self._call(index, names.get(index, [])) for index in sorted({*self._parts, *names})}
+        self.calls = {
+            index: self._call(index, names.get(index, []))
+            for index in sorted({*self._parts, *names})
+        }
 
     def _call(self, index: int, variables: list[str]) -> DataCall:
         parts = self._parts.get(index, [])
@@ -62,10 +70,14 @@ class PullPlan:
         table, part = self._parts[index][place]
         width, rest = divmod(nbytes, (part.stop - part.start) * self._dtype.itemsize)
         if table not in self._received:
-            self._received[table] = np.empty((self._partitions[table].keys.size, width), self._dtype)
+            self._received[table] = np.empty(
+                (self._partitions[table].keys.size, width), self._dtype
+            )
         matrix = self._received[table]
         if rest or width != matrix.shape[1]:
-            raise MalformedArray(f"table {table}: ps {index} sent {nbytes} bytes, which do not fit the other rows")
+            raise MalformedArray(
+                f"table {table}: ps {index} sent {nbytes} bytes, which do not fit the other rows"
+            )
         return frames.as_bytes(matrix[part])
 
     def rows(self, config_of: Callable[[str], TableConfig]) -> dict[str, NDArray[np.float32]]:
@@ -100,12 +112,19 @@ class PushPlan:
         recent: RecentIds,
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
-        self._routing, self._config_of, self._recent, self._dtype = routing, config_of, recent, dtype
+        self._routing, self._config_of, self._recent, self._dtype = (
+            routing,
+            config_of,
+            recent,
+            dtype,
+        )
         self._messages: dict[int, pb.PushRequest] = {}
         self._keys: dict[int, list[NDArray[np.int64]]] = {}
         self._gradients: dict[int, list[NDArray[Any]]] = {}
 
-    def add_gradients(self, table: str, ids: ArrayLike | Ids, gradients: ArrayLike, rates: tuple[float, ...]) -> None:
+    def add_gradients(
+        self, table: str, ids: ArrayLike | Ids, gradients: ArrayLike, rates: tuple[float, ...]
+    ) -> None:
         """Gradients of one table, summed by id."""
         partition = self._recent.partition(table, ids, self._routing)
         values = self._encoded(table, partition, gradients)
@@ -143,15 +162,23 @@ class PushPlan:
 
     def _encoded(self, table: str, partition: Partition, gradients: ArrayLike) -> NDArray[Any]:
         checked = checked_rows(
-            table, "gradients", gradients, partition.slots.size, lambda table: self._config_of(table).skip_nonfinite
+            table,
+            "gradients",
+            gradients,
+            partition.slots.size,
+            lambda table: self._config_of(table).skip_nonfinite,
         )
         dim = self._config_of(table).dim
-        check_width(table, "gradients", checked, (dim, 2 * dim))  # a dc segment takes the pulled weights beside them
+        check_width(
+            table, "gradients", checked, (dim, 2 * dim)
+        )  # a dc segment takes the pulled weights beside them
         summed = partition.summed(checked, dim if partition.has_repeated else None)
         if self._dtype != arrays.HALF:
             return summed
         if summed.size and np.abs(summed).max() > arrays.MAX_HALF:
-            raise NonFiniteValue(f"table {table}: a summed gradient is beyond float16; nothing was sent, use float32")
+            raise NonFiniteValue(
+                f"table {table}: a summed gradient is beyond float16; nothing was sent, use float32"
+            )
         return summed.astype(arrays.HALF)
 
 

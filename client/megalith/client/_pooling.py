@@ -12,7 +12,9 @@ from megalith.client._ragged import Ragged
 
 F32 = NDArray[np.float32]
 
-_ONE_SERVER = np.zeros(1024, np.uint16)  # the search for distinct ids counts them by server; here one is enough
+_ONE_SERVER = np.zeros(
+    1024, np.uint16
+)  # the search for distinct ids counts them by server; here one is enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,9 @@ def locate(table: str, lists: Mapping[str, Ragged]) -> tuple[NDArray[np.int64], 
     ids = np.concatenate([ragged.values for ragged in lists.values()])
     keys, servers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
     numbers = np.empty(ids.size, np.int32)
-    count = distinct.distinct(distinct.SECRET, ids, _ONE_SERVER, keys, servers, numbers, np.zeros(1, np.int64))
+    count = distinct.distinct(
+        distinct.SECRET, ids, _ONE_SERVER, keys, servers, numbers, np.zeros(1, np.int64)
+    )
     parts = np.split(numbers, np.cumsum([ragged.values.size for ragged in lists.values()])[:-1])
     uses = {
         name: Uses(table, places, ragged.row_splits, ragged.is_shared)
@@ -52,7 +56,9 @@ def combine(combiner: Combiner, place: Place, uses: Uses, rows: F32, output: F32
     lines += line
 
 
-def spread(combiner: Combiner, place: Place, uses: Uses, rows: F32, gradient: F32, sums: F32) -> None:
+def spread(
+    combiner: Combiner, place: Place, uses: Uses, rows: F32, gradient: F32, sums: F32
+) -> None:
     """Add the gradient of a part, [B, ...], to the gradients of the rows it came from."""
     from megalith.client._kernels import pooling
 
@@ -66,7 +72,9 @@ def spread(combiner: Combiner, place: Place, uses: Uses, rows: F32, gradient: F3
         case Sqrtn():
             pooling.spread_roots(lines, rows, uses.places, uses.splits, *columns, sums)
         case _:
-            pooling.spread_sums(lines, uses.places, uses.splits, isinstance(combiner, Mean), *columns, sums)
+            pooling.spread_sums(
+                lines, uses.places, uses.splits, isinstance(combiner, Mean), *columns, sums
+            )
 
 
 def rows_used(uses: Sequence[Uses], count: int) -> NDArray[np.bool_]:
@@ -89,4 +97,6 @@ def _combine(combiner: Combiner, place: Place, uses: Uses, rows: F32, lines: F32
         case Sqrtn():
             pooling.add_roots(rows, uses.places, uses.splits, *columns, lines)
         case _:
-            pooling.add_sums(rows, uses.places, uses.splits, isinstance(combiner, Mean), *columns, lines)
+            pooling.add_sums(
+                rows, uses.places, uses.splits, isinstance(combiner, Mean), *columns, lines
+            )

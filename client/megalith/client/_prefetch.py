@@ -13,7 +13,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ahead(items: Iterable[T], prepare: Callable[[T], Callable[[], R]], depth: int) -> Iterator[tuple[T, R]]:
+def ahead(
+    items: Iterable[T], prepare: Callable[[T], Callable[[], R]], depth: int
+) -> Iterator[tuple[T, R]]:
     """(item, prepare(item)()) in order; the work runs in one thread, for up to `depth` items beyond the one yielded.
 
     Items are read in the caller's thread, each when the one `depth` before it is asked for: the input may be endless.
@@ -30,7 +32,9 @@ def ahead(items: Iterable[T], prepare: Callable[[T], Callable[[], R]], depth: in
     return _ahead(items, prepare, depth)
 
 
-def _ahead(items: Iterable[T], prepare: Callable[[T], Callable[[], R]], depth: int) -> Iterator[tuple[T, R]]:
+def _ahead(
+    items: Iterable[T], prepare: Callable[[T], Callable[[], R]], depth: int
+) -> Iterator[tuple[T, R]]:
     window: deque[tuple[T, Future[R]]] = deque()
     thread = ThreadPoolExecutor(1, "megalith-prefetch")
     process = os.getpid()
@@ -49,7 +53,9 @@ def _ahead(items: Iterable[T], prepare: Callable[[T], Callable[[], R]], depth: i
             thread.shutdown(cancel_futures=True)
 
 
-def _begun(thread: ThreadPoolExecutor, prepare: Callable[[T], Callable[[], R]], item: T) -> "Future[R]":
+def _begun(
+    thread: ThreadPoolExecutor, prepare: Callable[[T], Callable[[], R]], item: T
+) -> "Future[R]":
     try:
         return thread.submit(prepare(item))
     except Exception as error:

@@ -22,17 +22,26 @@ class Ragged:
     that there is one list, which every example of the batch has, such as the user of a page of items.
     """
 
-    def __init__(self, values: ArrayLike, row_splits: ArrayLike, *, is_shared: bool = False) -> None:
-        self.values, self.row_splits = _integers(values, "values"), _integers(row_splits, "row_splits")
+    def __init__(
+        self, values: ArrayLike, row_splits: ArrayLike, *, is_shared: bool = False
+    ) -> None:
+        self.values, self.row_splits = (
+            _integers(values, "values"),
+            _integers(row_splits, "row_splits"),
+        )
         self.is_shared = is_shared
         splits = self.row_splits
         if splits.size == 0 or splits[0] != 0:
             raise ShapeMismatch(f"ragged: row_splits start with {splits[:1].tolist()}, expected 0")
         if splits[-1] != self.values.size:
-            raise ShapeMismatch(f"ragged: row_splits end at {splits[-1]}, but there are {self.values.size} values")
+            raise ShapeMismatch(
+                f"ragged: row_splits end at {splits[-1]}, but there are {self.values.size} values"
+            )
         falls = np.flatnonzero(np.diff(splits) < 0)
         if falls.size:
-            raise ShapeMismatch(f"ragged: row_splits fall after position {falls[0]}, from {splits[falls[0]]}")
+            raise ShapeMismatch(
+                f"ragged: row_splits fall after position {falls[0]}, from {splits[falls[0]]}"
+            )
         if is_shared and splits.size != 2:
             raise ShapeMismatch(f"ragged: a shared list is one, this has {splits.size - 1} rows")
 
@@ -41,16 +50,22 @@ class Ragged:
         """Ids from a vector (one per example), a matrix (a line per example) or a list of lists of any lengths."""
         if isinstance(ids, Ragged):
             return ids
-        if isinstance(ids, list | tuple) and any(isinstance(row, list | tuple | np.ndarray) for row in ids):
+        if isinstance(ids, list | tuple) and any(
+            isinstance(row, list | tuple | np.ndarray) for row in ids
+        ):
             if not all(isinstance(row, list | tuple | np.ndarray) for row in ids):
-                raise InvalidRequest("ragged: a list of lists and single values, expected a list of ids per example")
+                raise InvalidRequest(
+                    "ragged: a list of lists and single values, expected a list of ids per example"
+                )
             lengths = [len(row) for row in ids]
             joined = list(itertools.chain.from_iterable(ids))
             values = arrays.as_array(joined, "ragged: values") if joined else np.empty(0, np.int64)
             return cls(values, np.cumsum([0, *lengths]))
         array = arrays.as_array(ids, "ragged: ids")
         if array.ndim not in (1, 2):
-            raise ShapeMismatch(f"ragged: ids of shape {list(array.shape)}, expected a vector or a matrix")
+            raise ShapeMismatch(
+                f"ragged: ids of shape {list(array.shape)}, expected a vector or a matrix"
+            )
         if array.size == 0:
             return cls(np.empty(0, np.int64), np.zeros(len(array) + 1, np.int64))
         return cls(array.reshape(-1), np.arange(len(array) + 1) * (array.size // len(array)))
@@ -67,8 +82,13 @@ class Ragged:
         if not all(isinstance(batch, Ragged) for batch in batches):
             raise InvalidRequest("ragged: concat takes a list of Ragged")
         offsets = np.cumsum([0, *(batch.values.size for batch in batches)])
-        splits = [batch.row_splits[1:] + offset for batch, offset in zip(batches, offsets[:-1], strict=True)]
-        return cls(_joined([batch.values for batch in batches]), _joined([np.zeros(1, np.int64), *splits]))
+        splits = [
+            batch.row_splits[1:] + offset
+            for batch, offset in zip(batches, offsets[:-1], strict=True)
+        ]
+        return cls(
+            _joined([batch.values for batch in batches]), _joined([np.zeros(1, np.int64), *splits])
+        )
 
     def copied(self) -> "Ragged":
         """The same lists in memory of their own, checked again: who has the arrays may have changed them."""
@@ -106,5 +126,7 @@ def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         error = ShapeMismatch if array.dtype.kind in "iu" else DtypeMismatch
-        raise error(f"ragged: {what} are {array.dtype} {list(array.shape)}, expected a vector of int64")
+        raise error(
+            f"ragged: {what} are {array.dtype} {list(array.shape)}, expected a vector of int64"
+        )
     return np.ascontiguousarray(array, np.int64)

@@ -21,7 +21,11 @@ class RowWrites:
     """Unary calls, one to each server concerned, each applied once. Repeated ids are sent as they are, in order."""
 
     def __init__(
-        self, servers: Servers, identity: Identity, timeout_s: float, config_of: Callable[[str], TableConfig]
+        self,
+        servers: Servers,
+        identity: Identity,
+        timeout_s: float,
+        config_of: Callable[[str], TableConfig],
     ) -> None:
         self._servers, self._identity, self._timeout_s = servers, identity, timeout_s
         self._config_of = config_of
@@ -34,19 +38,26 @@ class RowWrites:
         routing = self._servers.routing()
         requests: dict[int, pb.AssignRowsRequest] = {}
         for table, given in by_table.items():
-            ids, rows = _arguments.pair(given, f"table {table}: values are", "(ids, values [ids, dim])")
+            ids, rows = _arguments.pair(
+                given, f"table {table}: values are", "(ids, values [ids, dim])"
+            )
             keys = checked_ids(table, ids)
             matrix = checked_rows(table, "values", rows, keys.size)
             check_width(table, "values", matrix, (self._config_of(table).dim,))
             partition = Partition.of(keys, routing, is_distinct=True)
             ordered = partition.summed(matrix)
             for index, part in partition.parts():
-                request = requests.setdefault(index, pb.AssignRowsRequest(is_added=is_added, req_time_s=req_time_s))
+                request = requests.setdefault(
+                    index, pb.AssignRowsRequest(is_added=is_added, req_time_s=req_time_s)
+                )
                 request.tables.add(
-                    table=table, keys=arrays.encode(partition.keys[part]), values=arrays.encode(ordered[part])
+                    table=table,
+                    keys=arrays.encode(partition.keys[part]),
+                    values=arrays.encode(ordered[part]),
                 )
         self._identity.write(
-            requests, lambda: self._servers.write(lambda stub: stub.AssignRows, requests, self._timeout_s)
+            requests,
+            lambda: self._servers.write(lambda stub: stub.AssignRows, requests, self._timeout_s),
         ).result()
 
     def reinitialize(self, table: str, ids: ArrayLike) -> NDArray[np.int8]:
@@ -59,12 +70,17 @@ class RowWrites:
             for index, part in parts.items()
         }
         replies = self._identity.write(
-            requests, lambda: self._servers.write(lambda stub: stub.ReinitializeRows, requests, self._timeout_s)
+            requests,
+            lambda: self._servers.write(
+                lambda stub: stub.ReinitializeRows, requests, self._timeout_s
+            ),
         ).result()
         status = np.empty(partition.keys.size, arrays.STATUS)
         for index, part in parts.items():
             data = replies[index].status
             if len(data) != part.stop - part.start:
-                raise MalformedArray(f"table {table}: ps {index} sent {len(data)} statuses, which are not one per id")
+                raise MalformedArray(
+                    f"table {table}: ps {index} sent {len(data)} statuses, which are not one per id"
+                )
             status[part] = np.frombuffer(data, arrays.STATUS)
         return status[partition.slots]

@@ -31,7 +31,9 @@ _ASK_MAP_S = 1.0  # one question for a newer map; the one in use stays if there 
 # A client that got no answer may use a server without a lease, until it has to ask again. Less than the servers' lease:
 # a controller that began to serve after the question names no other server in its place so soon.
 _AWAY_S = 2.5
-_ASK_S = 30.0  # one try of one question; a hung server is asked again, or its replacement is, after it
+_ASK_S = (
+    30.0  # one try of one question; a hung server is asked again, or its replacement is, after it
+)
 
 A = TypeVar("A")
 B = TypeVar("B", pb.GetPsStatusRequest, pb.ExpireRequest)
@@ -56,15 +58,27 @@ class Servers:
         *,
         use_lane: bool = True,
     ) -> None:
-        self._controller, self._max_message_bytes, self._use_lane = controller, max_message_bytes, use_lane
+        self._controller, self._max_message_bytes, self._use_lane = (
+            controller,
+            max_message_bytes,
+            use_lane,
+        )
         self._max_inflight_bytes = max_inflight_bytes
-        self._budget, self._under_way, self._max_begun = ByteBudget(max_inflight_bytes), UnderWay(), max_begun
+        self._budget, self._under_way, self._max_begun = (
+            ByteBudget(max_inflight_bytes),
+            UnderWay(),
+            max_begun,
+        )
         self._lock = threading.Lock()
         self._routing: Routing | None = None
         self._least_epoch = 0  # a map before it is known to be out of date
-        self._away_until: float | None = None  # None: the controller answered when it was last asked
+        self._away_until: float | None = (
+            None  # None: the controller answered when it was last asked
+        )
         self._channels: dict[str, grpc.Channel] = {}
-        self._lanes: dict[str, Lane | None] = {}  # None: this server has no lane that can be reached
+        self._lanes: dict[
+            str, Lane | None
+        ] = {}  # None: this server has no lane that can be reached
         self._is_closed = False
         self._writes_unknown = 0
         forking.renew_in_child(self)
@@ -80,7 +94,11 @@ class Servers:
         """The map in use; asks the controller for the first one, and for one that is known to be newer."""
         with self._lock:
             is_due = self._away_until is not None and time.monotonic() >= self._away_until
-            if self._routing is not None and self._routing.epoch >= self._least_epoch and not is_due:
+            if (
+                self._routing is not None
+                and self._routing.epoch >= self._least_epoch
+                and not is_due
+            ):
                 return self._routing
         return self.refresh()
 
@@ -129,7 +147,10 @@ class Servers:
         return newest
 
     def call(
-        self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]], requests: dict[int, Q], timeout_s: float
+        self,
+        method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]],
+        requests: dict[int, Q],
+        timeout_s: float,
     ) -> dict[int, A]:
         """Send each request to its ps index by a unary call, all at once, until all are answered; replies by ps index.
 
@@ -138,12 +159,17 @@ class Servers:
         return self._until_answered(self._unary(method), requests, timeout_s)
 
     def write(
-        self, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]], requests: dict[int, Q], timeout_s: float
+        self,
+        method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[Q, A]],
+        requests: dict[int, Q],
+        timeout_s: float,
     ) -> Begun[dict[int, A]]:
         """Like `call` for numbered writes, which are still to be sent."""
         return self._write(self._unary(method), requests, timeout_s, lambda replies: replies)
 
-    def push(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+    def push(
+        self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]
+    ) -> Begun[R]:
         """Pushes that are still to be sent, over the bulk lane of each server that has one."""
         return self._write(self._begin_data, calls, timeout_s, read)
 
@@ -151,7 +177,9 @@ class Servers:
         def begin(address: str, request: Q, deadline: float) -> Started:
             send = method(self._stub(address)).future
             timeout_s = max(0.0, deadline - time.monotonic())
-            return _UnaryCall(forking.calls.follow(lambda: send(request, timeout=timeout_s)), address)
+            return _UnaryCall(
+                forking.calls.follow(lambda: send(request, timeout=timeout_s)), address
+            )
 
         return begin
 
@@ -159,7 +187,9 @@ class Servers:
         """Like `call` for pulls, over the bulk lane of each server that has one."""
         return self._until_answered(self._begin_data, calls, timeout_s)
 
-    def begin_pull(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+    def begin_pull(
+        self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]
+    ) -> Begun[R]:
         """Send as `exchange` does and wait when asked; `read` makes the result of the replies.
 
         With `max_begun` calls begun and not settled, the oldest is settled first.
@@ -170,7 +200,9 @@ class Servers:
         begun.send()
         return begun
 
-    def begin_push(self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]) -> Begun[R]:
+    def begin_push(
+        self, calls: dict[int, DataCall], timeout_s: float, read: Callable[[dict[int, Any]], R]
+    ) -> Begun[R]:
         """Like `push`, for a caller who asks for the outcome later; it counts among the calls begun."""
         self._make_place()
         begun = self.push(calls, timeout_s, read)
@@ -183,7 +215,11 @@ class Servers:
             pass
 
     def _write(
-        self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float, read: Callable[[dict[int, Any]], R]
+        self,
+        begin: Begin[Q],
+        requests: dict[int, Q],
+        timeout_s: float,
+        read: Callable[[dict[int, Any]], R],
     ) -> Begun[R]:
         return self._begun(begin, requests, timeout_s, read, is_write=True)
 
@@ -219,7 +255,9 @@ class Servers:
         with self._lock:
             return self._writes_unknown
 
-    def _until_answered(self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float) -> dict[int, Any]:
+    def _until_answered(
+        self, begin: Begin[Q], requests: dict[int, Q], timeout_s: float
+    ) -> dict[int, Any]:
         deadline = time.monotonic() + timeout_s
         size = self._take_room(requests, timeout_s)
         try:
@@ -260,7 +298,9 @@ class Servers:
         timeout_s = max(0.0, deadline - time.monotonic())
         stub, message = self._stub(address), call.whole_message()
         send: Any = stub.Pull.future if isinstance(message, pb.PullRequest) else stub.Push.future
-        return _UnaryCall(forking.calls.follow(lambda: send(message, timeout=timeout_s)), address, call)
+        return _UnaryCall(
+            forking.calls.follow(lambda: send(message, timeout=timeout_s)), address, call
+        )
 
     def _lane(self, address: str, deadline: float) -> Lane | None:
         """The lane of a server; asks for it at the first call, and after a failure."""
@@ -310,7 +350,11 @@ class Servers:
         return self.ask(index, lambda stub: stub.GetPsStatus, pb.GetPsStatusRequest(), timeout_s)
 
     def ask(
-        self, index: int, method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[B, A]], request: B, timeout_s: float
+        self,
+        index: int,
+        method: Callable[[Stub], grpc.UnaryUnaryMultiCallable[B, A]],
+        request: B,
+        timeout_s: float,
     ) -> A:
         """One server's answer to an idempotent request that no map routes; asked again while the server is away."""
         deadline = time.monotonic() + timeout_s
@@ -338,7 +382,11 @@ class Servers:
     def close(self) -> None:
         """Give up what is begun, and disconnect."""
         for call in self._under_way.all():
-            call.abandon(InvalidRequest("the connection to the cluster was closed before the answer was asked for"))
+            call.abandon(
+                InvalidRequest(
+                    "the connection to the cluster was closed before the answer was asked for"
+                )
+            )
         with self._lock:
             self._is_closed = True
             channels, lanes = list(self._channels.values()), list(self._lanes.values())
@@ -372,7 +420,9 @@ class _UnaryCall:
 def _was_not_sent(error: grpc.Call) -> bool:
     """Whether grpc had no connection to send the call on; it says so in these words only."""
     details = error.details() or ""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect to all addresses")
+    return error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(
+        "failed to connect to all addresses"
+    )
 
 
 def _close(channels: Iterable[grpc.Channel], lanes: Iterable[Lane | None]) -> None:

@@ -17,12 +17,18 @@ class TableStats:
     created: int = 0
     refused: int = 0  # writes of new ids dropped because the memory budget was reached
     barred: int = 0  # writes of new ids dropped by the admission filter
-    nonfinite: int = 0  # gradient rows left out: they, or the rows after them, would hold NaN or infinity
+    nonfinite: int = (
+        0  # gradient rows left out: they, or the rows after them, would hold NaN or infinity
+    )
     expired: int = 0
     touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
     touched_overflow: int = 0  # changed ids that were forgotten: who follows them needs a full copy
-    max_rows: int = 0  # rows that all servers together have addresses for; a memory budget may allow fewer
-    missing_on: tuple[int, ...] = ()  # servers without it, which were replaced since; create it again
+    max_rows: int = (
+        0  # rows that all servers together have addresses for; a memory budget may allow fewer
+    )
+    missing_on: tuple[
+        int, ...
+    ] = ()  # servers without it, which were replaced since; create it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +36,7 @@ class VariableStats:
     """One variable on all servers together. Counts are since each server started."""
 
     parts: int = 0  # that it is held in, each on a server
-    left_out: int = (
-        0  # gradients and summands, of one part each, that would have overflowed it or its optimizer's state
-    )
+    left_out: int = 0  # gradients and summands, of one part each, that would have overflowed it or its optimizer's state
     missing: int = 0  # parts that no server holds, since one was replaced; create it again
 
 
@@ -50,7 +54,8 @@ def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]
                 held[name] += getattr(table, name)
     everyone = set(range(num_servers))
     return {
-        name: TableStats(**counts[name], missing_on=tuple(sorted(everyone - holders[name]))) for name in sorted(counts)
+        name: TableStats(**counts[name], missing_on=tuple(sorted(everyone - holders[name])))
+        for name in sorted(counts)
     }
 
 
@@ -64,7 +69,10 @@ def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, Variable
             parts[name_of(key)] += 1
             of[name_of(key)] = count_of(key)
             left_out[name_of(key)] += answer.variables_nonfinite.get(key, 0)
-    return {name: VariableStats(parts[name], left_out[name], of[name] - parts[name]) for name in sorted(parts)}
+    return {
+        name: VariableStats(parts[name], left_out[name], of[name] - parts[name])
+        for name in sorted(parts)
+    }
 
 
 _NAMES = tuple(field.name for field in fields(TableStats) if field.name != "missing_on")

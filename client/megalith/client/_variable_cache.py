@@ -67,7 +67,10 @@ class VariableCache:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -124,7 +127,9 @@ class VariableCache:
         fetch = self._fetch
         self._fetch = None
         if fetch is not None and not fetch.cancelled() and fetch.exception() is not None:
-            logger.warning("the last fetch of variables %s failed: %s", self._names, fetch.exception())
+            logger.warning(
+                "the last fetch of variables %s failed: %s", self._names, fetch.exception()
+            )
 
     def _read(self) -> Values:
         values: dict[str, NDArray[Any]] = self._cluster.pull(variables=self._names).variables

@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from megalith.client._servers import Servers
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import arrays, codec, forking
-from megalith.wire.errors import DtypeMismatch, DuplicateKeys, InvalidRequest, NonFiniteValue, ShapeMismatch
+from megalith.wire.errors import (
+    DtypeMismatch,
+    DuplicateKeys,
+    InvalidRequest,
+    NonFiniteValue,
+    ShapeMismatch,
+)
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import Part, VariableShape, key_of, parts_of
 
@@ -48,7 +54,9 @@ class Variables:
             for piece in config.split(len(routing.addresses)):
                 number = piece.part.index if piece.part else 0
                 index = routing.owner_of_part(piece.name, number)
-                request = (others if number else first).setdefault(index, pb.CreateVariablesRequest())
+                request = (others if number else first).setdefault(
+                    index, pb.CreateVariablesRequest()
+                )
                 request.variables.append(codec.variable_to_proto(piece))
         self._servers.call(lambda stub: stub.CreateVariables, first, self._timeout_s)
         self._servers.call(lambda stub: stub.CreateVariables, others, self._timeout_s)
@@ -62,7 +70,9 @@ class Variables:
             for number, part in enumerate(_parts(shape))
         ]
 
-    def joined(self, names: Iterable[str], received: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def joined(
+        self, names: Iterable[str], received: Mapping[str, NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
         """Whole values by name, from those of all parts by key."""
         values = {}
         for name, shape in self._known(names).items():
@@ -88,7 +98,9 @@ class Variables:
         shapes = self._known(names)
         if len(shapes) < len(names):
             twice = sorted(name for name in shapes if names.count(name) > 1)
-            raise DuplicateKeys(f"variables {', '.join(twice)} are given more than one update in one push")
+            raise DuplicateKeys(
+                f"variables {', '.join(twice)} are given more than one update in one push"
+            )
         checked = [
             (kind, name, _checked(name, shapes[name], kind, value))
             for kind, values in kinds
@@ -98,7 +110,9 @@ class Variables:
         for kind, name, value in checked:
             for number, part in enumerate(_parts(shapes[name])):
                 rows = value if part is None else value[part.start : part.stop]
-                update = pb.VariableUpdate(name=key_of(name, part), kind=kind, value=codec.array_to_proto(rows))
+                update = pb.VariableUpdate(
+                    name=key_of(name, part), kind=kind, value=codec.array_to_proto(rows)
+                )
                 yield routing.owner_of_part(name, number), update
 
     def _known(self, names: Iterable[str]) -> dict[str, VariableShape]:
@@ -113,7 +127,9 @@ class Variables:
             for name in missing:
                 owner = routing.owner_of_name(name)
                 requests.setdefault(owner, pb.DescribeVariablesRequest()).names.append(name)
-            replies = self._servers.call(lambda stub: stub.DescribeVariables, requests, self._timeout_s)
+            replies = self._servers.call(
+                lambda stub: stub.DescribeVariables, requests, self._timeout_s
+            )
             with self._lock:
                 for index, reply in replies.items():
                     for name, message in zip(requests[index].names, reply.variables, strict=True):
@@ -132,7 +148,9 @@ def _checked(
     """The update in the variable's dtype; a refusal here is one before any server has seen a part of it."""
     array: NDArray[Any] = arrays.as_array(value, f"variable {name}: the {_KINDS[kind]}")
     if kind == pb.VariableUpdate.KIND_GRADIENT and not shape.takes_gradients:
-        raise InvalidRequest(f"variable {name} has no optimizer: it takes add, assign and at_least, not gradients")
+        raise InvalidRequest(
+            f"variable {name} has no optimizer: it takes add, assign and at_least, not gradients"
+        )
     is_castable = array.dtype.kind in "iuf" and np.can_cast(array.dtype, shape.dtype, "same_kind")
     if array.shape != shape.shape or not is_castable:
         error = ShapeMismatch if is_castable else DtypeMismatch
@@ -148,5 +166,7 @@ def _checked(
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         array = array.astype(shape.dtype, copy=False)
     if not np.isfinite(array).all():
-        raise NonFiniteValue(f"variable {name}: the {_KINDS[kind]} holds NaN or infinity; nothing was sent")
+        raise NonFiniteValue(
+            f"variable {name}: the {_KINDS[kind]} holds NaN or infinity; nothing was sent"
+        )
     return array

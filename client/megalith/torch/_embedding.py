@@ -81,9 +81,14 @@ class ClusterEmbedding(nn.Module):
             tensors = list(_Push.apply(anchor, push, arrays, device))
         else:
             tensors = [torch.from_numpy(array).to(device) for array in arrays]
-        return {name: values[0] if len(values) == 1 else values for name, values in _grouped(looked, tensors).items()}
+        return {
+            name: values[0] if len(values) == 1 else values
+            for name, values in _grouped(looked, tensors).items()
+        }
 
-    def prefetch(self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1) -> Iterator[tuple[T, Batch]]:
+    def prefetch(
+        self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1
+    ) -> Iterator[tuple[T, Batch]]:
         """Look up the next `depth` batches while the model works on one; yields (batch, what `forward` takes).
 
         Rows are stale by at most `depth` + `pushes_behind` pushes of this process: with 1 and 0, the rows of a batch
@@ -100,7 +105,9 @@ class ClusterEmbedding(nn.Module):
     def _push(self, batch: Batch, gradients: dict[str, Any], req_time_s: int, step: int) -> None:
         if self._pushes_behind:
             self._settle(self._pushes_behind - 1)
-            self._pushes.append(self.features.apply_async(batch, gradients, req_time_s=req_time_s, step=step))
+            self._pushes.append(
+                self.features.apply_async(batch, gradients, req_time_s=req_time_s, step=step)
+            )
         else:
             self.features.apply(batch, gradients, req_time_s=req_time_s, step=step)
 
@@ -131,7 +138,9 @@ class _Push(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None, None]:
-        ctx.push([None if gradient is None else gradient.float().cpu().numpy() for gradient in gradients])
+        ctx.push(
+            [None if gradient is None else gradient.float().cpu().numpy() for gradient in gradients]
+        )
         return None, None, None, None
 
 
@@ -141,7 +150,9 @@ def _grouped(batch: Batch, items: list[T]) -> dict[str, tuple[T, ...]]:
     return {name: tuple(next(left) for _ in arrays) for name, arrays in batch.outputs.items()}
 
 
-def _by_layout(batch: Batch, gradients: list[NDArray[np.float32] | None]) -> dict[str, tuple[NDArray[np.float32], ...]]:
+def _by_layout(
+    batch: Batch, gradients: list[NDArray[np.float32] | None]
+) -> dict[str, tuple[NDArray[np.float32], ...]]:
     """Layouts that have a gradient; a part without one in such a layout has zeros."""
     return {
         name: tuple(
@@ -154,7 +165,10 @@ def _by_layout(batch: Batch, gradients: list[NDArray[np.float32] | None]) -> dic
 
 
 def _as_arrays(ids: Ids) -> dict[str, Ragged | ArrayLike]:
-    return {name: _as_array(value) if isinstance(value, Tensor) else value for name, value in ids.items()}
+    return {
+        name: _as_array(value) if isinstance(value, Tensor) else value
+        for name, value in ids.items()
+    }
 
 
 def _as_array(value: Tensor) -> Ragged | NDArray[Any]:

@@ -30,9 +30,13 @@ class AdmissionConfig:
     kind: FilterKind = FilterKind.SLIDING
     default_threshold: int = 0  # for slots that `threshold_by_slot` does not name
     threshold_by_slot: Mapping[int, int] = field(default_factory=dict)
-    capacity: int = 10_000_000  # ids remembered; 2.8 bytes each when full, 5.6 with thresholds above 15
+    capacity: int = (
+        10_000_000  # ids remembered; 2.8 bytes each when full, 5.6 with thresholds above 15
+    )
     split_num: int = 7  # blocks of the sliding ring: more forget in smaller portions
-    equal_probability: bool = False  # the same chance at every sighting of an id, 95 % in all after T of them
+    equal_probability: bool = (
+        False  # the same chance at every sighting of an id, 95 % in all after T of them
+    )
     seed: int = 0  # of the probabilistic draws
 
     def thresholds(self) -> NDArray[np.int32]:

@@ -20,7 +20,12 @@ def as_array(value: object, what: str) -> NDArray[Any]:
     """What a caller gave as an array; InvalidRequest, naming `what`, if NumPy cannot make one of it."""
     try:
         return np.asarray(value)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # such as rows of different lengths
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RuntimeError,
+    ) as error:  # such as rows of different lengths
         raise InvalidRequest(f"{what}: not an array of numbers: {error}") from error
 
 
@@ -34,7 +39,9 @@ def to_half(array: NDArray[np.float32]) -> NDArray[np.float16]:
     return np.clip(array, -MAX_HALF, MAX_HALF).astype(HALF)
 
 
-def decode(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int], what: str) -> NDArray[Any]:
+def decode(
+    data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int], what: str
+) -> NDArray[Any]:
     """A read-only view of `data`. A length that does not fit is MalformedArray, naming `what`."""
     count = math.prod(shape)
     if any(extent < 0 for extent in shape) or len(data) != count * dtype.itemsize:
@@ -47,5 +54,7 @@ def decode(data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int],
 def decode_keys(data: bytes | memoryview, what: str) -> NDArray[np.int64]:
     """A read-only view of int64 ids."""
     if len(data) % KEY.itemsize:
-        raise MalformedArray(f"{what}: {len(data)} bytes is not a multiple of 8; ids are little-endian int64")
+        raise MalformedArray(
+            f"{what}: {len(data)} bytes is not a multiple of 8; ids are little-endian int64"
+        )
     return np.frombuffer(data, KEY)

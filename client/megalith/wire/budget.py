@@ -72,7 +72,9 @@ class ByteBudget:
     def _grow(self, share: "Share", nbytes: int, timeout_s: float) -> None:
         with self._freed:
             self._growing.setdefault(share)
-            if not self._freed.wait_for(lambda: self._fits(nbytes) or self._is_first(share), max(0.0, timeout_s)):
+            if not self._freed.wait_for(
+                lambda: self._fits(nbytes) or self._is_first(share), max(0.0, timeout_s)
+            ):
                 raise self._refusal(nbytes, timeout_s)
             self._held += nbytes
             share.held_bytes += nbytes
@@ -82,7 +84,9 @@ class ByteBudget:
 
         Then all would wait for each other. The oldest goes on, so the limit is exceeded by one request at most.
         """
-        return next(iter(self._growing)) is share and self._held == sum(each.held_bytes for each in self._growing)
+        return next(iter(self._growing)) is share and self._held == sum(
+            each.held_bytes for each in self._growing
+        )
 
     def _stop_growing(self, share: "Share") -> None:
         with self._freed:

@@ -27,7 +27,9 @@ def server_options(max_message_bytes: int) -> Sequence[tuple[str, int]]:
     )
 
 
-def options(max_message_bytes: int, lookahead_bytes: int = _CLIENT_LOOKAHEAD_BYTES) -> Sequence[tuple[str, int]]:
+def options(
+    max_message_bytes: int, lookahead_bytes: int = _CLIENT_LOOKAHEAD_BYTES
+) -> Sequence[tuple[str, int]]:
     """Channel arguments of both ends.
 
     Large frames and a large look-ahead with no bandwidth probe carry megabytes per call 1.2x faster than the defaults

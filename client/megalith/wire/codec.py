@@ -42,7 +42,9 @@ _ROW_DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
 def row_dtype(tag: "common_pb2.DType.ValueType", what: str) -> np.dtype[Any]:
     """Of rows or gradients on the wire; other tags are MalformedArray."""
     if tag not in _ROW_DTYPES:
-        raise MalformedArray(f"{what}: dtype tag {tag} is none of rows or gradients; they are float32 or float16")
+        raise MalformedArray(
+            f"{what}: dtype tag {tag} is none of rows or gradients; they are float32 or float16"
+        )
     return _ROW_DTYPES[tag]
 
 
@@ -119,7 +121,9 @@ def _choice_from_proto(message: Any, union: Any, what: str) -> Any:
     name = message.WhichOneof("kind")
     classes = {kind.name: kind for kind in get_args(union)}
     if name not in classes:
-        raise InvalidSetting(f"{what} is {name or 'not set, or newer than this version'}; known are {sorted(classes)}")
+        raise InvalidSetting(
+            f"{what} is {name or 'not set, or newer than this version'}; known are {sorted(classes)}"
+        )
     chosen = getattr(message, name)
     settings = _settings_from_proto(chosen)
     if "base" in chosen.DESCRIPTOR.fields_by_name:
@@ -161,7 +165,9 @@ def _segment_from_proto(message: table_pb2.Segment) -> Segment:
 
 def _admission_from_proto(message: table_pb2.Admission) -> AdmissionConfig:
     if message.kind not in list(FilterKind):
-        raise InvalidSetting(f"admission: unknown kind {message.kind!r}; known are {', '.join(FilterKind)}")
+        raise InvalidSetting(
+            f"admission: unknown kind {message.kind!r}; known are {', '.join(FilterKind)}"
+        )
     return AdmissionConfig(
         kind=FilterKind(message.kind),
         threshold_by_slot=dict(message.threshold_by_slot),
@@ -170,7 +176,9 @@ def _admission_from_proto(message: table_pb2.Admission) -> AdmissionConfig:
 
 
 def variable_to_proto(value: VariableConfig) -> parameter_server_pb2.VariableConfig:
-    message = parameter_server_pb2.VariableConfig(name=value.name, initial=array_to_proto(value.initial))
+    message = parameter_server_pb2.VariableConfig(
+        name=value.name, initial=array_to_proto(value.initial)
+    )
     if value.optimizer is not None:
         _choice_to_proto(value.optimizer, message.optimizer)
     if value.schedule is not None:
@@ -183,17 +191,24 @@ def variable_to_proto(value: VariableConfig) -> parameter_server_pb2.VariableCon
 def variable_from_proto(message: parameter_server_pb2.VariableConfig) -> VariableConfig:
     optional: dict[str, Any] = {}
     if message.HasField("optimizer"):
-        optional["optimizer"] = _choice_from_proto(message.optimizer, DenseOptimizer, "a variable's optimizer")
+        optional["optimizer"] = _choice_from_proto(
+            message.optimizer, DenseOptimizer, "a variable's optimizer"
+        )
     if message.HasField("schedule"):
         optional["schedule"] = _choice_from_proto(message.schedule, Schedule, "schedule")
     if message.HasField("part"):
         optional["part"] = Part(message.part.index, message.part.count, message.part.rows)
-    return VariableConfig(message.name, array_from_proto(message.initial, f"variable {message.name}"), **optional)
+    return VariableConfig(
+        message.name, array_from_proto(message.initial, f"variable {message.name}"), **optional
+    )
 
 
 def variable_shape_to_proto(value: VariableShape) -> parameter_server_pb2.VariableShape:
     return parameter_server_pb2.VariableShape(
-        dtype=_TAGS[value.dtype], shape=value.shape, parts=value.parts, takes_gradients=value.takes_gradients
+        dtype=_TAGS[value.dtype],
+        shape=value.shape,
+        parts=value.parts,
+        takes_gradients=value.takes_gradients,
     )
 
 

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from megalith.wire.optimizers import Adagrad, Adam, Momentum, Sgd
-from megalith.wire.validation import check_above, check_at_least, check_count, check_fraction, require
+from megalith.wire.validation import (
+    check_above,
+    check_at_least,
+    check_count,
+    check_fraction,
+    require,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,9 @@ class Shampoo:
         require(self.beta_2 <= 1, f"shampoo: beta_2 {self.beta_2!r} must be 1 or less")
         check_count(self, 1, "warmup", "tau_1", "tau_2")
         check_count(self, 0, "eigen_head", "eigen_tail")
-        require(self.eigen_head + self.eigen_tail > 0, "shampoo: eigen_head and eigen_tail are both 0")
+        require(
+            self.eigen_head + self.eigen_tail > 0, "shampoo: eigen_head and eigen_tail are both 0"
+        )
         check_above(self, 0, "damping_epsilon")
 
 

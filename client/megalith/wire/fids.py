@@ -29,7 +29,11 @@ def _integers(values: ArrayLike, what: str) -> NDArray[Any]:
 def _unsigned(values: ArrayLike, what: str) -> NDArray[np.uint64]:
     """Integers of any width as unsigned 64-bit ones with the same low bits."""
     array = _integers(values, what)
-    return array.astype(np.int64).view(np.uint64) if array.dtype.kind == "i" else array.astype(np.uint64)
+    return (
+        array.astype(np.int64).view(np.uint64)
+        if array.dtype.kind == "i"
+        else array.astype(np.uint64)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,9 @@ class FidLayout:
         array = _integers(slots, "slots")
         bad = (array < 0) | (array >= self.num_slots)
         if bad.any():
-            raise InvalidRequest(f"slot {array[bad].flat[0]} is outside 0..{self.num_slots - 1} of layout {self.name}")
+            raise InvalidRequest(
+                f"slot {array[bad].flat[0]} is outside 0..{self.num_slots - 1} of layout {self.name}"
+            )
         return array.astype(np.uint64)
 
     def _join(self, slots: NDArray[np.uint64], signatures: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -167,4 +167,6 @@ def _renew_all() -> None:
         )
 
 
-os.register_at_fork(before=calls.before_fork, after_in_parent=calls.after_fork_in_parent, after_in_child=_renew_all)
+os.register_at_fork(
+    before=calls.before_fork, after_in_parent=calls.after_fork_in_parent, after_in_child=_renew_all
+)

@@ -57,12 +57,17 @@ def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(*divmod(micros, 1_000_000))
 
 
-def send(sock: socket.socket, head: bytes, body: Sequence[memoryview] = (), deadline: float | None = None) -> None:
+def send(
+    sock: socket.socket, head: bytes, body: Sequence[memoryview] = (), deadline: float | None = None
+) -> None:
     """One whole frame, or PeerUnreachable or DeadlinePassed; the connection is then of no more use.
 
     `deadline`, on the monotonic clock, is for a peer that takes a byte now and then, which no timeout meets.
     """
-    parts = [memoryview(_START.pack(MAGIC, len(head), sum(part.nbytes for part in body)) + head), *body]
+    parts = [
+        memoryview(_START.pack(MAGIC, len(head), sum(part.nbytes for part in body)) + head),
+        *body,
+    ]
     first = 0  # the part that the next byte is of
     try:
         while first < len(parts):

@@ -183,7 +183,12 @@ class GroupAdagrad:
     def __post_init__(self) -> None:
         check_at_least(self, 0, "learning_rate")
         check_at_least(
-            self, 0, "beta", "initial_accumulator_value", "l2_regularization_strength", "weight_decay_factor"
+            self,
+            0,
+            "beta",
+            "initial_accumulator_value",
+            "l2_regularization_strength",
+            "weight_decay_factor",
         )
         check_count(self, 0, "warmup_steps")
 

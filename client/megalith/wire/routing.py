@@ -62,7 +62,9 @@ def encode_owners(owners: NDArray[np.uint16]) -> bytes:
 
 def decode_owners(data: bytes) -> NDArray[np.uint16]:
     if len(data) != NUM_BUCKETS * _OWNER.itemsize:
-        raise InvalidRequest(f"bucket owners: {len(data)} bytes, need {NUM_BUCKETS * _OWNER.itemsize}")
+        raise InvalidRequest(
+            f"bucket owners: {len(data)} bytes, need {NUM_BUCKETS * _OWNER.itemsize}"
+        )
     return np.frombuffer(data, _OWNER)
 
 

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from megalith.wire.admission import NUM_SLOTS, AdmissionConfig, FilterKind
 from megalith.wire.compressors import Compressor, FixedR8, Fp16, Fp32, OneBit
-from megalith.wire.dense_optimizers import Adamom, DenseOptimizer, DenseRmsprop, DenseRmspropV2, Shampoo
+from megalith.wire.dense_optimizers import (
+    Adamom,
+    DenseOptimizer,
+    DenseRmsprop,
+    DenseRmspropV2,
+    Shampoo,
+)
 from megalith.wire.initializers import Constants, Initializer, Ones, RandomUniform, Zeros
 from megalith.wire.optimizers import (
     Adadelta,
@@ -31,7 +37,14 @@ from megalith.wire.optimizers import (
     Sgd,
     StochasticRoundingFloat16,
 )
-from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, Schedule, default_schedule, learning_rates
+from megalith.wire.schedules import (
+    Constant,
+    LinearWarmup,
+    PolynomialDecay,
+    Schedule,
+    default_schedule,
+    learning_rates,
+)
 from megalith.wire.validation import check_kind, require
 from megalith.wire.variable_parts import Part, is_part_key, key_of, num_parts, parts_of
 
@@ -130,23 +143,44 @@ class TableConfig:
         require(isinstance(self.name, str), f"table: the name {self.name!r} is no text")
         require(bool(self.name), "table: the name is empty")
         if isinstance(self.segments, list):
-            object.__setattr__(self, "segments", tuple(self.segments))  # so that equal tables are equal
-        are_segments = isinstance(self.segments, tuple) and all(isinstance(each, Segment) for each in self.segments)
+            object.__setattr__(
+                self, "segments", tuple(self.segments)
+            )  # so that equal tables are equal
+        are_segments = isinstance(self.segments, tuple) and all(
+            isinstance(each, Segment) for each in self.segments
+        )
         require(are_segments, f"table {self.name}: {self.segments!r} is not a tuple of segments")
         require(bool(self.segments), f"table {self.name}: it has no segments")
         for slot, days in {-1: self.expire_days, **self.expire_days_by_slot}.items():
-            require(-1 <= slot < NUM_SLOTS, f"table {self.name}: slot {slot} is outside 0..{NUM_SLOTS - 1}")
-            require(0 <= days <= 10**6, f"table {self.name}: expire_days {days} is outside 0..1000000")
-        require(self.memory_budget_bytes >= 0, f"table {self.name}: memory_budget_bytes is negative")
-        require(0 < self.max_expire_share <= 1, f"table {self.name}: max_expire_share is outside (0, 1]")
+            require(
+                -1 <= slot < NUM_SLOTS,
+                f"table {self.name}: slot {slot} is outside 0..{NUM_SLOTS - 1}",
+            )
+            require(
+                0 <= days <= 10**6, f"table {self.name}: expire_days {days} is outside 0..1000000"
+            )
+        require(
+            self.memory_budget_bytes >= 0, f"table {self.name}: memory_budget_bytes is negative"
+        )
+        require(
+            0 < self.max_expire_share <= 1, f"table {self.name}: max_expire_share is outside (0, 1]"
+        )
         if self.admission is not None:
             self.admission.thresholds()
-        require(0 <= self.touched_capacity < 2**40, f"table {self.name}: touched_capacity is outside 0..2^40-1")
-        require(0 <= self.initial_capacity <= 2**32 - 2, f"table {self.name}: initial_capacity is outside 0..2^32-2")
+        require(
+            0 <= self.touched_capacity < 2**40,
+            f"table {self.name}: touched_capacity is outside 0..2^40-1",
+        )
+        require(
+            0 <= self.initial_capacity <= 2**32 - 2,
+            f"table {self.name}: initial_capacity is outside 0..2^32-2",
+        )
 
     def learning_rates(self, step: int) -> NDArray[np.float32]:
         """One rate per segment at `step`: what an update takes."""
-        return learning_rates([s.schedule or default_schedule(s.optimizer) for s in self.segments], step)
+        return learning_rates(
+            [s.schedule or default_schedule(s.optimizer) for s in self.segments], step
+        )
 
     @property
     def dim(self) -> int:
@@ -165,17 +199,25 @@ class VariableConfig:
     initial: NDArray[Any]
     optimizer: DenseOptimizer | None = None
     schedule: Schedule | None = None  # None: the optimizer's own learning rate, after its warm-up
-    part: Part | None = None  # which rows of the variable `initial` holds; None: all. Set by `split`
+    part: Part | None = (
+        None  # which rows of the variable `initial` holds; None: all. Set by `split`
+    )
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str), f"variable: the name {self.name!r} is no text")
         require(bool(self.name), "variable: the name is empty")
-        require(not is_part_key(self.name), f"variable {self.name}: a name that ends in @<n>/<n> means a part of one")
+        require(
+            not is_part_key(self.name),
+            f"variable {self.name}: a name that ends in @<n>/<n> means a part of one",
+        )
         require(
             isinstance(self.initial, np.ndarray) and self.initial.dtype in (np.float32, np.int64),
             f"variable {self.name}: the initial value is {_described(self.initial)}, not an array of float32 or int64",
         )
-        require(bool(np.isfinite(self.initial).all()), f"variable {self.name}: the initial value is not finite")
+        require(
+            bool(np.isfinite(self.initial).all()),
+            f"variable {self.name}: the initial value is not finite",
+        )
         check_kind(f"variable {self.name}", "schedule", self.schedule, Schedule | None)
         if self.part is not None:
             self._check_part(self.part)
@@ -199,7 +241,9 @@ class VariableConfig:
         if count == 1 or isinstance(self.optimizer, Shampoo):
             return [self]
         return [
-            VariableConfig(self.name, self.initial[part.start : part.stop], self.optimizer, self.schedule, part)
+            VariableConfig(
+                self.name, self.initial[part.start : part.stop], self.optimizer, self.schedule, part
+            )
             for part in parts_of(len(self.initial), count)
             if part is not None
         ]
@@ -210,7 +254,10 @@ class VariableConfig:
             extent == part.stop - part.start,
             f"variable {self.name}: part {part.index} of {part.count} has {extent} rows, not {part.stop - part.start}",
         )
-        require(not isinstance(self.optimizer, Shampoo), f"variable {self.name}: shampoo does not work on parts")
+        require(
+            not isinstance(self.optimizer, Shampoo),
+            f"variable {self.name}: shampoo does not work on parts",
+        )
 
     def _check_optimizer(self, optimizer: DenseOptimizer) -> None:
         require(
@@ -224,7 +271,8 @@ class VariableConfig:
             f"this one is {_described(self.initial)}",
         )
         require(
-            not isinstance(optimizer, Shampoo) or max(self.initial.shape, default=0) <= _MAX_SHAMPOO_EXTENT,
+            not isinstance(optimizer, Shampoo)
+            or max(self.initial.shape, default=0) <= _MAX_SHAMPOO_EXTENT,
             f"variable {self.name}: shampoo takes axes of up to {_MAX_SHAMPOO_EXTENT}, "
             f"the shape is {list(self.initial.shape)}",
         )

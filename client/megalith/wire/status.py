@@ -10,7 +10,9 @@ from megalith.wire import errors
 from megalith.wire.errors import MegalithError
 
 CODE_KEY = "megalith-error"  # trailing metadata: the error class's `code`
-RETRY_KEY = "megalith-retry-for-s"  # trailing metadata: the error's `retry_for_s`; left out when it is 0
+RETRY_KEY = (
+    "megalith-retry-for-s"  # trailing metadata: the error's `retry_for_s`; left out when it is 0
+)
 
 # What grpc itself answers when a server has as many calls under way as `maximum_concurrent_rpcs` allows.
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
@@ -75,7 +77,9 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
         known = errors.error_for(str(metadata[CODE_KEY]))(error.details())
         known.retry_for_s = _seconds(str(metadata.get(RETRY_KEY, "")))
         return known
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in (error.details() or ""):
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in (
+        error.details() or ""
+    ):
         return errors.Overloaded(f"{peer}: {error.details()}")
     bare = _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
     bare.is_answer = error.code() not in _BROKEN
@@ -109,6 +113,8 @@ def translated(peer: str) -> Iterator[None]:
     except grpc.FutureCancelledError as error:
         raise errors.PeerUnreachable(f"{peer}: the call was cancelled") from error
     except ValueError as error:
-        if "Cannot invoke RPC" not in str(error):  # "... on closed channel!" of calls, ": Channel closed!" of futures
+        if "Cannot invoke RPC" not in str(
+            error
+        ):  # "... on closed channel!" of calls, ": Channel closed!" of futures
             raise
         raise errors.PeerUnreachable(f"{peer}: the channel was closed") from error

@@ -85,7 +85,9 @@ def check_kind(owner: str, field: str, value: object, kind: UnionType) -> None:
         raise InvalidSetting(f"{owner}: {field} {value!r} is none of {known}")
 
 
-def build_named(kind: str, classes: Iterable[type[NamedT]], name: str, settings: dict[str, object]) -> NamedT:
+def build_named(
+    kind: str, classes: Iterable[type[NamedT]], name: str, settings: dict[str, object]
+) -> NamedT:
     """The class of that name with those settings; InvalidSetting lists the known names or settings."""
     by_name = {candidate.name: candidate for candidate in classes}
     if name not in by_name:
@@ -94,7 +96,9 @@ def build_named(kind: str, classes: Iterable[type[NamedT]], name: str, settings:
     known = getattr(chosen, "__match_args__", ())
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise InvalidSetting(f"{name}: unknown settings {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+        raise InvalidSetting(
+            f"{name}: unknown settings {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+        )
     try:
         return chosen(**settings)
     except TypeError as error:  # a required setting is missing; the dataclass says which

@@ -20,18 +20,25 @@ class AppMasterServerSettings(ServerSettings):
 class AppMasterConfig:
     """Run the AppMaster mock: stands for the resource manager of a local job."""
 
-    controller: str = setting("host:port of the controller; empty = ask --discovery, then the model directory.", "")
-    model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
+    controller: str = setting(
+        "host:port of the controller; empty = ask --discovery, then the model directory.", ""
+    )
+    model_dir: str = setting(
+        "Directory of the job; the controller's address is looked up here.", ""
+    )
     job: str = setting("Name of the job in the discovery back end.", "")
     app_id: str = setting("The job's id, as status reports it.", "megalith-local")
     max_restarts: int = setting(
-        "How often each process that died is started again; 0 = never. `megalith ctl app restart-policy` changes it.", 0
+        "How often each process that died is started again; 0 = never. `megalith ctl app restart-policy` changes it.",
+        0,
     )
     state_file: str = setting(
         "What it remembers over its own restart; empty = appmaster_state.json in the model directory, if there is one.",
         "",
     )
-    join_timeout_s: float = setting("Seconds to look for the controller before giving up, at start and later.", 30.0)
+    join_timeout_s: float = setting(
+        "Seconds to look for the controller before giving up, at start and later.", 30.0
+    )
     linger_s: float = setting("Seconds to go on answering after the job has ended.", 2.0)
     server: AppMasterServerSettings = field(default_factory=AppMasterServerSettings)
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)

@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from megalith.wire.errors import ApplicationEnded, BarrierAlreadyPlaced, DeadlinePassed, InvalidRequest, Unavailable
+from megalith.wire.errors import (
+    ApplicationEnded,
+    BarrierAlreadyPlaced,
+    DeadlinePassed,
+    InvalidRequest,
+    Unavailable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +47,12 @@ def kept_ending(kept: Mapping[str, Any]) -> Ending | None:
     if not kept:
         return None
     ending = Ending(**kept)
-    kinds = (ending.succeeded, bool), (ending.reason, str), (ending.exit_code, int), (ending.grace_s, int | float)
+    kinds = (
+        (ending.succeeded, bool),
+        (ending.reason, str),
+        (ending.exit_code, int),
+        (ending.grace_s, int | float),
+    )
     if not all(isinstance(value, kind) for value, kind in kinds):
         raise ValueError(f"not an ending: {dict(kept)}")
     return ending
@@ -88,12 +99,20 @@ class Job:
     def end(self, ending: Ending) -> None:
         """End the job. The first end decides; repeating it changes nothing, contradicting it is ApplicationEnded."""
         if ending.grace_s < 0:
-            raise InvalidRequest(f"graceful_shutdown_timeout_ms={ending.grace_s * 1000:.0f}: below 0")
+            raise InvalidRequest(
+                f"graceful_shutdown_timeout_ms={ending.grace_s * 1000:.0f}: below 0"
+            )
         earlier = self.ending
         if earlier is not None:
             if earlier.succeeded != ending.succeeded:
-                logger.warning("end refused wanted=%s is=%s", ending.final_status.value, earlier.final_status.value)
-                raise ApplicationEnded(f"{self.app_id} has ended: {earlier.final_status.value}, {earlier.reason}")
+                logger.warning(
+                    "end refused wanted=%s is=%s",
+                    ending.final_status.value,
+                    earlier.final_status.value,
+                )
+                raise ApplicationEnded(
+                    f"{self.app_id} has ended: {earlier.final_status.value}, {earlier.reason}"
+                )
             return
         logger.info("job ends succeeded=%s reason=%s", ending.succeeded, ending.reason)
         try:

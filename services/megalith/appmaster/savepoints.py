@@ -86,7 +86,9 @@ class Savepoints:
             return "the application has ended"
         unfinished = [each for each in self._by_id.values() if each.state in _UNFINISHED]
         return (
-            f"savepoint {unfinished[0].id} is {unfinished[0].state.value}; wait until it is done" if unfinished else ""
+            f"savepoint {unfinished[0].id} is {unfinished[0].state.value}; wait until it is done"
+            if unfinished
+            else ""
         )
 
     def _run(self, savepoint: Savepoint, directory: str) -> None:
@@ -106,7 +108,9 @@ class Savepoints:
 
     def _put(self, savepoint: Savepoint) -> None:
         self._by_id[savepoint.id] = savepoint
-        self._keep({"all": [{**asdict(each), "state": each.state.value} for each in self._by_id.values()]})
+        self._keep(
+            {"all": [{**asdict(each), "state": each.state.value} for each in self._by_id.values()]}
+        )
 
 
 def kept_savepoints(kept: Mapping[str, Any]) -> dict[str, Savepoint]:
@@ -120,4 +124,8 @@ def _restored(kept: Mapping[str, str]) -> Savepoint:
         raise ValueError(f"not a savepoint: {kept}")
     if savepoint.state not in _UNFINISHED:
         return savepoint
-    return replace(savepoint, state=SavepointState.FAILED, message="the AppMaster was restarted while it was written")
+    return replace(
+        savepoint,
+        state=SavepointState.FAILED,
+        message="the AppMaster was restarted while it was written",
+    )

@@ -28,7 +28,9 @@ from megalith.wire.errors import ApplicationEnded
 logger = logging.getLogger(__name__)
 
 _STATE_FILE = "appmaster_state.json"
-_CONTROLLER_S = 5.0  # one call to the controller; below the 10 s that the platform's clients give a call to us
+_CONTROLLER_S = (
+    5.0  # one call to the controller; below the 10 s that the platform's clients give a call to us
+)
 
 
 class AppMasterServer:
@@ -39,14 +41,22 @@ class AppMasterServer:
         self._state = StateFile(
             _state_path(config),
             config.app_id,
-            {"supervision": kept_max_restarts, "ending": kept_ending, "savepoints": kept_savepoints},
+            {
+                "supervision": kept_max_restarts,
+                "ending": kept_ending,
+                "savepoints": kept_savepoints,
+            },
         )
         self._refuse_an_ended_application()
         discovery = config.discovery.open(config.job, config.model_dir)
         self._presence = Presence("appmaster", 0, discovery, config.controller, config.model_dir)
-        self._controller = Controller(self._presence.find_controller, None, min(_CONTROLLER_S, config.join_timeout_s))
+        self._controller = Controller(
+            self._presence.find_controller, None, min(_CONTROLLER_S, config.join_timeout_s)
+        )
         self._supervision = Supervision(
-            config.max_restarts, self._state.section("supervision"), lambda kept: self._state.put("supervision", kept)
+            config.max_restarts,
+            self._state.section("supervision"),
+            lambda kept: self._state.put("supervision", kept),
         )
         self._job = Job(
             config.app_id,
@@ -70,17 +80,25 @@ class AppMasterServer:
             is_serving=lambda is_serving: self._rpc.set_serving(is_serving),
             finished=self._finished,
         )
-        appmaster = AppMasterServicer(self._job, self._savepoints, self._heartbeats, self._controller)
-        supervision = SupervisionServicer(self._job, self._savepoints, self._supervision, self._watch)
+        appmaster = AppMasterServicer(
+            self._job, self._savepoints, self._heartbeats, self._controller
+        )
+        supervision = SupervisionServicer(
+            self._job, self._savepoints, self._supervision, self._watch
+        )
         self._rpc = RpcServer(
             config.server,
             self._metrics(),
             {
                 "primus.AppMasterService": (
-                    lambda server: appmaster_pb2_grpc.add_AppMasterServiceServicer_to_server(appmaster, server)
+                    lambda server: appmaster_pb2_grpc.add_AppMasterServiceServicer_to_server(
+                        appmaster, server
+                    )
                 ),
                 "megalith.v1.Supervision": (
-                    lambda server: supervision_pb2_grpc.add_SupervisionServicer_to_server(supervision, server)
+                    lambda server: supervision_pb2_grpc.add_SupervisionServicer_to_server(
+                        supervision, server
+                    )
                 ),
             },
         )
@@ -96,14 +114,21 @@ class AppMasterServer:
             self._state.close()
             raise
         if self._config.model_dir:
-            write_atomically(Path(self._config.model_dir) / appmaster_address.FILE_NAME, self.address.encode())
+            write_atomically(
+                Path(self._config.model_dir) / appmaster_address.FILE_NAME, self.address.encode()
+            )
         self._watch.start()
-        logger.info("appmaster listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
+        logger.info(
+            "appmaster listening address=%s metrics=%s", self.address, self._rpc.metrics_address
+        )
 
     def stop(self, grace_s: float) -> None:
         self._watch.stop()
         self._rpc.stop(grace_s)
-        if self._config.model_dir and appmaster_address.read(self._config.model_dir) == self.address:
+        if (
+            self._config.model_dir
+            and appmaster_address.read(self._config.model_dir) == self.address
+        ):
             (Path(self._config.model_dir) / appmaster_address.FILE_NAME).unlink(missing_ok=True)
         self._controller.close()
         self._presence.stop()
@@ -127,13 +152,21 @@ class AppMasterServer:
         metrics = Metrics()
         heartbeats, supervision, job = self._heartbeats, self._supervision, self._job
         metrics.counter(
-            "megalith_app_heartbeats_total", "Heart-beats of the job since start.", lambda: heartbeats.count
+            "megalith_app_heartbeats_total",
+            "Heart-beats of the job since start.",
+            lambda: heartbeats.count,
         )
         metrics.gauge(
-            "megalith_app_last_heartbeat_seconds", "Unix time of the last one; 0 = none.", lambda: heartbeats.last_s
+            "megalith_app_last_heartbeat_seconds",
+            "Unix time of the last one; 0 = none.",
+            lambda: heartbeats.last_s,
         )
-        metrics.gauge("megalith_app_ended", "1 once the job is over.", lambda: job.ending is not None)
-        metrics.counter("megalith_app_restarts_total", "Processes started again, in all.", supervision.restarts)
+        metrics.gauge(
+            "megalith_app_ended", "1 once the job is over.", lambda: job.ending is not None
+        )
+        metrics.counter(
+            "megalith_app_restarts_total", "Processes started again, in all.", supervision.restarts
+        )
         metrics.gauge(
             "megalith_app_processes_running",
             "Processes of the job that run, as their supervisor says.",

@@ -28,7 +28,9 @@ REFUSED = 1  # CreateSavepointResponse.code: not taken; on the platform any code
 class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     """Answers for one job."""
 
-    def __init__(self, job: Job, savepoints: Savepoints, heartbeats: Heartbeats, controller: Controller) -> None:
+    def __init__(
+        self, job: Job, savepoints: Savepoints, heartbeats: Heartbeats, controller: Controller
+    ) -> None:
         self._job, self._savepoints, self._heartbeats = job, savepoints, heartbeats
         self._controller = controller
 
@@ -38,32 +40,50 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self._heartbeats.heard()
         if self._job.final_status is not FinalStatus.UNDEFINED:
             return pb.PonyHeartbeatResponse(state=pb.FINISH)
-        return pb.PonyHeartbeatResponse(state=_PHASES.get(self._controller.status().phase, pb.PS_REGISTERING))
+        return pb.PonyHeartbeatResponse(
+            state=_PHASES.get(self._controller.status().phase, pb.PS_REGISTERING)
+        )
 
     def ponyGetPSInfo(
         self, request: pb.PonyGetPSInfoRequest, context: grpc.ServicerContext
     ) -> pb.PonyGetPSInfoResponse:
         servers = [
-            member for member in self._controller.status().members if member.role == "ps" and member.is_connected
+            member
+            for member in self._controller.status().members
+            if member.role == "ps" and member.is_connected
         ]
-        return pb.PonyGetPSInfoResponse(ps_info=[_ps_info(member.index, member.address) for member in servers])
+        return pb.PonyGetPSInfoResponse(
+            ps_info=[_ps_info(member.index, member.address) for member in servers]
+        )
 
     def ponyStartWorker(
         self, request: pb.PonyStartWorkerRequest, context: grpc.ServicerContext
     ) -> pb.PonyStartWorkerResponse:
         return pb.PonyStartWorkerResponse()
 
-    def succeed(self, request: pb.SucceedRequest, context: grpc.ServicerContext) -> pb.SucceedResponse:
+    def succeed(
+        self, request: pb.SucceedRequest, context: grpc.ServicerContext
+    ) -> pb.SucceedResponse:
         reason = request.diagnose or "the AppMaster was told that the job succeeded"
-        self._job.end(Ending(True, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000))
+        self._job.end(
+            Ending(
+                True, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000
+            )
+        )
         return pb.SucceedResponse()
 
     def kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillResponse:
         reason = request.diagnose or f"killed with exit code {request.exit_code}"
-        self._job.end(Ending(False, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000))
+        self._job.end(
+            Ending(
+                False, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000
+            )
+        )
         return pb.KillResponse()
 
-    def suspend(self, request: pb.SuspendRequest, context: grpc.ServicerContext) -> pb.SuspendResponse:
+    def suspend(
+        self, request: pb.SuspendRequest, context: grpc.ServicerContext
+    ) -> pb.SuspendResponse:
         self._job.suspend()
         return pb.SuspendResponse()
 
@@ -71,26 +91,42 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self, request: pb.SuspendStatusRequest, context: grpc.ServicerContext
     ) -> pb.SuspendStatusResponse:
         status = self._controller.status()
-        moving = [m.index for m in status.members if m.role == "worker" and m.is_connected and not m.is_blocked]
-        if not any(holder.kind == HOLDER for holder in status.barrier.holders):  # others may hold training too
+        moving = [
+            m.index
+            for m in status.members
+            if m.role == "worker" and m.is_connected and not m.is_blocked
+        ]
+        if not any(
+            holder.kind == HOLDER for holder in status.barrier.holders
+        ):  # others may hold training too
             return pb.SuspendStatusResponse(succeed=False, message="training is not suspended")
-        message = f"workers not blocked yet: {moving}" if moving else "every connected worker is blocked"
+        message = (
+            f"workers not blocked yet: {moving}" if moving else "every connected worker is blocked"
+        )
         return pb.SuspendStatusResponse(succeed=not moving, message=message)
 
     def resume(self, request: pb.ResumeRequest, context: grpc.ServicerContext) -> pb.ResumeResponse:
         self._job.resume()
         return pb.ResumeResponse()
 
-    def getSnapshot(self, request: pb.GetSnapshotRequest, context: grpc.ServicerContext) -> pb.GetSnapshotResponse:
+    def getSnapshot(
+        self, request: pb.GetSnapshotRequest, context: grpc.ServicerContext
+    ) -> pb.GetSnapshotResponse:
         directory = self._savepoints.finished_path(str(request.snapshot_id))
         return pb.GetSnapshotResponse(available=bool(directory), dir=directory)
 
-    def progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
+    def progress(
+        self, request: pb.ProgressRequest, context: grpc.ServicerContext
+    ) -> pb.ProgressResponse:
         return pb.ProgressResponse(progress=progress_of(self._controller.status()))
 
-    def isStarving(self, request: pb.StarvingRequest, context: grpc.ServicerContext) -> pb.StarvingResponse:
+    def isStarving(
+        self, request: pb.StarvingRequest, context: grpc.ServicerContext
+    ) -> pb.StarvingResponse:
         members = self._controller.status().members
-        return pb.StarvingResponse(starving=any(not m.is_connected and not m.is_finished for m in members))
+        return pb.StarvingResponse(
+            starving=any(not m.is_connected and not m.is_finished for m in members)
+        )
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         return pb.StatusResponse(
@@ -109,7 +145,9 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     ) -> pb.CreateSavepointResponse:
         savepoint = self._savepoints.create(request.savepoint_dir)
         code = 0 if savepoint.id else REFUSED
-        return pb.CreateSavepointResponse(code=code, message=savepoint.message, savepoint_id=savepoint.id)
+        return pb.CreateSavepointResponse(
+            code=code, message=savepoint.message, savepoint_id=savepoint.id
+        )
 
     def createSavepointStatus(
         self, request: pb.CreateSavepointStatusRequest, context: grpc.ServicerContext
@@ -129,6 +167,8 @@ def _ps_info(index: int, address: str) -> pb.PSInfo:
 
 def progress_of(status: ClusterStatus) -> float:
     """The share of the work that is done, 0 to 1; 0 while its length is not known."""
-    workers = [member for member in status.members if member.role == "worker" and member.total_batches]
+    workers = [
+        member for member in status.members if member.role == "worker" and member.total_batches
+    ]
     total = sum(member.total_batches for member in workers)
     return sum(member.position for member in workers) / total if total else 0.0

@@ -25,7 +25,9 @@ class StateFile:
     older state.
     """
 
-    def __init__(self, path: Path | None, app_id: str, checks: Mapping[str, Check] | None = None) -> None:
+    def __init__(
+        self, path: Path | None, app_id: str, checks: Mapping[str, Check] | None = None
+    ) -> None:
         self._path, self._app_id, self._checks = path, app_id, checks or {}
         self._lock = threading.Lock()
         self._held: IO[bytes] | None = None
@@ -54,10 +56,14 @@ class StateFile:
     def _hold(self, path: Path) -> None:
         """Refuse a second AppMaster. The kernel releases the lock when its holder dies, however it dies."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._held = files.open_plain(path.with_name(f"{path.name}.lock"), "r+b")  # held open while this lives
+        self._held = files.open_plain(
+            path.with_name(f"{path.name}.lock"), "r+b"
+        )  # held open while this lives
         try:
             if not files.lock(self._held):
-                logger.warning("%s has no file locks: a second AppMaster is not noticed", path.parent)
+                logger.warning(
+                    "%s has no file locks: a second AppMaster is not noticed", path.parent
+                )
         except BlockingIOError:
             self.close()
             raise AppMasterRunning(
@@ -67,7 +73,10 @@ class StateFile:
     def _read(self, path: Path) -> dict[str, dict[str, Any]]:
         try:
             content = json.loads(path.read_text())
-            app_id, sections = content.pop("app_id"), {name: dict(values) for name, values in content.items()}
+            app_id, sections = (
+                content.pop("app_id"),
+                {name: dict(values) for name, values in content.items()},
+            )
             if app_id == self._app_id:
                 for name, check in self._checks.items():
                     check(sections.get(name, {}))
@@ -76,7 +85,9 @@ class StateFile:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             damaged = path.with_name(f"{path.name}.damaged")
             path.rename(damaged)
-            logger.error("cannot read the state, starting without it error=%r kept=%s", error, damaged)
+            logger.error(
+                "cannot read the state, starting without it error=%r kept=%s", error, damaged
+            )
             return {}
         if app_id != self._app_id:
             logger.info("the state is another application's, starting anew app_id=%s", app_id)

@@ -61,7 +61,9 @@ class Supervision:
         self._lock = threading.Lock()
         self._max_restarts = kept_max_restarts(kept, max_restarts)
         self._processes: tuple[ProcessState, ...] = ()
-        self._wanted: dict[str, int] = {}  # name -> starts when an operator asked: done once there are more
+        self._wanted: dict[
+            str, int
+        ] = {}  # name -> starts when an operator asked: done once there are more
         self._heard_at: float | None = None
 
     @property
@@ -98,14 +100,24 @@ class Supervision:
         with self._lock:
             self._processes, self._heard_at = tuple(processes), self._clock()
             starts = {process.name: process.starts for process in processes}
-            self._wanted = {name: asked for name, asked in self._wanted.items() if starts.get(name, asked + 1) <= asked}
-            return [] if is_over else [process.name for process in processes if self._is_to_start(process)]
+            self._wanted = {
+                name: asked
+                for name, asked in self._wanted.items()
+                if starts.get(name, asked + 1) <= asked
+            }
+            return (
+                []
+                if is_over
+                else [process.name for process in processes if self._is_to_start(process)]
+            )
 
     def restart(self, name: str) -> None:
         """Have a process that is down started again, whatever the policy says."""
         with self._lock:
             if not self._is_present():
-                raise NotSupervised(f"{name}: nobody supervises this job; start it with the command that started it")
+                raise NotSupervised(
+                    f"{name}: nobody supervises this job; start it with the command that started it"
+                )
             process = next((process for process in self._processes if process.name == name), None)
             if process is None:
                 known = ", ".join(process.name for process in self._processes[:_MAX_NAMED])
@@ -121,16 +133,22 @@ class Supervision:
     def _is_to_start(self, process: ProcessState) -> bool:
         if process.is_running:
             return False
-        return process.name in self._wanted or (process.has_failed and process.starts <= self._max_restarts)
+        return process.name in self._wanted or (
+            process.has_failed and process.starts <= self._max_restarts
+        )
 
 
 def _check(processes: Sequence[ProcessState]) -> None:
     counts = Counter(process.name for process in processes)
     for process in processes:
         if not 0 < len(process.name) <= _MAX_NAME:
-            raise InvalidRequest(f"a process name of {len(process.name)} characters; 1 to {_MAX_NAME} are taken")
+            raise InvalidRequest(
+                f"a process name of {len(process.name)} characters; 1 to {_MAX_NAME} are taken"
+            )
         if counts[process.name] > 1:
-            raise InvalidRequest(f"process {process.name} occurs {counts[process.name]} times in one report")
+            raise InvalidRequest(
+                f"process {process.name} occurs {counts[process.name]} times in one report"
+            )
         if process.starts < 1 or process.pid < 0:
             raise InvalidRequest(
                 f"process {process.name}: starts={process.starts} pid={process.pid}; starts begin at 1, a pid at 0"

@@ -16,12 +16,23 @@ from megalith.protos import supervision_pb2_grpc
 class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
     """Answers whoever starts the job's processes, and `megalith ctl app`."""
 
-    def __init__(self, job: Job, savepoints: Savepoints, supervision: Supervision, watch: JobWatch) -> None:
-        self._job, self._savepoints, self._supervision, self._watch = job, savepoints, supervision, watch
+    def __init__(
+        self, job: Job, savepoints: Savepoints, supervision: Supervision, watch: JobWatch
+    ) -> None:
+        self._job, self._savepoints, self._supervision, self._watch = (
+            job,
+            savepoints,
+            supervision,
+            watch,
+        )
 
-    def Supervise(self, request: pb.SuperviseRequest, context: grpc.ServicerContext) -> pb.SuperviseResponse:
+    def Supervise(
+        self, request: pb.SuperviseRequest, context: grpc.ServicerContext
+    ) -> pb.SuperviseResponse:
         ending = self._job.ending
-        start = self._supervision.hear([_decode(process) for process in request.processes], is_over=ending is not None)
+        start = self._supervision.hear(
+            [_decode(process) for process in request.processes], is_over=ending is not None
+        )
         if ending is None:
             return pb.SuperviseResponse(start=start)
         return pb.SuperviseResponse(
@@ -51,9 +62,13 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
             reason=ending.reason if ending else "",
             max_restarts=self._supervision.max_restarts,
             is_supervised=self._supervision.is_supervised,
-            processes=[pb.ProcessState(**asdict(process)) for process in self._supervision.processes()],
+            processes=[
+                pb.ProcessState(**asdict(process)) for process in self._supervision.processes()
+            ],
             savepoints=[
-                pb.SavepointStatus(id=each.id, state=each.state.value, path=each.path, message=each.message)
+                pb.SavepointStatus(
+                    id=each.id, state=each.state.value, path=each.path, message=each.message
+                )
                 for each in self._savepoints.all()
             ],
             controller=seen.address if seen else "",
@@ -64,4 +79,6 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
 
 
 def _decode(message: pb.ProcessState) -> ProcessState:
-    return ProcessState(message.name, message.pid, message.starts, message.is_running, message.exit_status)
+    return ProcessState(
+        message.name, message.pid, message.starts, message.is_running, message.exit_status
+    )

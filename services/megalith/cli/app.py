@@ -29,7 +29,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-VersionOption = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")]
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+]
 
 
 @app.callback()
@@ -66,11 +68,19 @@ def _add_command(name: str, help: str, run: Callable[[typer.Context], None]) -> 
     app.command(name, help=help, context_settings=_PASS_ON, add_help_option=False)(run)
 
 
-_add_command("up", "Start a cluster on this machine and keep it up until Ctrl-C or the end of the job.", _up)
 _add_command(
-    "train", "Train a task on a cluster of this machine: start it, show progress and a summary, stop it.", _train
+    "up", "Start a cluster on this machine and keep it up until Ctrl-C or the end of the job.", _up
 )
-_add_service("controller", "ControllerConfig", "Run the controller: membership, routing, barrier, checkpoints.")
+_add_command(
+    "train",
+    "Train a task on a cluster of this machine: start it, show progress and a summary, stop it.",
+    _train,
+)
+_add_service(
+    "controller",
+    "ControllerConfig",
+    "Run the controller: membership, routing, barrier, checkpoints.",
+)
 _add_service("ps", "PsConfig", "Run a parameter server.")
 _add_service("worker", "WorkerConfig", "Run a worker.")
 _add_service("appmaster", "AppMasterConfig", "Run the AppMaster mock.")

@@ -32,14 +32,18 @@ _MODEL_DIR_HELP = f"Model directory of the job (default: {DEFAULT_MODEL_DIR}; en
 ControllerOption = Annotated[str, typer.Option("--controller", help=_CONTROLLER_HELP)]
 ModelDirOption = Annotated[str, typer.Option("--model-dir", help=_MODEL_DIR_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="Seconds to look for the controller.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout-s", help="Seconds to look for the controller.")
+]
 
 
 def _found_by(name: str) -> OptionInfo:
     """A setting of discovery as an option of `megalith ctl`, with the services' own words and default."""
     (field,) = [field for field in dataclasses.fields(DiscoverySettings) if field.name == name]
     flag = f"--{name.replace('_', '-')}"
-    option: OptionInfo = typer.Option(flag, envvar=f"MEGALITH_CTL_{name.upper()}", help=field.metadata["help"])
+    option: OptionInfo = typer.Option(
+        flag, envvar=f"MEGALITH_CTL_{name.upper()}", help=field.metadata["help"]
+    )
     return option
 
 
@@ -47,7 +51,9 @@ DiscoveryOption = Annotated[str, _found_by("discovery")]
 DiscoveryDirOption = Annotated[str, _found_by("discovery_dir")]
 ZkServersOption = Annotated[str, _found_by("zk_servers")]
 ConsulOption = Annotated[str, _found_by("consul")]
-JobOption = Annotated[str, typer.Option("--job", envvar="MEGALITH_CTL_JOB", help="Name of the job in the back end.")]
+JobOption = Annotated[
+    str, typer.Option("--job", envvar="MEGALITH_CTL_JOB", help="Name of the job in the back end.")
+]
 
 
 class _Resumed(StrEnum):
@@ -96,8 +102,12 @@ def status(
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
-    is_watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until the job ends.")] = False,
-    every_s: Annotated[float, typer.Option("--every-s", min=0.1, help="Seconds between two looks of --watch.")] = 1.0,
+    is_watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until the job ends.")
+    ] = False,
+    every_s: Annotated[
+        float, typer.Option("--every-s", min=0.1, help="Seconds between two looks of --watch.")
+    ] = 1.0,
 ) -> None:
     """Show every process, the step, the barrier, the last save and the next one."""
     if is_watch:
@@ -111,7 +121,9 @@ def status(
 @app.command()
 def stop(
     context: typer.Context,
-    action: Annotated[str, typer.Option(help="What workers do: Stop = end their shares when resumed.")] = "",
+    action: Annotated[
+        str, typer.Option(help="What workers do: Stop = end their shares when resumed.")
+    ] = "",
     reason: Annotated[str, typer.Option(help="Why, for whoever looks at the status.")] = "",
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
@@ -132,9 +144,9 @@ def stop(
 @app.command()
 def resume(
     context: typer.Context,
-    holder: Annotated[_Resumed, typer.Option(help="Whose hold to end. platform: of an AppMaster that is gone.")] = (
-        _Resumed.OPERATOR
-    ),
+    holder: Annotated[
+        _Resumed, typer.Option(help="Whose hold to end. platform: of an AppMaster that is gone.")
+    ] = (_Resumed.OPERATOR),
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
@@ -190,8 +202,12 @@ def block_status(
 @app.command()
 def save(
     context: typer.Context,
-    directory: Annotated[str, typer.Option(help="Where to save, not another job's; empty = its model directory.")] = "",
-    hold: Annotated[bool, typer.Option("--hold", help="Hold training meanwhile: one moment of all workers.")] = False,
+    directory: Annotated[
+        str, typer.Option(help="Where to save, not another job's; empty = its model directory.")
+    ] = "",
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Hold training meanwhile: one moment of all workers.")
+    ] = False,
     controller: ControllerOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
@@ -257,9 +273,14 @@ def which_job(
     group: Target = context.obj
     command, whole = (controller, model_dir), (group.controller, group.model_dir)
     if not group.discovery.is_used or any((*command, *whole)):
-        yield first_named(command, whole, named_in(os.environ, "controller")) or (None, DEFAULT_MODEL_DIR)
+        yield first_named(command, whole, named_in(os.environ, "controller")) or (
+            None,
+            DEFAULT_MODEL_DIR,
+        )
         return
-    from megalith.runtime.presence import Presence  # a server's metrics come with it: only for those who look there
+    from megalith.runtime.presence import (
+        Presence,
+    )  # a server's metrics come with it: only for those who look there
 
     with errors_as_one_line(f"ctl {context.info_name}"):
         found_by = Presence("ctl", 0, group.discovery.open(group.job, ""), "", "")
@@ -280,7 +301,9 @@ def errors_as_one_line(command: str) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def answer_with(command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]) -> None:
+def answer_with(
+    command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]
+) -> None:
     """Ask, then show or print the answer; an error is one line on stderr and exit status 1."""
     with errors_as_one_line(command):
         answer = ask()
@@ -300,7 +323,9 @@ def first_named(*places: tuple[str, str]) -> tuple[str | None, str | None] | Non
 
 def named_in(environ: Mapping[str, str], service: str) -> tuple[str, str]:
     """The address of that service and the model directory, as variables say them."""
-    return environ.get(f"MEGALITH_CTL_{service.upper()}", ""), environ.get("MEGALITH_CTL_MODEL_DIR", "")
+    return environ.get(f"MEGALITH_CTL_{service.upper()}", ""), environ.get(
+        "MEGALITH_CTL_MODEL_DIR", ""
+    )
 
 
 def say(text: str) -> Callable[[Any], None]:

@@ -21,12 +21,12 @@ R = TypeVar("R")
 _HELP = "The job as its resource manager sees it: status, kill, succeed, savepoints, restarts of processes."
 app = typer.Typer(no_args_is_help=True, help=_HELP)
 
-_APPMASTER_HELP = (
-    "host:port of the AppMaster; without it, found through the model directory (environment: MEGALITH_CTL_APPMASTER)."
-)
+_APPMASTER_HELP = "host:port of the AppMaster; without it, found through the model directory (environment: MEGALITH_CTL_APPMASTER)."
 AppMasterOption = Annotated[str, typer.Option("--appmaster", help=_APPMASTER_HELP)]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for whoever looks later.")]
-GraceOption = Annotated[float, typer.Option("--grace-s", min=0, help="Seconds that the processes get to end.")]
+GraceOption = Annotated[
+    float, typer.Option("--grace-s", min=0, help="Seconds that the processes get to end.")
+]
 
 
 @dataclasses.dataclass
@@ -59,7 +59,10 @@ def application(
 
 @app.command()
 def status(
-    context: typer.Context, appmaster: AppMasterOption = "", model_dir: ModelDirOption = "", as_json: JsonOption = False
+    context: typer.Context,
+    appmaster: AppMasterOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Show the application: how it stands, its processes and their restarts, its savepoints."""
     _run(context, appmaster, model_dir, as_json, lambda master: master.status(), _show)
@@ -69,7 +72,9 @@ def status(
 def kill(
     context: typer.Context,
     reason: ReasonOption = "killed by an operator",
-    exit_code: Annotated[int, typer.Option(help="What the application reports as its exit code.")] = 1,
+    exit_code: Annotated[
+        int, typer.Option(help="What the application reports as its exit code.")
+    ] = 1,
     grace_s: GraceOption = 20.0,
     appmaster: AppMasterOption = "",
     model_dir: ModelDirOption = "",
@@ -108,25 +113,49 @@ def succeed(
 
 @app.command()
 def suspend(
-    context: typer.Context, appmaster: AppMasterOption = "", model_dir: ModelDirOption = "", as_json: JsonOption = False
+    context: typer.Context,
+    appmaster: AppMasterOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Hold training at the barrier."""
-    _run(context, appmaster, model_dir, as_json, lambda master: master.suspend(), ctl.say("training is held"))
+    _run(
+        context,
+        appmaster,
+        model_dir,
+        as_json,
+        lambda master: master.suspend(),
+        ctl.say("training is held"),
+    )
 
 
 @app.command()
 def resume(
-    context: typer.Context, appmaster: AppMasterOption = "", model_dir: ModelDirOption = "", as_json: JsonOption = False
+    context: typer.Context,
+    appmaster: AppMasterOption = "",
+    model_dir: ModelDirOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Let held training go on."""
-    _run(context, appmaster, model_dir, as_json, lambda master: master.resume(), ctl.say("training goes on"))
+    _run(
+        context,
+        appmaster,
+        model_dir,
+        as_json,
+        lambda master: master.resume(),
+        ctl.say("training goes on"),
+    )
 
 
 @app.command()
 def savepoint(
     context: typer.Context,
-    directory: Annotated[str, typer.Option(help="Where to save, not another job's; empty = its model directory.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is complete; a failed one is an error.")] = False,
+    directory: Annotated[
+        str, typer.Option(help="Where to save, not another job's; empty = its model directory.")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it is complete; a failed one is an error.")
+    ] = False,
     wait_s: Annotated[float, typer.Option(min=0, help="Longest wait, in seconds.")] = 3600.0,
     appmaster: AppMasterOption = "",
     model_dir: ModelDirOption = "",
@@ -155,7 +184,14 @@ def savepoint_status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how a savepoint is doing."""
-    _run(context, appmaster, model_dir, as_json, lambda master: master.savepoint(savepoint_id), _show_savepoint)
+    _run(
+        context,
+        appmaster,
+        model_dir,
+        as_json,
+        lambda master: master.savepoint(savepoint_id),
+        _show_savepoint,
+    )
 
 
 @app.command("restart-policy")
@@ -168,15 +204,26 @@ def restart_policy(
 ) -> None:
     """Set how often each process that died is started again."""
     text = (
-        f"each process is started again up to {max_restarts} times" if max_restarts else "no process is started again"
+        f"each process is started again up to {max_restarts} times"
+        if max_restarts
+        else "no process is started again"
     )
-    _run(context, appmaster, model_dir, as_json, lambda master: master.set_max_restarts(max_restarts), ctl.say(text))
+    _run(
+        context,
+        appmaster,
+        model_dir,
+        as_json,
+        lambda master: master.set_max_restarts(max_restarts),
+        ctl.say(text),
+    )
 
 
 @app.command()
 def restart(
     context: typer.Context,
-    process: Annotated[str, typer.Argument(help="Its name, as `status` shows it: ps-0, worker-1, ...")],
+    process: Annotated[
+        str, typer.Argument(help="Its name, as `status` shows it: ps-0, worker-1, ...")
+    ],
     appmaster: AppMasterOption = "",
     model_dir: ModelDirOption = "",
     as_json: JsonOption = False,
@@ -196,25 +243,40 @@ def _run(
 ) -> None:
     group: Target = context.obj
     named = ctl.first_named(
-        (appmaster, model_dir), (group.appmaster, group.model_dir), ctl.named_in(os.environ, "appmaster")
+        (appmaster, model_dir),
+        (group.appmaster, group.model_dir),
+        ctl.named_in(os.environ, "appmaster"),
     )
     with ctl.errors_as_one_line(f"ctl app {context.info_name}"):
         if named is None and group.is_discovery_used:  # the default would be another job's
-            raise InvalidSetting("an AppMaster is in no discovery back end: name it with --appmaster or --model-dir")
+            raise InvalidSetting(
+                "an AppMaster is in no discovery back end: name it with --appmaster or --model-dir"
+            )
     address, directory = named or (None, ctl.DEFAULT_MODEL_DIR)
     with closing(AppMaster(address, directory, group.timeout_s)) as master:
-        ctl.answer_with(f"ctl app {context.info_name}", as_json or group.as_json, lambda: ask(master), show)
+        ctl.answer_with(
+            f"ctl app {context.info_name}", as_json or group.as_json, lambda: ask(master), show
+        )
 
 
 def _show(shown: Application) -> None:
     console = Console()
-    ended = f", exit code {shown.exit_code}: {shown.reason}" if shown.final_status != "UNDEFINED" else ""
+    ended = (
+        f", exit code {shown.exit_code}: {shown.reason}"
+        if shown.final_status != "UNDEFINED"
+        else ""
+    )
     state = "RUNNING" if shown.final_status == "UNDEFINED" else shown.final_status
     console.print(f"[bold]{shown.app_id}[/bold] {state}{ended}", highlight=False, soft_wrap=True)
     where = f"controller {shown.controller or 'not found'}"
-    console.print(f"{shown.phase}, step {shown.global_step}, {shown.progress:.0%} done, {where}", highlight=False)
+    console.print(
+        f"{shown.phase}, step {shown.global_step}, {shown.progress:.0%} done, {where}",
+        highlight=False,
+    )
     supervisor = "" if shown.is_supervised else "; nobody supervises the processes"
-    console.print(f"up to {shown.max_restarts} restarts of each process{supervisor}", highlight=False)
+    console.print(
+        f"up to {shown.max_restarts} restarts of each process{supervisor}", highlight=False
+    )
     if shown.processes:
         table = Table("process", "pid", "state", "restarts", box=SIMPLE, pad_edge=False)
         for process in shown.processes:
@@ -227,7 +289,11 @@ def _show(shown: Application) -> None:
 def _state(process: SupervisedProcess) -> str:
     if process.is_running:
         return "[green]running[/green]"
-    how = f"signal {-process.exit_status}" if process.exit_status < 0 else f"exit status {process.exit_status}"
+    how = (
+        f"signal {-process.exit_status}"
+        if process.exit_status < 0
+        else f"exit status {process.exit_status}"
+    )
     return f"[red]{how}[/red]" if process.exit_status else f"ended, {how}"
 
 

@@ -39,7 +39,9 @@ def variables(
 ) -> None:
     """Show in how many parts servers hold each variable, and how many updates of it were left out: they overflow."""
     with _cluster(context, controller, model_dir) as cluster:
-        ctl.answer_with("ctl variables", as_json or context.obj.as_json, cluster.variables, _show_variables)
+        ctl.answer_with(
+            "ctl variables", as_json or context.obj.as_json, cluster.variables, _show_variables
+        )
 
 
 def expire(
@@ -78,7 +80,9 @@ def _show_tables(stats: dict[str, TableStats]) -> None:
 
 
 def _show_variables(stats: dict[str, VariableStats]) -> None:
-    view = Table("variable", *(field.name.replace("_", " ") for field in dataclasses.fields(VariableStats)))
+    view = Table(
+        "variable", *(field.name.replace("_", " ") for field in dataclasses.fields(VariableStats))
+    )
     for name, variable in stats.items():
         view.add_row(name, *(f"{count:,}" for count in dataclasses.astuple(variable)))
     Console().print(view, highlight=False)

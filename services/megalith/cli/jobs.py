@@ -33,21 +33,33 @@ _NO_SAVES = (
 
 
 def up(context: typer.Context) -> None:
-    config = RunnerConfig.from_command_line("up", context.args, os.environ, summary=context.command.help or "")
+    config = RunnerConfig.from_command_line(
+        "up", context.args, os.environ, summary=context.command.help or ""
+    )
     console = Console()
     with _running(console, config, False) as (cluster, supervisor, news):
         print_status(cluster.controller.status(), console)
-        where = ["--model-dir", config.model_dir] if config.model_dir != ctl.DEFAULT_MODEL_DIR else []
+        where = (
+            ["--model-dir", config.model_dir] if config.model_dir != ctl.DEFAULT_MODEL_DIR else []
+        )
         drive = shlex.join(["megalith", "ctl", *where, "status"])
         console.print(
-            f"logs in {cluster.model_dir}/logs; drive it with: {drive}", highlight=False, soft_wrap=True, markup=False
+            f"logs in {cluster.model_dir}/logs; drive it with: {drive}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
         )
         if config.max_restarts and not (config.save_every_s or config.save_every_steps):
             console.print(_NO_SAVES, style="yellow", highlight=False, soft_wrap=True)
         console.print("Ctrl-C stops everything")
         outcome = _follow_up(cluster, supervisor, news)
         if outcome is not None:
-            console.print(f"the job {outcome.outcome}: {outcome.reason}", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"the job {outcome.outcome}: {outcome.reason}",
+                highlight=False,
+                soft_wrap=True,
+                markup=False,
+            )
             supervisor.raise_failure(outcome)
         else:
             controller = cluster.processes[0]
@@ -106,7 +118,9 @@ def train(context: typer.Context) -> None:
     )
     if not config.num_workers or not (config.num_examples or config.max_steps):
         _fail(
-            InvalidSetting("train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0")
+            InvalidSetting(
+                "train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0"
+            )
         )
     console = Console()
     with _running(console, config, True) as (cluster, supervisor, news):
@@ -136,7 +150,9 @@ def _running(
         spare = config.num_extra_ps + config.num_redundant_ps
         more = f" and {spare} to choose from" if spare else ""
         shape = f"{config.num_ps} ps{more}, {config.num_workers} workers"
-        console.print(f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False)
+        console.print(
+            f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False
+        )
         lines = WaitingLines(console)
         cluster.start(lines)
         _wait_until_formed(cluster, supervisor, news, lines)
@@ -146,7 +162,10 @@ def _running(
     except KeyboardInterrupt:
         farewell = news.farewell()
         console.print(
-            f"stopping; {farewell}" if farewell else "stopping", highlight=False, soft_wrap=True, markup=False
+            f"stopping; {farewell}" if farewell else "stopping",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
         )
         raise typer.Exit(130 if is_run_to_end else 0) from None
     finally:
@@ -157,12 +176,16 @@ def _running(
         cluster.stop()
 
 
-def _wait_until_formed(cluster: LocalCluster, supervisor: Supervisor, news: News, lines: WaitingLines) -> None:
+def _wait_until_formed(
+    cluster: LocalCluster, supervisor: Supervisor, news: News, lines: WaitingLines
+) -> None:
     for status in training.statuses(cluster, supervisor):
         news.tell(status)
         if status.outcome:
             supervisor.raise_failure(status)
-        if status.outcome or (status.phase != "forming" and all(member.address for member in status.members)):
+        if status.outcome or (
+            status.phase != "forming" and all(member.address for member in status.members)
+        ):
             return
         lines.tell_of(status, cluster.processes)
 

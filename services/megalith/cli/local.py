@@ -43,7 +43,9 @@ class LocalProcess:
     `starts` counts how often it was started, this one included; `last_status` is the exit status of the one before.
     """
 
-    def __init__(self, planned: PlannedProcess, log_dir: Path, starts: int = 1, last_status: int = 0) -> None:
+    def __init__(
+        self, planned: PlannedProcess, log_dir: Path, starts: int = 1, last_status: int = 0
+    ) -> None:
         self.planned, self.starts, self.last_status = planned, starts, last_status
         self.name, self.log = planned.name, log_dir / f"{planned.name}.log"
         variables = [f"{name}={value}" for name, value in planned.environ.items()]
@@ -102,7 +104,11 @@ class LocalProcess:
     def last_lines(self, count: int = 5) -> str:
         """The end of its log; from the last traceback on, if there is one: its file and line are what helps."""
         lines = self.logged().splitlines()
-        starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+        starts = [
+            number
+            for number, line in enumerate(lines)
+            if line.startswith("Traceback (most recent call")
+        ]
         if starts and len(lines) - starts[-1] > count:
             count = min(_TRACEBACK_LINES, len(lines) - starts[-1])
         return "\n".join(lines[-count:])
@@ -136,11 +142,15 @@ class LocalCluster:
         """Start everything; returns once the controller answers. On failure nothing is left running."""
         try:
             controller = plan.controller(self._config, stay_up=self._stay_up)
-            first, *members = wired(self._config.discovery, [controller, *plan.members(self._config)])
+            first, *members = wired(
+                self._config.discovery, [controller, *plan.members(self._config)]
+            )
             self._take_model_dir(controller.values["job"])
             before = self._address_written_at()
             self._wait_for_address(self._spawn(first), before, lines)
-            (self.model_dir / appmaster_address.FILE_NAME).unlink(missing_ok=True)  # of an earlier job
+            (self.model_dir / appmaster_address.FILE_NAME).unlink(
+                missing_ok=True
+            )  # of an earlier job
             for planned in (*members, plan.appmaster(self._config, self._app_id)):
                 self._spawn(planned)
         except BaseException:
@@ -164,7 +174,9 @@ class LocalCluster:
         (place,) = [place for place, process in enumerate(self.processes) if process.name == name]
         ended = self.processes[place]
         ended.wait_or_kill(time.monotonic())
-        self.processes[place] = LocalProcess(ended.planned, self._log_dir, ended.starts + 1, ended.poll() or 0)
+        self.processes[place] = LocalProcess(
+            ended.planned, self._log_dir, ended.starts + 1, ended.poll() or 0
+        )
         return self.processes[place]
 
     @property

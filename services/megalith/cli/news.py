@@ -71,7 +71,9 @@ class News:
             self._tell_last_save(status.ending, error)
         elif error and error != self._save_error:
             kept = f"; {status.last_checkpoint} stands" if status.last_checkpoint else ""
-            goes_on = "; training goes on" if status.phase == "running" and not status.is_stopped else ""
+            goes_on = (
+                "; training goes on" if status.phase == "running" and not status.is_stopped else ""
+            )
             self._say(f"a save failed: {error}{kept}{goes_on}", "red")
         elif not error and self._save_error and save is not None:
             self._say(f"saves work again: {save.path}")
@@ -90,7 +92,9 @@ class News:
             )
 
     def _say(self, line: str, style: str = "") -> None:
-        self._console.print(line, style=style or None, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(
+            line, style=style or None, highlight=False, soft_wrap=True, markup=False
+        )
 
 
 def _restored_line(path: str, parts: list[Restored]) -> str:

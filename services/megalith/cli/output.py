@@ -20,7 +20,10 @@ def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     """The whole cluster: the controller's lines and a row per process."""
     console, view = console or Console(), status_view(status)
     # Figures cut to fit would be wrong ones: a narrow terminal, or a file, gets long lines.
-    console.width = max(console.width, console.measure(view, options=console.options.update(width=_MAX_WIDTH)).maximum)
+    console.width = max(
+        console.width,
+        console.measure(view, options=console.options.update(width=_MAX_WIDTH)).maximum,
+    )
     console.print(view, highlight=False)
 
 
@@ -51,14 +54,18 @@ def status_view(status: ClusterStatus) -> RenderableType:
     if status.outcome:
         lines.append(f"outcome    {status.outcome}: {escape(status.reason)}")
     lines += [
-        f"[red]ps {member.index}: {escape(member.complaint)}[/red]" for member in status.members if member.complaint
+        f"[red]ps {member.index}: {escape(member.complaint)}[/red]"
+        for member in status.members
+        if member.complaint
     ]
     ps = [_ps_row(member) for member in status.members if member.role == "ps"]
     workers = [_worker_row(member) for member in status.members if member.role == "worker"]
     parts: list[RenderableType] = [Text.from_markup(line, overflow="fold") for line in lines]
     parts.append(_members(("rows", "table", "memory", "buckets", "req/s", "p99", "heard"), ps))
     if status.candidates:
-        parts.append(_members(("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates]))
+        parts.append(
+            _members(("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates])
+        )
     if workers:
         parts.append(_members(("step", "batches", "examples/s", "loss", "heard"), workers))
     return Group(*parts)
@@ -100,7 +107,11 @@ def _last_save(status: ClusterStatus) -> str:
 def _next_save(status: ClusterStatus) -> str:
     if status.next_save_s is not None:
         return f"in {_duration(status.next_save_s)}"
-    return f"at step {status.next_save_step}" if status.next_save_step is not None else "when asked for, and at the end"
+    return (
+        f"at step {status.next_save_step}"
+        if status.next_save_step is not None
+        else "when asked for, and at the end"
+    )
 
 
 def _members(figures: Iterable[str], rows: list[list[str]]) -> Table:
@@ -140,8 +151,17 @@ def _candidate_row(candidate: PsCandidate) -> list[str]:
 
 
 def _worker_row(member: Member) -> list[str]:
-    batches = f"{member.position:,}/{member.total_batches:,}" if member.total_batches else f"{member.position:,}"
-    figures = [f"{member.global_step:,}", batches, f"{member.examples_per_s:,.0f}", f"{member.loss:.4f}"]
+    batches = (
+        f"{member.position:,}/{member.total_batches:,}"
+        if member.total_batches
+        else f"{member.position:,}"
+    )
+    figures = [
+        f"{member.global_step:,}",
+        batches,
+        f"{member.examples_per_s:,.0f}",
+        f"{member.loss:.4f}",
+    ]
     return [f"worker {member.index}", member.address, _state(member), *figures, _heard(member)]
 
 

@@ -68,7 +68,13 @@ class Supervisor:
     def _ask(self, dead: list[LocalProcess]) -> Verdict | None:
         """The AppMaster's word on what is dead now; None while it does not answer."""
         states = [
-            SupervisedProcess(each.name, each.pid, each.starts, each not in dead, (each in dead and each.poll()) or 0)
+            SupervisedProcess(
+                each.name,
+                each.pid,
+                each.starts,
+                each not in dead,
+                (each in dead and each.poll()) or 0,
+            )
             for each in self._cluster.processes
         ]
         try:
@@ -91,7 +97,11 @@ class Supervisor:
 
     def _see_to_the_appmaster(self) -> None:
         for process in self._cluster.processes:
-            if process.name == "appmaster" and process.poll() and process.starts <= self._max_restarts:
+            if (
+                process.name == "appmaster"
+                and process.poll()
+                and process.starts <= self._max_restarts
+            ):
                 self._start_again(process.name)
                 return
 
@@ -127,10 +137,14 @@ class Supervisor:
     def raise_failure(self, status: ClusterStatus) -> None:
         """Once the job has its outcome: ProcessFailed if a process that failed is why."""
         if self._failure is not None:
-            raise ProcessFailed(f"{self._failure}\nthe job {status.outcome}: {status.reason}") from self._failure
+            raise ProcessFailed(
+                f"{self._failure}\nthe job {status.outcome}: {status.reason}"
+            ) from self._failure
 
     def _is_word_expected(self) -> bool:
-        is_running = any(each.name == "appmaster" and each.poll() is None for each in self._cluster.processes)
+        is_running = any(
+            each.name == "appmaster" and each.poll() is None for each in self._cluster.processes
+        )
         return is_running and (self._has_answered or self._max_restarts > 0)
 
     def _see_to_the_end(self, verdict: Verdict, now: float) -> None:
@@ -138,4 +152,6 @@ class Supervisor:
             self._end_by = now + (verdict.grace_s or _GRACE_S)
         if now > self._end_by:
             how = "succeeded" if verdict.succeeded else "was killed"
-            raise ProcessFailed(f"the job {how} ({verdict.reason}), but its processes did not end in time")
+            raise ProcessFailed(
+                f"the job {how} ({verdict.reason}), but its processes did not end in time"
+            )

@@ -17,7 +17,9 @@ _POLL_S = 0.2
 _LINE_S = 5.0  # between progress lines where there is no terminal to redraw
 
 
-def follow(cluster: LocalCluster, supervisor: Supervisor, news: News, console: Console) -> ClusterStatus:
+def follow(
+    cluster: LocalCluster, supervisor: Supervisor, news: News, console: Console
+) -> ClusterStatus:
     """Show progress until the job has an outcome; raises ProcessFailed when it cannot get one."""
     progress = Progress(
         TextColumn("{task.description}"),
@@ -36,7 +38,9 @@ def follow(cluster: LocalCluster, supervisor: Supervisor, news: News, console: C
             done, total, text = summary_line(status)
             progress.update(bar, description=text, completed=done, total=total or None)
             if not console.is_terminal and (status.outcome or time.monotonic() >= next_line):
-                console.print(f"{done}/{total or '?'} batches, {text}" if total else text, highlight=False)
+                console.print(
+                    f"{done}/{total or '?'} batches, {text}" if total else text, highlight=False
+                )
                 next_line = time.monotonic() + _LINE_S
             if status.outcome:
                 supervisor.raise_failure(status)
@@ -48,7 +52,10 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     """The figures of a finished run."""
     workers = [member for member in status.members if member.role == "worker"]
     examples = sum(member.examples for member in workers)
-    table = Table(title="training finished" if status.outcome == "succeeded" else "training failed", show_header=False)
+    table = Table(
+        title="training finished" if status.outcome == "succeeded" else "training failed",
+        show_header=False,
+    )
     for name, value in sorted(status.results.items()):
         table.add_row(_RESULT_NAMES.get(name, name), f"{value:.5f}")
     if {"auc", "best_auc"} <= status.results.keys():
@@ -58,7 +65,12 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     table.add_row("examples/s", f"{examples / elapsed_s:,.0f}" if elapsed_s > 0 else "-")
     table.add_row("rows", f"{sum(member.rows for member in status.members):,}")
     console.print(table)
-    console.print(f"checkpoint {status.last_checkpoint or 'none'}", highlight=False, soft_wrap=True, markup=False)
+    console.print(
+        f"checkpoint {status.last_checkpoint or 'none'}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
     style = None if status.outcome == "succeeded" else "red"
     console.print(status.reason, style=style, highlight=False, soft_wrap=True, markup=False)
 
@@ -84,12 +96,17 @@ def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterS
 def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     """(batches done, batches in all or 0, one line)."""
     workers = [member for member in status.members if member.role == "worker"]
-    done, total = sum(member.position for member in workers), sum(member.total_batches for member in workers)
+    done, total = (
+        sum(member.position for member in workers),
+        sum(member.total_batches for member in workers),
+    )
     rate = sum(member.examples_per_s for member in workers)
     losses = [member.loss for member in workers if member.loss]
     loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
     if status.phase in ("forming", "initializing"):
         return done, 0, f"{status.phase} the cluster"
-    if workers and all(member.is_finished or 0 < member.total_batches == member.position for member in workers):
+    if workers and all(
+        member.is_finished or 0 < member.total_batches == member.position for member in workers
+    ):
         return done, total, f"step {status.global_step:,}  evaluating and saving"
     return done, total, f"step {status.global_step:,}  {rate:,.0f} examples/s  loss {loss}"

@@ -26,7 +26,10 @@ class WaitingLines:
     """One line each time that `every_s` have gone by since the last one, or since the start."""
 
     def __init__(
-        self, console: Console, every_s: float = _EVERY_S, clock: Callable[[], float] = time.monotonic
+        self,
+        console: Console,
+        every_s: float = _EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console, self._every_s, self._clock = console, every_s, clock
         self._next = clock() + every_s
@@ -37,12 +40,19 @@ class WaitingLines:
         if now < self._next:
             return
         self._next = now + self._every_s
-        said = next((f"; {it.name} says: {text}" for it in processes if (text := complaint(it.logged()))), "")
-        self._console.print(f"waiting for {what}{said}", highlight=False, soft_wrap=True, markup=False)
+        said = next(
+            (f"; {it.name} says: {text}" for it in processes if (text := complaint(it.logged()))),
+            "",
+        )
+        self._console.print(
+            f"waiting for {what}{said}", highlight=False, soft_wrap=True, markup=False
+        )
 
     def tell_of(self, status: ClusterStatus, processes: Sequence[Logging]) -> None:
         """The same for a cluster that is not formed: who is missing, and what the first of them complains of."""
-        missing = [(member.role, member.index) for member in status.members if not member.is_connected]
+        missing = [
+            (member.role, member.index) for member in status.members if not member.is_connected
+        ]
         names = [f"{role}-{index}" for role, index in missing]
         what = ", ".join(f"{role} {index}" for role, index in missing) or _READY
         self.tell(what, [process for process in processes if process.name in names])

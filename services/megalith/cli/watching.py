@@ -32,7 +32,12 @@ def watch(
     ask = _until_gone(ask, clock)
     console = Console()
     if as_json:
-        _repeat(ask, every_s, sleep, lambda status: print(json.dumps(dataclasses.asdict(status)), flush=True))
+        _repeat(
+            ask,
+            every_s,
+            sleep,
+            lambda status: print(json.dumps(dataclasses.asdict(status)), flush=True),
+        )
     elif not console.is_terminal:
         _repeat(ask, every_s, sleep, lambda status: print_status(status, console))
     else:
@@ -50,7 +55,9 @@ class _Gone(Exception):
     """The controller has been away for too long."""
 
 
-def _until_gone(ask: Callable[[], ClusterStatus], clock: Callable[[], float]) -> Callable[[], ClusterStatus]:
+def _until_gone(
+    ask: Callable[[], ClusterStatus], clock: Callable[[], float]
+) -> Callable[[], ClusterStatus]:
     """`ask`, but a controller that has not answered for too long is _Gone."""
     seen: ClusterStatus | None = None
     seen_at = clock()
@@ -64,7 +71,9 @@ def _until_gone(ask: Callable[[], ClusterStatus], clock: Callable[[], float]) ->
         except MegalithError as error:
             if clock() - seen_at < _AWAY_S:
                 raise
-            raise _Gone(f"the controller has not answered for {_AWAY_S:.0f} s ({error}); {_last_seen(seen)}") from None
+            raise _Gone(
+                f"the controller has not answered for {_AWAY_S:.0f} s ({error}); {_last_seen(seen)}"
+            ) from None
 
     return ask_on
 
@@ -81,7 +90,9 @@ def _repeat(
     every_s: float,
     sleep: Callable[[float], None],
     show: Callable[[ClusterStatus], None],
-    complain: Callable[[MegalithError], None] = lambda error: print(f"megalith ctl status: {error}", file=sys.stderr),
+    complain: Callable[[MegalithError], None] = lambda error: print(
+        f"megalith ctl status: {error}", file=sys.stderr
+    ),
 ) -> None:
     try:
         while True:

@@ -29,7 +29,9 @@ class ActionFile:
     unknown action; here the answer says what became of it.
     """
 
-    def __init__(self, model_dir: Path, save: Callable[[], object], stop: Callable[[], object]) -> None:
+    def __init__(
+        self, model_dir: Path, save: Callable[[], object], stop: Callable[[], object]
+    ) -> None:
         self._request, self._response = model_dir / REQUEST, model_dir / RESPONSE
         self._by_action = {ControllerHooksProto.TRIGGER_SAVE: save, ControllerHooksProto.STOP: stop}
 
@@ -51,7 +53,9 @@ class ActionFile:
 
     def _read(self) -> str:
         with open_plain(self._request, "rb") as request:
-            if os.fstat(request.fileno()).st_nlink > 1:  # another name of a file that its author may not read
+            if (
+                os.fstat(request.fileno()).st_nlink > 1
+            ):  # another name of a file that its author may not read
                 raise OSError(errno.EMLINK, "has other names; write a file of its own")
             return request.read(_MAX_BYTES).decode(errors="replace").strip()
 

@@ -18,7 +18,9 @@ class HolderKind(StrEnum):
     """Who holds training. The values are those of `Barrier.Holder.kind` on the wire."""
 
     OPERATOR = "operator"  # a person, until a person resumes
-    SAVE = "save"  # a checkpoint that is to be one moment; it lets go when it is written or has failed
+    SAVE = (
+        "save"  # a checkpoint that is to be one moment; it lets go when it is written or has failed
+    )
     HEALTH = "health"  # a ps complained, until a person resumes
     PLATFORM = "platform"  # the AppMaster was told to suspend, until it is told to resume
 
@@ -73,17 +75,26 @@ class Barrier:
     def add_callback(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
 
-    def place(self, action: str = "", reason: str = "operator", kind: HolderKind = HolderKind.OPERATOR) -> BarrierState:
+    def place(
+        self, action: str = "", reason: str = "operator", kind: HolderKind = HolderKind.OPERATOR
+    ) -> BarrierState:
         """Add a hold. BarrierAlreadyPlaced if one of that kind is there; saves are counted instead."""
         if kind is not HolderKind.SAVE and self.is_held_by(kind):
             raise BarrierAlreadyPlaced("Barrier is placed already.")
         if len(action) > _MAX_ACTION:
-            raise InvalidRequest(f"a barrier's action has at most {_MAX_ACTION} characters, got {len(action)}")
+            raise InvalidRequest(
+                f"a barrier's action has at most {_MAX_ACTION} characters, got {len(action)}"
+            )
         if len(reason) > _MAX_REASON:
-            raise InvalidRequest(f"a barrier's reason has at most {_MAX_REASON} characters, got {len(reason)}")
+            raise InvalidRequest(
+                f"a barrier's reason has at most {_MAX_REASON} characters, got {len(reason)}"
+            )
         if action not in (*KNOWN_ACTIONS, *self._unknown_actions):
             self._unknown_actions.add(action)
-            logger.warning("unknown barrier action %r: workers hold, and only a task's on_barrier acts on it", action)
+            logger.warning(
+                "unknown barrier action %r: workers hold, and only a task's on_barrier acts on it",
+                action,
+            )
         holder = Holder(self.state.id + 1, kind, action, reason)
         self.state = BarrierState(holder.id, (*self.state.holders, holder))
         for callback in self._callbacks:

@@ -52,7 +52,15 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         )
     for name in ("incarnation", "job", "run_id", "address", "metrics_address", "host"):
         _check_length(f"register: {name}", getattr(message, name))
-    for name in ("epoch", "initialized_epoch", "global_step", "first_step", "held_shard", "num_ps", "pid"):
+    for name in (
+        "epoch",
+        "initialized_epoch",
+        "global_step",
+        "first_step",
+        "held_shard",
+        "num_ps",
+        "pid",
+    ):
         _check_count(f"register: {name}", getattr(message, name))
     return Registration(
         role=role,
@@ -98,7 +106,9 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
     ):
         _check_count(f"worker report: {name}", getattr(message, name))
     if len(message.results) > _MAX_RESULTS:
-        raise InvalidRequest(f"worker report: {len(message.results)} results, at most {_MAX_RESULTS} are taken")
+        raise InvalidRequest(
+            f"worker report: {len(message.results)} results, at most {_MAX_RESULTS} are taken"
+        )
     for name in message.results:
         _check_length("worker report: the name of a result", name)
     return WorkerProgress(
@@ -122,7 +132,16 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
 
 def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
     values = {field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)}
-    for name in ("rows", "bytes", "pulls", "pushes", "resident_bytes", "memory_limit_bytes", "tables", "variables"):
+    for name in (
+        "rows",
+        "bytes",
+        "pulls",
+        "pushes",
+        "resident_bytes",
+        "memory_limit_bytes",
+        "tables",
+        "variables",
+    ):
         if values[name] < 0:
             raise InvalidRequest(f"ps report: {name}={values[name]}: below 0")
     _check_length("ps report: complaint", message.complaint)
@@ -131,14 +150,18 @@ def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
 
 
 def decode_restored(message: coordination_pb2.Restored) -> Restored:
-    return Restored(**{field.name: getattr(message, field.name) for field in dataclasses.fields(Restored)})
+    return Restored(
+        **{field.name: getattr(message, field.name) for field in dataclasses.fields(Restored)}
+    )
 
 
 def decode_shard(message: coordination_pb2.ShardSaved) -> ShardAnswer:
     for key in message.parts:
         if not is_part_key(key):
             raise InvalidRequest(f"saved shard: {key!r} is no part of a variable")
-    return ShardAnswer(_decode_files(message.files), tuple(message.parts), message.error, message.pushes)
+    return ShardAnswer(
+        _decode_files(message.files), tuple(message.parts), message.error, message.pushes
+    )
 
 
 def _decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:
@@ -186,14 +209,20 @@ def decode_holder(kind: str) -> HolderKind:
         return HolderKind.OPERATOR
     if kind == HolderKind.PLATFORM.value:
         return HolderKind.PLATFORM
-    raise InvalidRequest(f"holder {kind!r}: training is held for an operator or the platform; leave it empty")
+    raise InvalidRequest(
+        f"holder {kind!r}: training is held for an operator or the platform; leave it empty"
+    )
 
 
 def encode_save(record: SaveRecord | None) -> coordination_pb2.LastSave | None:
     if record is None:
         return None
     return coordination_pb2.LastSave(
-        ended_at_s=record.ended_at_s, seconds=record.seconds, step=record.step, path=record.path, error=record.error
+        ended_at_s=record.ended_at_s,
+        seconds=record.seconds,
+        step=record.step,
+        path=record.path,
+        error=record.error,
     )
 
 

@@ -23,19 +23,32 @@ class ControllerConfig:
     model_dir: str = setting("Directory of the job: checkpoints and the controller's address.")
     num_ps: int = setting("Parameter servers in the cluster.", 1)
     num_workers: int = setting("Workers in the cluster; 0 = only SDK clients train.", 1)
-    num_extra_ps: int = setting("Further ps that are waited for and measured; the slowest are not used.", 0)
-    num_redundant_ps: int = setting("Further ps that are not waited for; they stand by for those that die.", 0)
-    benchmark_s: float = setting("Seconds that workers measure ps for, where there are extra ones.", 5.0)
-    ps_override: str = setting("ps to use whatever is measured, in the order of shards: indices or addresses.", "")
-    takeover_s: float = setting("Seconds that a lost ps may stay away before one that stands by takes over.", 30.0)
+    num_extra_ps: int = setting(
+        "Further ps that are waited for and measured; the slowest are not used.", 0
+    )
+    num_redundant_ps: int = setting(
+        "Further ps that are not waited for; they stand by for those that die.", 0
+    )
+    benchmark_s: float = setting(
+        "Seconds that workers measure ps for, where there are extra ones.", 5.0
+    )
+    ps_override: str = setting(
+        "ps to use whatever is measured, in the order of shards: indices or addresses.", ""
+    )
+    takeover_s: float = setting(
+        "Seconds that a lost ps may stay away before one that stands by takes over.", 30.0
+    )
     silence_s: float = setting(
-        "A member silent for this long has lost its place; shorter heals faster, longer forgives pauses.", 10.0
+        "A member silent for this long has lost its place; shorter heals faster, longer forgives pauses.",
+        10.0,
     )
     suspect_s: float = setting(
         "A member whose session is lost is suspect for this long, then dead; shorter notices a loss earlier.",
         5.0,
     )
-    lost_worker_s: float = setting("A lost worker that nobody replaces counts as finished after this long.", 300.0)
+    lost_worker_s: float = setting(
+        "A lost worker that nobody replaces counts as finished after this long.", 300.0
+    )
     health_resume_s: float = setting(
         "After `ctl resume`, training goes on for this long although a ps is over its memory limit; then it is held "
         "again.",
@@ -43,20 +56,30 @@ class ControllerConfig:
     )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
-        "Longest wait for workers to block when a save is to hold training; it then goes on without them.", 30.0
+        "Longest wait for workers to block when a save is to hold training; it then goes on without them.",
+        30.0,
     )
     final_save_timeout_s: float = setting(
         "A job that fails is saved first; seconds that it waits for a ps that is missing then, before it ends without.",
         300.0,
     )
     save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
-    save_every_steps: int = setting("Steps between two saves; 0 = none. Not together with --save-every-s.", 0)
-    action_poll_s: float = setting(
-        "Seconds between two looks for a monolith_action file in the model directory; 0 = never.", 60.0
+    save_every_steps: int = setting(
+        "Steps between two saves; 0 = none. Not together with --save-every-s.", 0
     )
-    job: str = setting("Name of the job; members of another one are refused. Empty = the model directory.", "")
-    clear_discovery: bool = setting("At start remove every entry of the job from the discovery back end.", False)
-    stay_up: bool = setting("Go on serving after the last worker is done, until told to exit.", False)
+    action_poll_s: float = setting(
+        "Seconds between two looks for a monolith_action file in the model directory; 0 = never.",
+        60.0,
+    )
+    job: str = setting(
+        "Name of the job; members of another one are refused. Empty = the model directory.", ""
+    )
+    clear_discovery: bool = setting(
+        "At start remove every entry of the job from the discovery back end.", False
+    )
+    stay_up: bool = setting(
+        "Go on serving after the last worker is done, until told to exit.", False
+    )
     server: ControllerServerSettings = field(default_factory=ControllerServerSettings)
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
@@ -72,7 +95,9 @@ class ControllerConfig:
                 f"--num-extra-ps={self.num_extra_ps}: without workers nobody measures; give --ps-override"
             )
         if self.ps_override and len(self.ps_override.split(",")) != self.num_ps:
-            raise InvalidSetting(f"--ps-override={self.ps_override}: --num-ps={self.num_ps} of them must be named")
+            raise InvalidSetting(
+                f"--ps-override={self.ps_override}: --num-ps={self.num_ps} of them must be named"
+            )
         if not self.action_poll_s >= 0:
             raise InvalidSetting(f"--action-poll-s={self.action_poll_s}: below 0")
         if self.save_every_s < 0 or self.save_every_steps < 0:
@@ -93,4 +118,6 @@ class ControllerConfig:
             "takeover_s",
         ):
             if not getattr(self, name) > 0:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0"
+                )

@@ -13,10 +13,27 @@ from dataclasses import replace
 from typing import Protocol
 
 from megalith.controller.barrier import BarrierState, HolderKind
-from megalith.controller.directives import ClusterState, MeasureOrder, Phase, SaveOrder, Send, SessionEnd, ShutdownOrder
+from megalith.controller.directives import (
+    ClusterState,
+    MeasureOrder,
+    Phase,
+    SaveOrder,
+    Send,
+    SessionEnd,
+    ShutdownOrder,
+)
 from megalith.controller.journal import Journal, Outcome
 from megalith.controller.losses import Held, Loss, Losses
-from megalith.controller.roster import Patience, Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
+from megalith.controller.roster import (
+    Patience,
+    Place,
+    PsLoad,
+    Registration,
+    Role,
+    Roster,
+    Standing,
+    WorkerProgress,
+)
 from megalith.controller.run import Run
 from megalith.controller.sessions import Sessions
 from megalith.runtime.manifest import Restored
@@ -25,7 +42,9 @@ from megalith.wire.routing import Routing, check_run
 
 logger = logging.getLogger(__name__)
 
-_SURVIVORS_S = 60.0  # a member notices after 30 s that its controller is paused: the keep-alive of its channel
+_SURVIVORS_S = (
+    60.0  # a member notices after 30 s that its controller is paused: the keep-alive of its channel
+)
 
 
 class RestoreFault(Protocol):
@@ -76,14 +95,22 @@ class Coordinator:
         self._run = Run(job, self._roster, checkpoint_step, ended_runs)
         self._sessions = Sessions()
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
-        self._ending: tuple[bool, str] | None = None  # the outcome that is to be, once the last save is made
+        self._ending: tuple[bool, str] | None = (
+            None  # the outcome that is to be, once the last save is made
+        )
         self._is_saved = False
         self._outcome: tuple[bool, str] | None = None
         self._outcome_at_s = 0.0
         self._losses = Losses()
-        self._given_up: set[tuple[int, str]] = set()  # (index, incarnation) of workers whose share was given up
-        self._unhealthy: set[tuple[int, str]] = set()  # (index, incarnation) of ps whose complaint was logged
-        self._tolerated_until = 0.0  # until then those complaints hold nobody: an operator has resumed
+        self._given_up: set[tuple[int, str]] = (
+            set()
+        )  # (index, incarnation) of workers whose share was given up
+        self._unhealthy: set[tuple[int, str]] = (
+            set()
+        )  # (index, incarnation) of ps whose complaint was logged
+        self._tolerated_until = (
+            0.0  # until then those complaints hold nobody: an operator has resumed
+        )
         self._watched_at: float | None = None
         if journal is not None:
             self._run.recover(journal)
@@ -112,14 +139,20 @@ class Coordinator:
             self._run.hear(registration, is_first_worker)
             if registration.role is Role.WORKER:
                 place.progress = replace(
-                    place.progress, is_blocked=False, barrier_id=0, is_finished=False, is_trained=False
+                    place.progress,
+                    is_blocked=False,
+                    barrier_id=0,
+                    is_finished=False,
+                    is_trained=False,
                 )
                 if before is None or before.incarnation != place.incarnation:
                     place.progress = replace(place.progress, pushes_unknown=0)
             self._settle()
             session = self._sessions.open(place, send)
             send(self._state())
-            logger.info("joined role=%s index=%d address=%s", place.role, place.index, place.address)
+            logger.info(
+                "joined role=%s index=%d address=%s", place.role, place.index, place.address
+            )
             self._wake_journal()
             return session
 
@@ -127,7 +160,9 @@ class Coordinator:
         """Another process takes the place of this one. One of the last run was at the step of that run."""
         pushes = gone.load.pushes - gone.pushes_saved
         is_of_last_run = self._left is not None and gone.incarnation in self._left.incarnations
-        step = max(self._run.global_step, self._left.global_step if self._left and is_of_last_run else 0)
+        step = max(
+            self._run.global_step, self._left.global_step if self._left and is_of_last_run else 0
+        )
         silent_s = self._roster.unheard_s(gone)
         self._losses.ps_gone(gone.index, replace(gone.load, pushes=pushes), step, silent_s)
 
@@ -170,7 +205,9 @@ class Coordinator:
     def _look_for_survivors(self) -> None:
         """Give members of the journal that still listen the time to leave a controller that hangs, and to come here."""
         with self._changed:
-            addresses = self._run.awaited_addresses() if self._clock() < self._survivors_until else ()
+            addresses = (
+                self._run.awaited_addresses() if self._clock() < self._survivors_until else ()
+            )
         if addresses:
             alive = self._find_alive(addresses)
             with self._changed:
@@ -181,7 +218,9 @@ class Coordinator:
         pause_s = now - (now if self._watched_at is None else self._watched_at)
         self._watched_at = now
         if pause_s > min(self._patience.silence_s, self._patience.suspect_s) / 2:
-            logger.warning("this controller did not run for %.1f s; members are given that time", pause_s)
+            logger.warning(
+                "this controller did not run for %.1f s; members are given that time", pause_s
+            )
             self._roster.forgive(pause_s)
 
     def report_worker(self, session: int, progress: WorkerProgress) -> None:
@@ -191,9 +230,13 @@ class Coordinator:
                 return
             if not progress.has_begun:
                 before = place.progress
-                progress = replace(progress, position=before.position, total_batches=before.total_batches)
+                progress = replace(
+                    progress, position=before.position, total_batches=before.total_batches
+                )
             self._run.check_progress(progress.global_step, progress.initialized_epoch)
-            self._losses.worker_reports(place.index, place.progress.pushes_unknown, progress.pushes_unknown)
+            self._losses.worker_reports(
+                place.index, place.progress.pushes_unknown, progress.pushes_unknown
+            )
             if progress.is_blocked and not place.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
             has_news = progress.standing != place.progress.standing
@@ -271,7 +314,9 @@ class Coordinator:
             self._unhealthy.discard(key)
             return False
         if key not in self._unhealthy:
-            self._unhealthy = {(ps.index, ps.incarnation) for ps in self._roster.ps} & (self._unhealthy | {key})
+            self._unhealthy = {(ps.index, ps.incarnation) for ps in self._roster.ps} & (
+                self._unhealthy | {key}
+            )
             self._tolerated_until = self._clock()
             self._log_complaints()
         is_tolerated = self._clock() < self._tolerated_until
@@ -279,21 +324,34 @@ class Coordinator:
             return False
         reason = f"ps {place.index}: {place.load.complaint}"
         placed = self._run.barrier.place(reason=reason, kind=HolderKind.HEALTH)
-        logger.error("training is held id=%d: %s; `megalith ctl resume` lets it go on", placed.id, reason)
+        logger.error(
+            "training is held id=%d: %s; `megalith ctl resume` lets it go on", placed.id, reason
+        )
         return True
 
     def _log_complaints(self) -> None:
         ill = [place for place in self._roster.ps if place.is_connected and place.load.complaint]
-        logger.error("PS are not healthy:\n%s", "\n".join(f"ps {place.index}: {place.load.complaint}" for place in ill))
+        logger.error(
+            "PS are not healthy:\n%s",
+            "\n".join(f"ps {place.index}: {place.load.complaint}" for place in ill),
+        )
 
     # --- operators ---
 
-    def place_barrier(self, action: str = "", reason: str = "", kind: HolderKind = HolderKind.OPERATOR) -> BarrierState:
+    def place_barrier(
+        self, action: str = "", reason: str = "", kind: HolderKind = HolderKind.OPERATOR
+    ) -> BarrierState:
         """Hold training until this holder lets go, whoever else holds it. BarrierAlreadyPlaced if it holds already."""
         self.check_current()
         with self._changed:
             placed = self._run.barrier.place(action, reason or kind.value, kind)
-            logger.info("barrier placed id=%d by=%s action=%r reason=%s", placed.id, kind, action, reason or kind)
+            logger.info(
+                "barrier placed id=%d by=%s action=%r reason=%s",
+                placed.id,
+                kind,
+                action,
+                reason or kind,
+            )
             self._settle()
         self._flush_journal()
         return placed
@@ -321,7 +379,11 @@ class Coordinator:
         hold_id = self.place_barrier(action, reason, kind).id
         with self._changed:
             if not self._changed.wait_for(lambda: not self._moving_workers(), timeout_s):
-                logger.warning("workers not blocked after %.0f s: %s; going on", timeout_s, self._moving_workers())
+                logger.warning(
+                    "workers not blocked after %.0f s: %s; going on",
+                    timeout_s,
+                    self._moving_workers(),
+                )
         return lambda: self._let_go(hold_id)
 
     def _moving_workers(self) -> list[int]:
@@ -340,13 +402,17 @@ class Coordinator:
         if now == before:
             return
         left = ", ".join(holder.kind for holder in now.holders) or "nobody"
-        logger.info("barrier let go id=%d step=%d still held by=%s", before.id, self._run.global_step, left)
+        logger.info(
+            "barrier let go id=%d step=%d still held by=%s", before.id, self._run.global_step, left
+        )
 
     def block_status(self) -> tuple[list[int], list[int]]:
         """(blocked, unblocked) worker indices; see GetBlockStatusResponse."""
         with self._changed:
             blocked = self._roster.blocked_workers(self._run.barrier.state)
-            return blocked, [place.index for place in self._roster.workers if place.index not in blocked]
+            return blocked, [
+                place.index for place in self._roster.workers if place.index not in blocked
+            ]
 
     @property
     def global_step(self) -> int:
@@ -357,10 +423,14 @@ class Coordinator:
         """The map of the present run, for a client that belongs to `run_id`; empty = it belongs to none yet."""
         with self._changed:
             if self._run.is_awaited:
-                raise NotReady("whether the run of the last controller goes on is not known yet; retry in a moment")
+                raise NotReady(
+                    "whether the run of the last controller goes on is not known yet; retry in a moment"
+                )
             check_run(run_id or self._run.id, self._run.id, "the controller")
             if self._run.routing is None:
-                raise NotReady(f"the cluster is forming: waiting for ps {self._roster.missing_ps()}")
+                raise NotReady(
+                    f"the cluster is forming: waiting for ps {self._roster.missing_ps()}"
+                )
             return self._run.routing
 
     def state(self) -> ClusterState:
@@ -381,7 +451,10 @@ class Coordinator:
         """Tell every ps to write its shard; returns their sessions. NotReady unless all of them are ready."""
         self.check_current()
         with self._changed:
-            missing = {*self._roster.missing_ps(), *(p.index for p in self._roster.ps if not p.is_connected)}
+            missing = {
+                *self._roster.missing_ps(),
+                *(p.index for p in self._roster.ps if not p.is_connected),
+            }
             if missing or not self._run.is_routed:
                 raise NotReady(f"cannot save: waiting for ps {sorted(missing)}")
             if self._phase() is Phase.INITIALIZING:
@@ -412,7 +485,9 @@ class Coordinator:
     def _wait_for_the_end(self, stop: Callable[[], bool], is_reached: Callable[[], bool]) -> bool:
         with self._changed:
             self._changed.wait_for(
-                lambda: stop() or self._outcome is not None or self._ending is not None or is_reached()
+                lambda: (
+                    stop() or self._outcome is not None or self._ending is not None or is_reached()
+                )
             )
             return self._outcome is None and not stop()
 
@@ -447,7 +522,9 @@ class Coordinator:
     def has_trained(self) -> bool:
         """Whether there may be anything to save: there was a map, and the chief has created the tables."""
         with self._changed:
-            return self._run.routing is not None and (not self._roster.workers or self._run.initialized_epoch > 0)
+            return self._run.routing is not None and (
+                not self._roster.workers or self._run.initialized_epoch > 0
+            )
 
     @property
     def num_workers(self) -> int:
@@ -462,7 +539,9 @@ class Coordinator:
     def untrained_shares(self) -> list[str]:
         """What a job that ends well has left out: a sentence for each worker that did not finish."""
         with self._changed:
-            return [place.lost_share() for place in self._roster.workers if place.has_untrained_share]
+            return [
+                place.lost_share() for place in self._roster.workers if place.has_untrained_share
+            ]
 
     @property
     def pushes_unknown(self) -> int:
@@ -480,7 +559,9 @@ class Coordinator:
         with self._changed:
             return self._losses.rows, self._losses.said
 
-    def checkpoint_saved(self, path: str, at_s: float, pushes: Mapping[int, int] | None = None) -> None:
+    def checkpoint_saved(
+        self, path: str, at_s: float, pushes: Mapping[int, int] | None = None
+    ) -> None:
         """A checkpoint is complete, which a ps that is replaced will start from.
 
         `pushes` are, by session, those that a ps had applied before it wrote its files.
@@ -504,7 +585,12 @@ class Coordinator:
             if self._outcome is None:
                 self._outcome = (succeeded, reason)
                 self._outcome_at_s = time.time()
-                logger.info("job ended succeeded=%s reason=%s step=%d", succeeded, reason, self._run.global_step)
+                logger.info(
+                    "job ended succeeded=%s reason=%s step=%d",
+                    succeeded,
+                    reason,
+                    self._run.global_step,
+                )
                 self._settle()
 
     @property
@@ -537,7 +623,9 @@ class Coordinator:
                 rows_lost=self._losses.rows,
                 losses=self._losses.said,
                 pushes_unknown=self._losses.pushes_unknown,
-                outcome=Outcome(*self._outcome, self._outcome_at_s) if self._outcome is not None else None,
+                outcome=Outcome(*self._outcome, self._outcome_at_s)
+                if self._outcome is not None
+                else None,
             )
 
     # --- the state machine ---
@@ -547,7 +635,9 @@ class Coordinator:
         self._run.decide()
         if self._journal is not None and not self._run.is_awaited:
             if self._run.has_recovered:
-                self._losses.recall(self._journal.rows_lost, self._journal.losses, self._journal.pushes_unknown)
+                self._losses.recall(
+                    self._journal.rows_lost, self._journal.losses, self._journal.pushes_unknown
+                )
             self._journal = None
         if not self._run.is_awaited and not self._roster.missing_ps() and not self._run.is_routed:
             self._route()
@@ -573,7 +663,9 @@ class Coordinator:
             self.end(False, fault)
         else:
             self._run.route()
-            self._losses.run_ready([one for one in restored if one is not None], counts_steps=self.num_workers > 0)
+            self._losses.run_ready(
+                [one for one in restored if one is not None], counts_steps=self.num_workers > 0
+            )
 
     def _phase(self) -> Phase:
         if self._outcome is not None:

@@ -12,7 +12,9 @@ class Phase(Enum):
     """What a caller may rely on."""
 
     FORMING = "forming"  # a ps is missing or not ready; no data call is sure to succeed
-    INITIALIZING = "initializing"  # every ps is ready; tables may be missing until the chief has made them
+    INITIALIZING = (
+        "initializing"  # every ps is ready; tables may be missing until the chief has made them
+    )
     RUNNING = "running"  # tables and variables exist on every ps of the map
     FINISHED = "finished"  # the outcome is decided; processes are leaving
 

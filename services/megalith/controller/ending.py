@@ -13,7 +13,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-_WAY_OUT = "the parameter servers stay up; mend it, or end the job without saving: megalith ctl app kill"
+_WAY_OUT = (
+    "the parameter servers stay up; mend it, or end the job without saving: megalith ctl app kill"
+)
 
 
 class JobEnding:
@@ -94,7 +96,9 @@ class JobEnding:
                 return f"saved {saved.path}"
             except Exception as error:  # also an unforeseen one: the model is in memory only
                 failure = str(error)
-                is_hopeless = isinstance(error, NotReady | ShardLost) and self._coordinator.ending is not None
+                is_hopeless = (
+                    isinstance(error, NotReady | ShardLost) and self._coordinator.ending is not None
+                )
             if is_hopeless and self._clock() > deadline:
                 return f"not saved: {self._unsaved.text() or 'the last updates'} ({failure})"
             if failure != told:

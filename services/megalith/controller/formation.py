@@ -23,7 +23,9 @@ from megalith.wire.errors import IndexTaken, InvalidSetting, NotInCluster
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 10.0  # for the answers to a measurement, beyond its own time
-_CONNECTION_S = 30.0  # after which a connection to a machine that vanished is noticed: its keep-alive
+_CONNECTION_S = (
+    30.0  # after which a connection to a machine that vanished is noticed: its keep-alive
+)
 _QUORUM = 0.9  # of the workers must be here before anything is measured
 
 
@@ -121,7 +123,10 @@ class Formation:
                     f"ps index {index} is outside this cluster of {self._shape.num_candidates} ps; "
                     "use a lower index, or start the controller with more ps"
                 )
-            if registration.held_shard is not None and not 0 <= registration.held_shard < self._shape.num_ps:
+            if (
+                registration.held_shard is not None
+                and not 0 <= registration.held_shard < self._shape.num_ps
+            ):
                 raise NotInCluster(
                     f"ps {index} says that it holds shard {registration.held_shard}; this cluster has shards "
                     f"0 to {self._shape.num_ps - 1}, so it belongs to another one"
@@ -201,14 +206,19 @@ class Formation:
                     self._measurement = None  # too few workers are here; the next look tries again
                 elif self._measurement is not None:
                     self._measurement.sessions = tuple(sessions)
-                    logger.info("measuring %d ps with %d workers", len(order.addresses), len(sessions))
+                    logger.info(
+                        "measuring %d ps with %d workers", len(order.addresses), len(sessions)
+                    )
 
     def _check_list(self) -> None:
         """A list whose servers are not all there belongs to an earlier run."""
         if self._listed and not self._is_list_checked:
             dead = self._probe(self._listed).dead
             if dead or len(self._listed) != self._shape.num_ps:
-                logger.info("the list of an earlier run is not used: %s", ",".join(dead) or "another number of ps")
+                logger.info(
+                    "the list of an earlier run is not used: %s",
+                    ",".join(dead) or "another number of ps",
+                )
                 self._listed = ()
         self._is_list_checked = True
 
@@ -219,7 +229,9 @@ class Formation:
             if all(address in here for address in self._listed):
                 self._appoint(self._listed, "as before")
             elif self._clock() > self._list_deadline:
-                logger.info("the list of an earlier run is not used: not all of its servers came back")
+                logger.info(
+                    "the list of an earlier run is not used: not all of its servers came back"
+                )
                 self._listed = ()
             return None
         if len(here) < self._shape.num_required:
@@ -227,7 +239,9 @@ class Formation:
             return None
         current = self._measurement
         if current is not None and all(address in here for address in current.order.addresses):
-            candidates = current.order.addresses  # one with a lower index that comes later does not begin it anew
+            candidates = (
+                current.order.addresses
+            )  # one with a lower index that comes later does not begin it anew
         else:
             first = sorted(self._offers)[: self._shape.num_required]
             candidates = tuple(self._offers[index].address for index in first)
@@ -245,21 +259,29 @@ class Formation:
         if current is None or current.order.addresses != candidates:
             self._orders += 1
             order = MeasureOrder(self._orders, candidates, self._shape.benchmark_s)
-            self._measurement = _Measurement(order, self._clock() + self._shape.benchmark_s + _ANSWER_S, {}, ())
+            self._measurement = _Measurement(
+                order, self._clock() + self._shape.benchmark_s + _ANSWER_S, {}, ()
+            )
             return order
-        if not current.sessions or (len(current.answers) < len(current.sessions) and self._clock() < current.deadline):
+        if not current.sessions or (
+            len(current.answers) < len(current.sessions) and self._clock() < current.deadline
+        ):
             return None
         if not current.answers:
             logger.warning("no worker has measured anything; trying again")
             self._measurement = None
             return None
         self._rows_per_s = current.means()
-        self._appoint(ps_ranking.best(self._rows_per_s, candidates, self._shape.num_ps), "by measured speed")
+        self._appoint(
+            ps_ranking.best(self._rows_per_s, candidates, self._shape.num_ps), "by measured speed"
+        )
         return None
 
     def _appoint_overridden(self, here: Mapping[str, Offer]) -> None:
         try:
-            chosen = ps_ranking.overridden(self._shape.override, {offer.index: a for a, offer in here.items()})
+            chosen = ps_ranking.overridden(
+                self._shape.override, {offer.index: a for a, offer in here.items()}
+            )
         except InvalidSetting as error:
             logger.info("waiting: %s", error)
             return
@@ -270,7 +292,12 @@ class Formation:
         by_address = {offer.address: offer for offer in self._offers.values()}
         for shard, address in enumerate(chosen):
             self._give(shard, by_address[address])
-        logger.info("chose ps %s %s: %s", [self._index_by_shard[s] for s in range(len(chosen))], how, ",".join(chosen))
+        logger.info(
+            "chose ps %s %s: %s",
+            [self._index_by_shard[s] for s in range(len(chosen))],
+            how,
+            ",".join(chosen),
+        )
         self._write_list()
         self._changed.notify_all()
 
@@ -297,7 +324,11 @@ class Formation:
     def _check_free(self, registration: Registration) -> None:
         other = self._offers.get(registration.index)
         if other is not None and other.incarnation != registration.incarnation:
-            named = f"at {other.address} (process {other.pid} on {other.host})" if other.pid else f"at {other.address}"
+            named = (
+                f"at {other.address} (process {other.pid} on {other.host})"
+                if other.pid
+                else f"at {other.address}"
+            )
             error = IndexTaken(
                 f"ps {registration.index} is held by a live process {named}; stop that one or use another index"
             )
@@ -314,10 +345,16 @@ class Formation:
         """The shard that is this process's already: it comes back, or takes the place of one that died."""
         if registration.held_shard is not None:
             return registration.held_shard
-        return next((shard for shard, index in self._index_by_shard.items() if index == registration.index), None)
+        return next(
+            (shard for shard, index in self._index_by_shard.items() if index == registration.index),
+            None,
+        )
 
     def _write_list(self) -> None:
-        held = [self._known.get(self._index_by_shard.get(shard, -1), "") for shard in range(self._shape.num_ps)]
+        held = [
+            self._known.get(self._index_by_shard.get(shard, -1), "")
+            for shard in range(self._shape.num_ps)
+        ]
         if all(held):
             try:
                 self._ps_list.write(tuple(held))
@@ -345,7 +382,11 @@ class Formation:
             shard_by_index = {index: shard for shard, index in self._index_by_shard.items()}
             return [
                 CandidateStatus(
-                    index, address, index in self._offers, shard_by_index.get(index), self._rows_per_s.get(address, 0.0)
+                    index,
+                    address,
+                    index in self._offers,
+                    shard_by_index.get(index),
+                    self._rows_per_s.get(address, 0.0),
                 )
                 for index, address in sorted(self._known.items())
             ]

@@ -23,12 +23,18 @@ class JobMetrics:
     ) -> None:
         self._coordinator, self._clock = coordinator, clock
         self._started_at, self._ready_at, self._first_step = clock(), 0.0, -1
-        metrics.gauge("megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step)
         metrics.gauge(
-            "megalith_barrier_placed", "1 while training is held.", lambda: coordinator.state().barrier.is_placed
+            "megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step
         )
         metrics.gauge(
-            "megalith_members", "Live sessions.", lambda: sum(p.is_connected for p, _, _ in coordinator.places())
+            "megalith_barrier_placed",
+            "1 while training is held.",
+            lambda: coordinator.state().barrier.is_placed,
+        )
+        metrics.gauge(
+            "megalith_members",
+            "Live sessions.",
+            lambda: sum(p.is_connected for p, _, _ in coordinator.places()),
         )
         metrics.counter(
             "megalith_rows_lost_total",
@@ -43,7 +49,11 @@ class JobMetrics:
         named = TrainingMetrics(metrics)
         tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
         named.store(
-            "num_left_ps", "Parameter servers that are waited for.", num_left_ps, prefix=CONTAINERS_PREFIX, **tags
+            "num_left_ps",
+            "Parameter servers that are waited for.",
+            num_left_ps,
+            prefix=CONTAINERS_PREFIX,
+            **tags,
         )
         named.store(
             "job_waiting",
@@ -52,11 +62,19 @@ class JobMetrics:
             prefix=CONTAINERS_PREFIX,
             **tags,
         )
-        self._ready = named.timer("container_ready_elapsed_time.all", "Seconds until the cluster was formed.", **tags)
-        self._run_start = named.timer("run_start_elapsed_time.all", "Seconds from formed to the first step.", **tags)
+        self._ready = named.timer(
+            "container_ready_elapsed_time.all", "Seconds until the cluster was formed.", **tags
+        )
+        self._run_start = named.timer(
+            "run_start_elapsed_time.all", "Seconds from formed to the first step.", **tags
+        )
         self._saved = named.counter("save_checkpoint", "Checkpoints saved.", mode="full")
-        self._save_time = named.timer("save_checkpoint_time", "Seconds that saves took.", mode="full")
-        self._save_failed = named.counter("save_checkpoint_failed", "Saves that failed.", mode="full")
+        self._save_time = named.timer(
+            "save_checkpoint_time", "Seconds that saves took.", mode="full"
+        )
+        self._save_failed = named.counter(
+            "save_checkpoint_failed", "Saves that failed.", mode="full"
+        )
 
     def saved(self, record: SaveRecord) -> None:
         if record.error:
@@ -68,7 +86,10 @@ class JobMetrics:
     def watch(self) -> None:
         """Notice, once each, that the cluster is formed and that training has begun."""
         now = self._clock()
-        if not self._ready_at and self._coordinator.state().phase in (Phase.INITIALIZING, Phase.RUNNING):
+        if not self._ready_at and self._coordinator.state().phase in (
+            Phase.INITIALIZING,
+            Phase.RUNNING,
+        ):
             self._ready_at, self._first_step = now, self._coordinator.global_step
             self._ready.observe(now - self._started_at)
         if self._ready_at and 0 <= self._first_step < self._coordinator.global_step:

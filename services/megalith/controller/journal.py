@@ -23,7 +23,9 @@ _ENDED_FILE = "controller_ended_run.txt"
 _MAX_RUN_ID = 256
 _MAX_ENDED = 1000  # runs; a member that was away for longer than so many is not expected
 _FORMAT = 3
-MAX_COUNT = 2**53  # steps, epochs and positions stay below it; no run gets there, and JSON keeps such numbers exact
+MAX_COUNT = (
+    2**53
+)  # steps, epochs and positions stay below it; no run gets there, and JSON keeps such numbers exact
 _EVERY_S = 0.25  # progress of workers that a new controller may not know; barriers and maps are written at once
 _OUTCOME_S = 60.0  # for whoever starts controllers again to do so
 _FLUSH_S = 5.0  # an operator's call does not wait longer than this for a slow disk
@@ -75,7 +77,9 @@ class Journal:
 
     @property
     def incarnations(self) -> frozenset[str]:
-        return frozenset(member.incarnation for member in (*self.ps, *self.workers) if member.incarnation)
+        return frozenset(
+            member.incarnation for member in (*self.ps, *self.workers) if member.incarnation
+        )
 
     def check(self) -> None:
         """ValueError if it holds a number that no run has: the next controller would pass it on to everybody."""
@@ -130,14 +134,20 @@ def left_for(model_dir: Path, job: str, shape: tuple[int, int], now_s: float) ->
     if left is None:
         return None
     if left.job != job:
-        logger.warning("%s is of job %s, this is job %s: a new run", model_dir / FILE_NAME, left.job, job)
+        logger.warning(
+            "%s is of job %s, this is job %s: a new run", model_dir / FILE_NAME, left.job, job
+        )
         return None
     if left.outcome is None:
         return left
-    is_repeated = shape == (len(left.ps), len(left.workers)) and now_s - left.outcome.at_s < _OUTCOME_S
+    is_repeated = (
+        shape == (len(left.ps), len(left.workers)) and now_s - left.outcome.at_s < _OUTCOME_S
+    )
     if is_repeated:
         return left
-    logger.info("the last run %s has ended (%s); this is a new run", left.run_id, left.outcome.reason)
+    logger.info(
+        "the last run %s has ended (%s); this is a new run", left.run_id, left.outcome.reason
+    )
     record_ended(model_dir, left.run_id)
     return None
 
@@ -157,7 +167,11 @@ def ended_runs(model_dir: Path) -> tuple[str, ...]:
     try:
         return _read_ended(model_dir)
     except OSError as error:
-        logger.warning("%s: %s; members of runs that have ended are not told apart", _ENDED_FILE, error.strerror)
+        logger.warning(
+            "%s: %s; members of runs that have ended are not told apart",
+            _ENDED_FILE,
+            error.strerror,
+        )
         return ()
 
 
@@ -186,7 +200,9 @@ def _parse(content: dict[str, Any]) -> Journal:
 
 
 def _barrier(content: dict[str, Any]) -> BarrierState:
-    holders = (Holder(**holder | {"kind": HolderKind(holder["kind"])}) for holder in content["holders"])
+    holders = (
+        Holder(**holder | {"kind": HolderKind(holder["kind"])}) for holder in content["holders"]
+    )
     return BarrierState(content["id"], tuple(holders))
 
 
@@ -200,7 +216,10 @@ class JournalKeeper:
     """
 
     def __init__(
-        self, model_dir: Path, take: Callable[[], Journal], may_write: Callable[[], bool] = lambda: True
+        self,
+        model_dir: Path,
+        take: Callable[[], Journal],
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self._path = model_dir / FILE_NAME
         self._take = take
@@ -232,9 +251,15 @@ class JournalKeeper:
             self._asked += 1
             asked = self._asked
             self._due.notify_all()
-            is_done = self._due.wait_for(lambda: self._written >= asked or self._is_stopping, _FLUSH_S)
+            is_done = self._due.wait_for(
+                lambda: self._written >= asked or self._is_stopping, _FLUSH_S
+            )
         if not is_done:
-            logger.warning("%s is not written after %.0f s; a restart now would forget this", self._path, _FLUSH_S)
+            logger.warning(
+                "%s is not written after %.0f s; a restart now would forget this",
+                self._path,
+                _FLUSH_S,
+            )
 
     def stop(self, *, is_over: bool) -> None:
         """Stop writing. `is_over` = the job has its outcome, and the next one begins anew."""
@@ -250,7 +275,9 @@ class JournalKeeper:
         write = guarded("writing the journal", self._write)
         while True:
             with self._due:
-                self._due.wait_for(lambda: self._asked > self._written or self._is_stopping, _EVERY_S)
+                self._due.wait_for(
+                    lambda: self._asked > self._written or self._is_stopping, _EVERY_S
+                )
                 asked, is_last = self._asked, self._is_stopping
             write()
             with self._due:
@@ -271,7 +298,11 @@ class JournalKeeper:
             write_atomically(self._path, content, mode=0o600)
         except OSError as error:
             if not self._error:
-                logger.warning("%s cannot be written (%s); a restart would forget the barrier", self._path, error)
+                logger.warning(
+                    "%s cannot be written (%s); a restart would forget the barrier",
+                    self._path,
+                    error,
+                )
             self._error = f"{self._path}: {error.strerror}"
         else:
             self._last = journal

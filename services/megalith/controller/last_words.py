@@ -16,7 +16,9 @@ def leave(model_dir: Path, text: str) -> None:
     try:
         write_atomically(model_dir / _FILE_NAME, text.encode())
     except OSError as error:
-        logger.warning("%s is not written (%s): the next controller will not say it", _FILE_NAME, error)
+        logger.warning(
+            "%s is not written (%s): the next controller will not say it", _FILE_NAME, error
+        )
 
 
 def read(model_dir: Path) -> str:

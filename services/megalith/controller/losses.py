@@ -46,7 +46,9 @@ class Losses:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._gone: dict[int, Held] = {}  # by index: what went down with the last ps that was ready there
+        self._gone: dict[
+            int, Held
+        ] = {}  # by index: what went down with the last ps that was ready there
         self._run_gone: Held | None = None
         self._said: deque[Loss] = deque(maxlen=_KEPT)
         self._saved_at_s: dict[str, float] = {}
@@ -68,8 +70,14 @@ class Losses:
         """
         if load.is_ready:
             # A journal does not say when the report that it has kept was made.
-            when = f", {silent_s:.0f} s before it was replaced" if load.restored is not None else ", before it was lost"
-            self._gone[index] = Held(load.rows, step, load.pushes, load.tables, load.variables, when)
+            when = (
+                f", {silent_s:.0f} s before it was replaced"
+                if load.restored is not None
+                else ", before it was lost"
+            )
+            self._gone[index] = Held(
+                load.rows, step, load.pushes, load.tables, load.variables, when
+            )
 
     def ps_ready(self, index: int, restored: Restored, counts_steps: bool) -> None:
         """The replacement holds what it restored; `counts_steps` = workers train, so that steps tell of updates."""
@@ -89,7 +97,11 @@ class Losses:
         lost = [what for what in lost if what]
         if not lost:
             return
-        start = f"from {self._checkpoint(restored)}" if restored.path else "empty, there is no checkpoint"
+        start = (
+            f"from {self._checkpoint(restored)}"
+            if restored.path
+            else "empty, there is no checkpoint"
+        )
         self.add(
             rows,
             f"ps {index} was replaced and starts {start}. Lost: {', '.join(lost)}. Its last report{held.when}, was of "
@@ -115,7 +127,11 @@ class Losses:
             rows,
             f"the last run ended at step {held.step} with {held.rows:,} rows, this one has {kept:,} of them: {rows:,} "
             f"rows are lost{_of_which(sum(one.expired for one in restored))}, and so are the updates "
-            + (f"since {self._checkpoint(first)}" if first.path else "of that run: there is no checkpoint"),
+            + (
+                f"since {self._checkpoint(first)}"
+                if first.path
+                else "of that run: there is no checkpoint"
+            ),
         )
 
     def _checkpoint(self, restored: Restored) -> str:

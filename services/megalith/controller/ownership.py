@@ -53,7 +53,9 @@ class ModelDirOwnership:
         except FileNotFoundError:
             pass  # a newer controller has removed it
         except OSError as error:
-            logger.warning("%s is not withdrawn (%s): an older controller of the directory ends", claim, error)
+            logger.warning(
+                "%s is not withdrawn (%s): an older controller of the directory ends", claim, error
+            )
         self.release()
 
     @property
@@ -61,7 +63,11 @@ class ModelDirOwnership:
         """Whether a newer controller has claimed the directory. A directory that cannot be read replaces nobody."""
         try:
             names = _names(self._model_dir / job_files.GENERATIONS)
-            return any(number > self.generation for name, number in names.items() if not name.endswith(_WITHDRAWN))
+            return any(
+                number > self.generation
+                for name, number in names.items()
+                if not name.endswith(_WITHDRAWN)
+            )
         except OSError as error:
             logger.warning("cannot see whether this controller has been replaced: %s", error)
             return False
@@ -93,7 +99,9 @@ def _open_lock(model_dir: Path) -> IO[bytes]:
     try:
         return files.open_plain(model_dir / job_files.LOCK, "r+b")
     except OSError as error:
-        raise InvalidSetting(f"--model-dir={model_dir}: {job_files.LOCK}: {error.strerror}") from error
+        raise InvalidSetting(
+            f"--model-dir={model_dir}: {job_files.LOCK}: {error.strerror}"
+        ) from error
 
 
 def _take(lock: IO[bytes], model_dir: Path, job: str) -> None:
@@ -103,7 +111,9 @@ def _take(lock: IO[bytes], model_dir: Path, job: str) -> None:
     except BlockingIOError:
         raise refusal(model_dir, address or "an address not written yet") from None
     if not is_locked:
-        logger.warning("%s has no file locks: a second controller is only found if it answers", model_dir)
+        logger.warning(
+            "%s has no file locks: a second controller is only found if it answers", model_dir
+        )
     if address is not None and _job_at(address) == job:
         raise refusal(model_dir, address)
 
@@ -116,18 +126,25 @@ def _claim(directory: Path) -> int:
             generation = max(_names(directory).values(), default=0) + 1
             try:
                 claim = os.open(
-                    directory / str(generation), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644
+                    directory / str(generation),
+                    os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW,
+                    0o644,
                 )
             except FileExistsError:
                 continue  # somebody was faster
-            with contextlib.suppress(OSError), open(claim, "w") as file:  # for people; a full disk stops nobody
+            with (
+                contextlib.suppress(OSError),
+                open(claim, "w") as file,
+            ):  # for people; a full disk stops nobody
                 file.write(f"{socket.gethostname()} {os.getpid()}\n")
             break
         for name, older in _names(directory).items():
             if older < generation:
                 (directory / name).unlink(missing_ok=True)
     except OSError as error:
-        raise InvalidSetting(f"directory {directory}: {error.strerror}; it numbers the controllers") from error
+        raise InvalidSetting(
+            f"directory {directory}: {error.strerror}; it numbers the controllers"
+        ) from error
     return generation
 
 

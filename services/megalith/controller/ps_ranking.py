@@ -18,8 +18,12 @@ def best(rows_per_s: Mapping[str, float], listed: Sequence[str], count: int) -> 
     credited = dict(speed)
     for place, address in enumerate(ascending):
         host = addresses.host_of(address)
-        credited[address] += sum(speed[slower] for slower in ascending[:place] if addresses.host_of(slower) == host)
-    return tuple(sorted(listed, key=lambda address: (-credited[address], listed.index(address)))[:count])
+        credited[address] += sum(
+            speed[slower] for slower in ascending[:place] if addresses.host_of(slower) == host
+        )
+    return tuple(
+        sorted(listed, key=lambda address: (-credited[address], listed.index(address)))[:count]
+    )
 
 
 def overridden(override: str, address_by_index: Mapping[int, str]) -> tuple[str, ...]:

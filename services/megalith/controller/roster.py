@@ -181,14 +181,20 @@ class Patience:
     silence_s: float  # an open session that says nothing
     suspect_s: float  # a lost session, before its member counts as dead
     lost_worker_s: float  # a dead worker, before its share counts as done
-    health_resume_s: float = 60.0  # a ps that complains, after an operator has resumed training all the same
+    health_resume_s: float = (
+        60.0  # a ps that complains, after an operator has resumed training all the same
+    )
 
 
 class Roster:
     """The places of one job, and what is made of their holders. Not thread-safe: the coordinator's lock guards it."""
 
     def __init__(
-        self, num_ps: int, num_workers: int, patience: Patience, clock: Callable[[], float] = time.monotonic
+        self,
+        num_ps: int,
+        num_workers: int,
+        patience: Patience,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ps = [Place(Role.PS, index) for index in range(num_ps)]
         self.workers = [Place(Role.WORKER, index) for index in range(num_workers)]
@@ -234,7 +240,9 @@ class Roster:
             place.load = PsLoad()
             place.pushes_saved = 0
             if place.has_lease:
-                place.leased_until = max(place.leased_until, place.last_seen + LEASE_S + LEASE_MARGIN_S)
+                place.leased_until = max(
+                    place.leased_until, place.last_seen + LEASE_S + LEASE_MARGIN_S
+                )
         place.address, place.metrics_address = registration.address, registration.metrics_address
         place.incarnation, place.is_connected, place.last_seen = registration.incarnation, True, now
         place.heartbeat_s = registration.heartbeat_s
@@ -302,17 +310,23 @@ class Roster:
     def given_up_workers(self) -> list[Place]:
         """Those that were lost for so long that their share counts as done, though it was not trained."""
         finished = self.finished_workers()
-        return [place for place in self.workers if place.index in finished and place.has_untrained_share]
+        return [
+            place for place in self.workers if place.index in finished and place.has_untrained_share
+        ]
 
     def is_trained(self) -> bool:
         """Nobody trains any more: the chief says so before it evaluates, or the workers are done."""
-        return self.are_workers_done() or any(place.progress.is_trained for place in self.workers[:1])
+        return self.are_workers_done() or any(
+            place.progress.is_trained for place in self.workers[:1]
+        )
 
     def are_workers_done(self) -> bool:
         """The chief waits for the others before it is finished, but not for ever: its word ends the job."""
         if not self.workers:
             return False
-        return self.workers[0].progress.is_finished or len(self.finished_workers()) == len(self.workers)
+        return self.workers[0].progress.is_finished or len(self.finished_workers()) == len(
+            self.workers
+        )
 
 
 def _is_blocked(place: Place, barrier: BarrierState) -> bool:
@@ -320,4 +334,9 @@ def _is_blocked(place: Place, barrier: BarrierState) -> bool:
     if place.index == 0 and not place.is_connected:
         return barrier.is_placed
     said = place.progress
-    return place.is_connected and barrier.is_placed and said.is_blocked and said.barrier_id == barrier.id
+    return (
+        place.is_connected
+        and barrier.is_placed
+        and said.is_blocked
+        and said.barrier_id == barrier.id
+    )

@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from megalith.controller.barrier import Barrier
 from megalith.controller.journal import Journal, JournaledMember
-from megalith.controller.roster import Place, PsLoad, Registration, Role, Roster, Standing, WorkerProgress
+from megalith.controller.roster import (
+    Place,
+    PsLoad,
+    Registration,
+    Role,
+    Roster,
+    Standing,
+    WorkerProgress,
+)
 from megalith.wire import routing
 from megalith.wire.errors import InvalidRequest, NotInCluster
 from megalith.wire.routing import Routing
@@ -32,20 +40,30 @@ class Run:
     are never mixed with those of another.
     """
 
-    def __init__(self, job: str, roster: Roster, checkpoint_step: int, ended_runs: Collection[str] = ()) -> None:
+    def __init__(
+        self, job: str, roster: Roster, checkpoint_step: int, ended_runs: Collection[str] = ()
+    ) -> None:
         self._job, self._roster, self._checkpoint_step = job, roster, checkpoint_step
-        self._ended_runs = frozenset(ended_runs)  # of this directory; their members belong to no other
+        self._ended_runs = frozenset(
+            ended_runs
+        )  # of this directory; their members belong to no other
         self.id = secrets.token_hex(8)
-        self._is_id_open = True  # until there is a map: without a journal, a member may know the run better
+        self._is_id_open = (
+            True  # until there is a map: without a journal, a member may know the run better
+        )
         self.barrier = Barrier()
         self.routing: Routing | None = None
         self.first_step = checkpoint_step  # the global step at which it began: positions of workers count from there
         self.global_step = checkpoint_step
         self.initialized_epoch = 0
         self._routed_incarnations: tuple[str, ...] = ()
-        self._epoch_floor = 0  # the newest epoch that any member has seen, also under an earlier controller
+        self._epoch_floor = (
+            0  # the newest epoch that any member has seen, also under an earlier controller
+        )
         self.has_recovered = False  # this is the run of the journal
-        self._awaited: frozenset[str] = frozenset()  # incarnations, one of which proves that the journal's run goes on
+        self._awaited: frozenset[str] = (
+            frozenset()
+        )  # incarnations, one of which proves that the journal's run goes on
 
     @property
     def is_awaited(self) -> bool:
@@ -88,10 +106,14 @@ class Run:
     def check_progress(self, global_step: int, initialized_epoch: int) -> None:
         """InvalidRequest if a worker reports a step or an epoch that this run cannot have reached."""
         if global_step > self.global_step + _MAX_STEP_LEAD:
-            raise InvalidRequest(f"global_step={global_step} is far beyond step {self.global_step} of this run")
+            raise InvalidRequest(
+                f"global_step={global_step} is far beyond step {self.global_step} of this run"
+            )
         newest = max(self.epoch, self._epoch_floor)
         if initialized_epoch > newest:
-            raise InvalidRequest(f"initialized_epoch={initialized_epoch}: the newest epoch of this run is {newest}")
+            raise InvalidRequest(
+                f"initialized_epoch={initialized_epoch}: the newest epoch of this run is {newest}"
+            )
 
     def hear(self, registration: Registration, is_first_worker: bool) -> None:
         """Take what a member that joins knows of the run, perhaps from an earlier controller; `check` it first."""
@@ -103,14 +125,20 @@ class Run:
             self._routed_incarnations = ()  # a late member has seen newer maps than this controller: make one above
         if registration.role is Role.WORKER:
             is_chief = registration.index == 0
-            self.advance(registration.global_step, registration.initialized_epoch if is_chief else 0)
+            self.advance(
+                registration.global_step, registration.initialized_epoch if is_chief else 0
+            )
             if is_first_worker and registration.first_step is not None:
                 self._begin_at(registration.first_step)
 
     def _begin_at(self, first_step: int) -> None:
         """A worker of a run whose journal is lost knows at which step the run began."""
         if first_step > self.global_step:
-            logger.warning("a run at step %d cannot have begun at step %d; ignored", self.global_step, first_step)
+            logger.warning(
+                "a run at step %d cannot have begun at step %d; ignored",
+                self.global_step,
+                first_step,
+            )
             return
         self.first_step = first_step
 
@@ -139,7 +167,9 @@ class Run:
         self.routing = self._map(epoch, addresses, self._routed_incarnations)
         logger.info("routing epoch=%d ps=%s run=%s", epoch, ",".join(addresses), self.id)
 
-    def _map(self, epoch: int, addresses: tuple[str, ...], incarnations: tuple[str, ...]) -> Routing:
+    def _map(
+        self, epoch: int, addresses: tuple[str, ...], incarnations: tuple[str, ...]
+    ) -> Routing:
         owners = routing.even_owners(len(addresses))
         return Routing(epoch, addresses, owners, self.id, tuple(map(_instance, incarnations)))
 
@@ -184,15 +214,22 @@ class Run:
         """Take up what an earlier controller knew. Its members are suspects from now on."""
         self._epoch_floor = journal.epoch
         self._is_id_open = False
-        if (len(journal.ps), len(journal.workers)) != (len(self._roster.ps), len(self._roster.workers)):
+        if (len(journal.ps), len(journal.workers)) != (
+            len(self._roster.ps),
+            len(self._roster.workers),
+        ):
             logger.warning(
-                "the last controller ran %d ps and %d workers; this is a new run", len(journal.ps), len(journal.workers)
+                "the last controller ran %d ps and %d workers; this is a new run",
+                len(journal.ps),
+                len(journal.workers),
             )
             return
         for place, member in zip(self._roster.places, (*journal.ps, *journal.workers), strict=True):
             place.address, place.incarnation = member.address, member.incarnation
             self._roster.hear(place)
-            place.has_lease = place.role is Role.PS  # it may serve clients that know of no controller
+            place.has_lease = (
+                place.role is Role.PS
+            )  # it may serve clients that know of no controller
             is_ready = member.incarnation in journal.routed
             place.load = PsLoad(
                 is_ready=is_ready,
@@ -203,7 +240,9 @@ class Run:
             )
             place.pushes_saved = member.pushes_saved
             place.progress = WorkerProgress(
-                position=member.position, total_batches=member.total_batches, pushes_unknown=member.pushes_unknown
+                position=member.position,
+                total_batches=member.total_batches,
+                pushes_unknown=member.pushes_unknown,
             )
         self._awaited = journal.incarnations
         self.id = journal.run_id or self.id

@@ -70,7 +70,12 @@ class Saver:
         start_point: StartPoint | None = None,
         appear_s: float = _APPEAR_S,
     ) -> None:
-        self._coordinator, self._model_dir, self._timeout_s, self._clock = coordinator, model_dir, timeout_s, clock
+        self._coordinator, self._model_dir, self._timeout_s, self._clock = (
+            coordinator,
+            model_dir,
+            timeout_s,
+            clock,
+        )
         self._hold_s, self._on_saved = hold_s, on_saved
         self._start_point = start_point or StartPoint(model_dir)
         self._appear_s = appear_s
@@ -88,7 +93,9 @@ class Saver:
         workers, except of those that do not block in time.
         """
         if not self._queue.acquire(blocking=False):
-            raise LimitExceeded(f"{_MAX_WAITING} saves are under way or waiting already; wait for one of them")
+            raise LimitExceeded(
+                f"{_MAX_WAITING} saves are under way or waiting already; wait for one of them"
+            )
         try:
             with self._turn:
                 return self._held(directory) if hold else self._recorded(directory)
@@ -120,7 +127,9 @@ class Saver:
         finally:
             seconds = time.monotonic() - started
             failure = failure or ("" if path else "unforeseen")
-            self.last = SaveRecord(self._clock(), seconds, step, path, failure, is_own, self._pushes_written())
+            self.last = SaveRecord(
+                self._clock(), seconds, step, path, failure, is_own, self._pushes_written()
+            )
             self._on_saved(self.last)
 
     def _save(self, target: Path, is_own: bool) -> SavedCheckpoint:
@@ -141,7 +150,9 @@ class Saver:
             raise
         if is_own:
             self._start_point.saved(folder, saved.rows)
-        logger.info("saved path=%s rows=%d seconds=%.2f", folder, saved.rows, time.monotonic() - started)
+        logger.info(
+            "saved path=%s rows=%d seconds=%.2f", folder, saved.rows, time.monotonic() - started
+        )
         return SavedCheckpoint(folder, step, saved.rows)
 
     def _pushes_written(self) -> dict[int, int]:
@@ -168,7 +179,9 @@ class Saver:
         self._check_whole(shards)
         files = [file for shard in shards.values() for file in shard.files]
         self._check_files(folder, files)
-        saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files))
+        saved = Manifest(
+            step=step, num_ps=len(sessions), saved_at_s=self._clock(), files=tuple(files)
+        )
         manifest.write(folder, saved)
         return saved
 
@@ -214,9 +227,13 @@ class Saver:
                 self._answered.wait(0.5)
                 for session in missing:
                     if session not in self._answers and not self._coordinator.is_alive(session):
-                        raise ShardLost("a ps was lost during the save; the previous checkpoint stands, save again")
+                        raise ShardLost(
+                            "a ps was lost during the save; the previous checkpoint stands, save again"
+                        )
                 if time.monotonic() > deadline:
-                    raise SaveFailed(f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s")
+                    raise SaveFailed(
+                        f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s"
+                    )
             failed = [answer.error for answer in self._answers.values() if answer.error]
             if failed:
                 raise SaveFailed("; ".join(failed))
@@ -233,7 +250,9 @@ def remove_leftovers(model_dir: Path) -> None:
         logger.warning("removing %s, left of a save whose controller died", path)
         _discard(path)
     for path in sorted(set(model_dir.glob("saving-*")) - set(own)):
-        logger.warning("%s is a save of another job, or left of one; remove it if no job saves there", path)
+        logger.warning(
+            "%s is a save of another job, or left of one; remove it if no job saves there", path
+        )
 
 
 def _check_free(directory: Path) -> None:
@@ -260,7 +279,9 @@ def _record(target: Path, folder: Path, saved_at_s: float) -> None:
     except OSError as error:
         if not manifest.is_recorded(target, folder):
             raise
-        logger.warning("%s is saved and in the list, which may not outlive a power failure: %s", folder, error)
+        logger.warning(
+            "%s is saved and in the list, which may not outlive a power failure: %s", folder, error
+        )
 
 
 def _discard(folder: Path) -> None:

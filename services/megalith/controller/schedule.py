@@ -21,7 +21,9 @@ class SaveSchedule:
             self._last_at, self._last_step = now, step
 
     def is_due(self, now: float, step: int) -> bool:
-        return (self._every_s > 0 and self.next_s(now) <= 0) or (self._every_steps > 0 and step >= self.next_step)
+        return (self._every_s > 0 and self.next_s(now) <= 0) or (
+            self._every_steps > 0 and step >= self.next_step
+        )
 
     def next_s(self, now: float) -> float:
         """Seconds until a save is due by the clock; infinite without one."""

@@ -39,7 +39,9 @@ logger = logging.getLogger(__name__)
 
 _LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
 _JOIN_S = 1.0  # for own threads; one that is inside a last save is left behind
-_FORM_S = 0.5  # between two looks at what only time decides: vacant shards, answers that do not come
+_FORM_S = (
+    0.5  # between two looks at what only time decides: vacant shards, answers that do not come
+)
 _PROGRESS_S = 5.0  # between two lines about parameter servers that are missing
 _SCHEDULE_S = 0.5  # between two looks at whether a save is due, or possible
 _STOP_HOLD_S = 30.0  # for workers to block before a stop by file lets them go to their end
@@ -73,7 +75,9 @@ class ControllerServer:
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
         self._journal = JournalKeeper(
-            self._model_dir, lambda: self._coordinator.journal(), may_write=lambda: not self._ownership.is_replaced
+            self._model_dir,
+            lambda: self._coordinator.journal(),
+            may_write=lambda: not self._ownership.is_replaced,
         )
         self._coordinator = Coordinator(
             config.num_ps,
@@ -86,7 +90,9 @@ class ControllerServer:
             ),
             job=job,
             checkpoint_step=step,
-            journal=journal.left_for(self._model_dir, job, (config.num_ps, config.num_workers), time.time()),
+            journal=journal.left_for(
+                self._model_dir, job, (config.num_ps, config.num_workers), time.time()
+            ),
             ended_runs=journal.ended_runs(self._model_dir),
             wake_journal=self._journal.wake,
             flush_journal=self._journal.flush,
@@ -96,7 +102,9 @@ class ControllerServer:
         )
         if newest is not None:
             self._coordinator.checkpoint_saved(checkpoint_path, newest.saved_at_s)
-        self._schedule = SaveSchedule(config.save_every_s, config.save_every_steps, time.monotonic(), step)
+        self._schedule = SaveSchedule(
+            config.save_every_s, config.save_every_steps, time.monotonic(), step
+        )
         self._saver = Saver(
             self._coordinator,
             self._model_dir,
@@ -106,7 +114,9 @@ class ControllerServer:
             start_point=start_point,
         )
         self._unsaved = Unsaved(self._coordinator, checkpoint_path, step)
-        self._ending = JobEnding(self._coordinator, self._saver, self._unsaved, config.final_save_timeout_s)
+        self._ending = JobEnding(
+            self._coordinator, self._saver, self._unsaved, config.final_save_timeout_s
+        )
         self._action_file = ActionFile(self._model_dir, self._saver.save, self._stop_training)
         self._about = About(
             str(self._model_dir.absolute()),
@@ -148,9 +158,11 @@ class ControllerServer:
             config.server,
             metrics,
             {
-                "Controller": lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(controller, server),
-                "megalith.v1.Coordination": lambda server: coordination_pb2_grpc.add_CoordinationServicer_to_server(
-                    coordination, server
+                "Controller": lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(
+                    controller, server
+                ),
+                "megalith.v1.Coordination": lambda server: (
+                    coordination_pb2_grpc.add_CoordinationServicer_to_server(coordination, server)
                 ),
             },
             extra_threads=self._about.max_sessions,
@@ -194,7 +206,9 @@ class ControllerServer:
         self._presence.announce(self.address)
         self._rpc.set_serving(True)
         self._has_served = True
-        logger.info("controller serving address=%s metrics=%s", self.address, self._rpc.metrics_address)
+        logger.info(
+            "controller serving address=%s metrics=%s", self.address, self._rpc.metrics_address
+        )
 
     def stop(self, grace_s: float) -> None:
         self._stopping.set()
@@ -204,7 +218,8 @@ class ControllerServer:
             logger.warning("stopped before the end of the job; not saved: %s", unsaved)
             if self._is_starter_gone():
                 last_words.leave(
-                    self._model_dir, f"the job before this one died with the process that ran it; not saved: {unsaved}"
+                    self._model_dir,
+                    f"the job before this one died with the process that ran it; not saved: {unsaved}",
                 )
         is_ended = self._is_job_ended()
         is_over = is_ended or not self._coordinator.has_members
@@ -267,7 +282,11 @@ class ControllerServer:
             advance()
             if self._coordinator.state().phase is Phase.FORMING and time.monotonic() >= next_line:
                 left = self._num_left_ps()
-                logger.info("Got %d ps, %d left!", self._config.num_ps + self._config.num_extra_ps - left, left)
+                logger.info(
+                    "Got %d ps, %d left!",
+                    self._config.num_ps + self._config.num_extra_ps - left,
+                    left,
+                )
                 next_line = time.monotonic() + _PROGRESS_S
             self._formation.wait_for_change(_FORM_S)
 
@@ -275,7 +294,10 @@ class ControllerServer:
         """Parameter servers that are waited for."""
         if self._formation.is_selective:
             return self._formation.num_left
-        return sum(place.role is Role.PS and not place.is_connected for place, _, _ in self._coordinator.places())
+        return sum(
+            place.role is Role.PS and not place.is_connected
+            for place, _, _ in self._coordinator.places()
+        )
 
     def _save_on_schedule(self) -> None:
         save_if_due = guarded("the planned save", self._save_if_due)
@@ -291,7 +313,10 @@ class ControllerServer:
                 logger.warning("the planned save failed, the next one is planned: %s", error)
 
     def _look_for_actions(self) -> None:
-        every_s, look = self._config.action_poll_s, guarded("looking for an action", self._action_file.look)
+        every_s, look = (
+            self._config.action_poll_s,
+            guarded("looking for an action", self._action_file.look),
+        )
         while every_s and not self._stopping.wait(every_s):
             look()
 

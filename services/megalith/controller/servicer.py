@@ -24,7 +24,14 @@ from megalith.controller.codec import (
     encode_state,
 )
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState, MeasureOrder, Renewed, SaveOrder, SessionEnd, ShutdownOrder
+from megalith.controller.directives import (
+    ClusterState,
+    MeasureOrder,
+    Renewed,
+    SaveOrder,
+    SessionEnd,
+    ShutdownOrder,
+)
 from megalith.controller.ending import JobEnding
 from megalith.controller.formation import Formation
 from megalith.controller.journal import JournalKeeper
@@ -68,7 +75,9 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         self, request: controller_pb2.GetBlockStatusRequest, context: grpc.ServicerContext
     ) -> controller_pb2.GetBlockStatusResponse:
         blocked, unblocked = self._coordinator.block_status()
-        return controller_pb2.GetBlockStatusResponse(blocked_indices=blocked, unblocked_indices=unblocked)
+        return controller_pb2.GetBlockStatusResponse(
+            blocked_indices=blocked, unblocked_indices=unblocked
+        )
 
     def SaveCheckpoint(
         self, request: controller_pb2.SaveCheckpointRequest, context: grpc.ServicerContext
@@ -97,7 +106,12 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         start_point: StartPoint,
         journal: JournalKeeper,
     ) -> None:
-        self._coordinator, self._saver, self._schedule, self._about = coordinator, saver, schedule, about
+        self._coordinator, self._saver, self._schedule, self._about = (
+            coordinator,
+            saver,
+            schedule,
+            about,
+        )
         self._ending = ending
         self._unsaved = unsaved
         self._formation = formation
@@ -107,7 +121,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
 
     def Session(
-        self, request_iterator: Iterator[coordination_pb2.SessionRequest], context: grpc.ServicerContext
+        self,
+        request_iterator: Iterator[coordination_pb2.SessionRequest],
+        context: grpc.ServicerContext,
     ) -> Iterator[coordination_pb2.SessionResponse]:
         try:
             first = next(request_iterator, coordination_pb2.SessionRequest())
@@ -118,7 +134,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         registration = decode_registration(first.register)
         # Only now: a stream that never registers takes nobody's place.
         if not self._free_sessions.acquire(blocking=False):
-            raise Overloaded(f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?")
+            raise Overloaded(
+                f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?"
+            )
         try:
             yield from self._hold_session(registration, request_iterator, context)
         finally:
@@ -151,7 +169,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                 yield coordination_pb2.SessionResponse(standby=coordination_pb2.Standby())
             shard = self._formation.wait(offer)
             if shard is not None:
-                yield from self._take_place(replace(registration, index=shard), request_iterator, context)
+                yield from self._take_place(
+                    replace(registration, index=shard), request_iterator, context
+                )
             elif offer.reason:
                 yield _encode_directive(ShutdownOrder(offer.reason))
         finally:
@@ -186,7 +206,10 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             ended()
         refusals: list[MegalithError] = []
         reader = threading.Thread(
-            target=self._read, args=(session, request_iterator, mailbox, refusals), name="session-reader", daemon=True
+            target=self._read,
+            args=(session, request_iterator, mailbox, refusals),
+            name="session-reader",
+            daemon=True,
         )
         reader.start()
         try:
@@ -221,7 +244,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             for request in requests:
                 match request.WhichOneof("kind"):
                     case "worker":
-                        self._coordinator.report_worker(session, decode_worker_report(request.worker))
+                        self._coordinator.report_worker(
+                            session, decode_worker_report(request.worker)
+                        )
                     case "ps":
                         self._coordinator.report_ps(session, decode_ps_report(request.ps))
                     case "shard_saved":
@@ -231,7 +256,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
                         if self._coordinator.renew(session, request.renewal.is_last):
                             mailbox.put(Renewed(request.renewal.sent_ns))
                     case "measured":
-                        self._formation.answer(session, request.measured.order, request.measured.rows_per_s)
+                        self._formation.answer(
+                            session, request.measured.order, request.measured.rows_per_s
+                        )
         except grpc.RpcError:
             pass  # the stream broke; leave() says so
         except MegalithError as error:
@@ -265,7 +292,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             global_step=self._coordinator.global_step,
             last_checkpoint=str(self._start_point.newest or ""),
             members=[encode_place(*place, buckets) for place in places],
-            results=next((place.progress.results for place, _, _ in places if place.progress.results), {}),
+            results=next(
+                (place.progress.results for place, _, _ in places if place.progress.results), {}
+            ),
             outcome="" if outcome is None else "succeeded" if outcome[0] else "failed",
             reason="" if outcome is None else outcome[1],
             job=self._coordinator.job,
@@ -280,13 +309,18 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             pushes_unknown=self._coordinator.pushes_unknown,
             run_id=self._coordinator.run_id,
             journal_error=self._journal.error,
-            losses=[coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what) for loss in losses],
+            losses=[
+                coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what)
+                for loss in losses
+            ],
         )
 
     def PlaceBarrier(
         self, request: coordination_pb2.PlaceBarrierRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.PlaceBarrierResponse:
-        placed = self._coordinator.place_barrier(request.action, request.reason, decode_holder(request.holder))
+        placed = self._coordinator.place_barrier(
+            request.action, request.reason, decode_holder(request.holder)
+        )
         return coordination_pb2.PlaceBarrierResponse(id=placed.id)
 
     def RemoveBarrier(
@@ -313,7 +347,12 @@ class About:
     """Facts of this controller that replies carry."""
 
     def __init__(
-        self, model_dir: str, num_ps: int, num_workers: int, num_spare_ps: int = 0, generation: int = 0
+        self,
+        model_dir: str,
+        num_ps: int,
+        num_workers: int,
+        num_spare_ps: int = 0,
+        generation: int = 0,
     ) -> None:
         self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
         self._num_spare_ps = num_spare_ps
@@ -340,6 +379,10 @@ def _encode_directive(
             measure = coordination_pb2.Measure(order=number, addresses=addresses, seconds=seconds)
             return coordination_pb2.SessionResponse(measure=measure)
         case Renewed(sent_ns):
-            return coordination_pb2.SessionResponse(renewed=coordination_pb2.Renewed(sent_ns=sent_ns))
+            return coordination_pb2.SessionResponse(
+                renewed=coordination_pb2.Renewed(sent_ns=sent_ns)
+            )
         case ShutdownOrder(reason):
-            return coordination_pb2.SessionResponse(shutdown=coordination_pb2.Shutdown(reason=reason))
+            return coordination_pb2.SessionResponse(
+                shutdown=coordination_pb2.Shutdown(reason=reason)
+            )

@@ -40,12 +40,16 @@ class Sessions:
     def by_place(self, *places: Place) -> dict[int, Send]:
         """The sessions of these places, as far as they have one."""
         wanted = {id(place) for place in places}
-        return {session: send for session, (place, send) in self._ends.items() if id(place) in wanted}
+        return {
+            session: send for session, (place, send) in self._ends.items() if id(place) in wanted
+        }
 
     def tell(self, directive: Directive, role: Role | None = None) -> list[int]:
         """Send to everybody, or to those of one role; the sessions that were told, by index of their place."""
         told = sorted(
-            (place.index, session) for session, (place, _) in self._ends.items() if role in (None, place.role)
+            (place.index, session)
+            for session, (place, _) in self._ends.items()
+            if role in (None, place.role)
         )
         for _, session in told:
             self._ends[session][1](directive)

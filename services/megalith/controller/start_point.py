@@ -64,7 +64,10 @@ class StartPoint:
         known = [part for part in restored if part is not None]
         paths = sorted({part.path for part in known})
         if len(paths) > 1:
-            return f"parameter servers started from different checkpoints: {paths}; start the job again" * is_first
+            return (
+                f"parameter servers started from different checkpoints: {paths}; start the job again"
+                * is_first
+            )
         if len(known) < len(restored) or not paths:
             return ""
         with self._lock:

@@ -40,5 +40,9 @@ class Unsaved:
             if step > self._step:
                 return f"steps {self._step}..{step} {since}"
             if self._coordinator.has_unsaved_pushes:
-                return f"pushes of SDK clients {since}" if self._coordinator.num_workers == 0 else f"pushes {since}"
+                return (
+                    f"pushes of SDK clients {since}"
+                    if self._coordinator.num_workers == 0
+                    else f"pushes {since}"
+                )
             return ""

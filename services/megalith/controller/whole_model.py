@@ -17,7 +17,9 @@ class ShardAnswer:
     pushes: int = 0
 
 
-def missing_in(shards: Mapping[int, ShardAnswer], index_of: Callable[[int], int | None]) -> list[str]:
+def missing_in(
+    shards: Mapping[int, ShardAnswer], index_of: Callable[[int], int | None]
+) -> list[str]:
     """What is missing, for people: every table belongs on every ps, and every part of a variable on some ps.
 
     `shards` are by session; `index_of` tells whose it is.
@@ -25,13 +27,20 @@ def missing_in(shards: Mapping[int, ShardAnswer], index_of: Callable[[int], int 
     return [*_missing_tables(shards, index_of), *_missing_parts(shards.values())]
 
 
-def _missing_tables(shards: Mapping[int, ShardAnswer], index_of: Callable[[int], int | None]) -> list[str]:
-    held = {session: {file.table for file in shard.files if file.kind == "table"} for session, shard in shards.items()}
+def _missing_tables(
+    shards: Mapping[int, ShardAnswer], index_of: Callable[[int], int | None]
+) -> list[str]:
+    held = {
+        session: {file.table for file in shard.files if file.kind == "table"}
+        for session, shard in shards.items()
+    }
     said = []
     for table in sorted(set().union(*held.values())):
         without = [session for session, tables in held.items() if table not in tables]
         if without:
-            said.append(f"table {table!r} is not on ps {[index_of(session) for session in without]}")
+            said.append(
+                f"table {table!r} is not on ps {[index_of(session) for session in without]}"
+            )
     return said
 
 

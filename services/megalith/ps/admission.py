@@ -65,7 +65,9 @@ class ProbabilisticFilter:
             first = self._draws
             self._draws += keys.size
         out = np.empty(keys.size, np.bool_)
-        kernels.admit_by_chance(keys, counts, self._thresholds, self._is_equal, self._seed, first, out)
+        kernels.admit_by_chance(
+            keys, counts, self._thresholds, self._is_equal, self._seed, first, out
+        )
         return out
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -75,10 +77,16 @@ class ProbabilisticFilter:
         """A state left by another kind of filter is of no use here."""
 
 
-def readjusted(held: AdmissionFilter | None, config: AdmissionConfig | None) -> AdmissionFilter | None:
+def readjusted(
+    held: AdmissionFilter | None, config: AdmissionConfig | None
+) -> AdmissionFilter | None:
     """The filter for new settings: the one at hand if only thresholds changed, so that no sighting is forgotten."""
     wanted = admission_filter(config) if config is not None else None
-    if isinstance(held, CountingFilter) and isinstance(wanted, CountingFilter) and held.layout == wanted.layout:
+    if (
+        isinstance(held, CountingFilter)
+        and isinstance(wanted, CountingFilter)
+        and held.layout == wanted.layout
+    ):
         held.thresholds = wanted.thresholds
         return held
     return wanted
@@ -99,4 +107,6 @@ def admission_filter(config: AdmissionConfig) -> AdmissionFilter:
         case FilterKind.PROBABILISTIC:
             return ProbabilisticFilter(thresholds, config.equal_probability, config.seed)
         case _:
-            raise InvalidSetting(f"admission: unknown kind {config.kind!r}; known are {', '.join(FilterKind)}")
+            raise InvalidSetting(
+                f"admission: unknown kind {config.kind!r}; known are {', '.join(FilterKind)}"
+            )

@@ -50,5 +50,7 @@ def buckets_of(file: ShardFile) -> Bools:
             first, last = map(int, part.split("-"))
             buckets[first : last + 1] = True
     except ValueError as error:
-        raise CheckpointDamaged(f"the manifest gives {file.name} the buckets {file.buckets!r}: {error}") from error
+        raise CheckpointDamaged(
+            f"the manifest gives {file.name} the buckets {file.buckets!r}: {error}"
+        ) from error
     return buckets

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from megalith.ps.kernels import batches
 from megalith.ps.kernels.dtypes import F32, I64, Bools
 from megalith.ps.secret import draw
-from megalith.wire.errors import DuplicateKeys, InvalidRequest, MalformedArray, NonFiniteValue, ShapeMismatch
+from megalith.wire.errors import (
+    DuplicateKeys,
+    InvalidRequest,
+    MalformedArray,
+    NonFiniteValue,
+    ShapeMismatch,
+)
 
 MAX_TIME_S = 2**32 - 1  # the year 2106
 _SECRET = draw()  # of this process: nobody can choose keys that take long to compare
@@ -16,7 +22,9 @@ _SECRET = draw()  # of this process: nobody can choose keys that take long to co
 
 def check_keys(keys: NDArray[Any], table: str) -> I64:
     if not isinstance(keys, np.ndarray):
-        raise MalformedArray(f"table {table}: keys are a {type(keys).__name__}, need a contiguous int64 vector")
+        raise MalformedArray(
+            f"table {table}: keys are a {type(keys).__name__}, need a contiguous int64 vector"
+        )
     if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
         raise MalformedArray(
             f"table {table}: keys are {keys.dtype} of shape {keys.shape}, need a contiguous int64 vector"
@@ -26,11 +34,15 @@ def check_keys(keys: NDArray[Any], table: str) -> I64:
 
 def check_floats(values: NDArray[Any], rows: int, width: int, table: str, what: str) -> F32:
     if not isinstance(values, np.ndarray):
-        raise MalformedArray(f"table {table}: {what} are a {type(values).__name__}, need contiguous float32")
+        raise MalformedArray(
+            f"table {table}: {what} are a {type(values).__name__}, need contiguous float32"
+        )
     if values.dtype != np.float32 or not values.flags.c_contiguous:
         raise MalformedArray(f"table {table}: {what} are {values.dtype}, need contiguous float32")
     if values.shape != (rows, width):
-        raise ShapeMismatch(f"table {table}: {what} have shape {values.shape}, need {(rows, width)}")
+        raise ShapeMismatch(
+            f"table {table}: {what} have shape {values.shape}, need {(rows, width)}"
+        )
     return values
 
 
@@ -75,7 +87,9 @@ def check_distinct(keys: I64, table: str) -> None:
     count = batches.distinct(_SECRET, keys, first, group)
     if count < keys.size:
         again = keys[np.flatnonzero(first[group] != np.arange(keys.size))[0]]
-        raise DuplicateKeys(f"table {table}: {keys.size - count} of {keys.size} keys are repeated, e.g. {again}")
+        raise DuplicateKeys(
+            f"table {table}: {keys.size - count} of {keys.size} keys are repeated, e.g. {again}"
+        )
 
 
 def finite_mask(values: F32) -> Bools | None:

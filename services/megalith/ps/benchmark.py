@@ -32,7 +32,11 @@ class ScratchTable:
     def _made(self) -> EmbeddingTable:
         with self._lock:
             if self._is_dropped:
-                raise WrongPlace("this server has its place in the map; it is measured only before that")
+                raise WrongPlace(
+                    "this server has its place in the map; it is measured only before that"
+                )
             if self._table is None:
-                self._table = EmbeddingTable(TableConfig("benchmark", (Segment(DIM, optimizer=Adagrad(0.05)),)))
+                self._table = EmbeddingTable(
+                    TableConfig("benchmark", (Segment(DIM, optimizer=Adagrad(0.05)),))
+                )
             return self._table

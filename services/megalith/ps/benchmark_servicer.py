@@ -18,4 +18,6 @@ class BenchmarkServicer(benchmark_pb2_grpc.BenchmarkServicer):
         keys = arrays.decode_keys(request.keys, "keys")
         batch.check_distinct(keys, "keys")
         gradients = arrays.decode(request.gradients, arrays.VALUE, (keys.size, DIM), "gradients")
-        return benchmark_pb2.ExchangeResponse(rows=arrays.encode(self._scratch.exchange(keys, gradients)))
+        return benchmark_pb2.ExchangeResponse(
+            rows=arrays.encode(self._scratch.exchange(keys, gradients))
+        )

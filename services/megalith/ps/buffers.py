@@ -5,7 +5,9 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-_KEPT_BYTES = 64 << 20  # between requests, over all connections: fresh memory costs a page fault every 4 KB
+_KEPT_BYTES = (
+    64 << 20
+)  # between requests, over all connections: fresh memory costs a page fault every 4 KB
 _LARGEST_KEPT = 16 << 20
 _SMALLEST = 1 << 16
 

@@ -85,7 +85,9 @@ def _write_files(store: Store, directory: Path, suffix: str) -> Shard:
     return Shard(files, [variable.config.key for variable in variables if variable.config.part])
 
 
-def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: str) -> list[ShardFile]:
+def _write_memory(
+    table: EmbeddingTable, buckets: Bools, directory: Path, end: str
+) -> list[ShardFile]:
     """Touched keys and filter of a table, as far as it has them.
 
     They come after the rows: what was counted or touched meanwhile is in them, if not in the rows, so that no id has to
@@ -94,15 +96,24 @@ def _write_memory(table: EmbeddingTable, buckets: Bools, directory: Path, end: s
     name, files = table.config.name, []
     if table.touched is not None:
         forgotten = table.stats().touched_overflow
-        files.append(filter_files.write_touched(table.touched, forgotten, name, directory, f"touched-{end}"))
+        files.append(
+            filter_files.write_touched(table.touched, forgotten, name, directory, f"touched-{end}")
+        )
     if isinstance(table.admission, CountingFilter):
-        files.append(filter_files.write_filter(table.admission, name, buckets, directory, f"filter-{end}"))
+        files.append(
+            filter_files.write_filter(table.admission, name, buckets, directory, f"filter-{end}")
+        )
     about = arrow_files.ranges_of(buckets)
     return [replace(file, buckets=about) for file in files]
 
 
 def restore_shard(
-    store: Store, directory: Path, owners: NDArray[np.uint16], index: int, *, over_budget: bool = False
+    store: Store,
+    directory: Path,
+    owners: NDArray[np.uint16],
+    index: int,
+    *,
+    over_budget: bool = False,
 ) -> Restored:
     """Load the rows and variables whose buckets `index` owns: all of them, or an error and nothing.
 
@@ -116,7 +127,9 @@ def restore_shard(
     for file in content.files:
         manifest.check_size(directory, file)
         if file.kind not in _KINDS:
-            raise CheckpointDamaged(f"{file.name} is of unknown kind {file.kind!r}: written by a newer version")
+            raise CheckpointDamaged(
+                f"{file.name} is of unknown kind {file.kind!r}: written by a newer version"
+            )
     tables, expired = _restore_tables(content, directory, owners == index, over_budget)
     _restore_memory(content, directory, owners == index, tables)
     variables = _restore_variables(content, directory, owners, index)
@@ -151,18 +164,24 @@ def _restore_tables(
     files = [file for file in content.files if file.kind == "table"]
     headers = {file.name: table_files.header(directory, file) for file in files}
     data_times = table_files.newest(headers, files)
-    configs = {file.table: headers[file.name].config for file in reversed(files)}  # the first file's
+    configs = {
+        file.table: headers[file.name].config for file in reversed(files)
+    }  # the first file's
     tables = {}
     for name, config in configs.items():
         tables[name] = EmbeddingTable(_without_budget(config) if over_budget else config)
     # A file without a row of this server is another server's to check.
-    needed = [file for file in files if (arrow_files.buckets_of(file) & mine).any() or not file.rows]
+    needed = [
+        file for file in files if (arrow_files.buckets_of(file) & mine).any() or not file.rows
+    ]
     sources = Counter(file.table for file in needed if file.rows)
     progress = _Progress(len(needed), sum(file.rows for file in needed))
 
     def load_into(table: EmbeddingTable, file: ShardFile) -> int:
         signature = RowLayout(headers[file.name].config).signature
-        return _load_rows(table, directory, file, signature, mine, data_times.get(file.table), progress)
+        return _load_rows(
+            table, directory, file, signature, mine, data_times.get(file.table), progress
+        )
 
     def load(file: ShardFile) -> int:
         try:
@@ -222,7 +241,8 @@ def _load_rows(
             batch.times[is_mine],
             signature,
             data_time_s,
-            drop_expired=data_time_s is not None,  # early versions wrote neither data times nor expired rows
+            drop_expired=data_time_s
+            is not None,  # early versions wrote neither data times nor expired rows
         )
         found += rows.shape[0]
         created += result.created
@@ -276,7 +296,9 @@ def _begin_spoiled_states(rows: F32, layout: RowLayout) -> tuple[int, int]:
 class _Progress:
     """Says from time to time how far a restore is. The lock guards its counts, which several threads add to."""
 
-    def __init__(self, num_files: int, num_rows: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, num_files: int, num_rows: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._num_files = num_files
         self._num_rows = num_rows
         self._clock = clock
@@ -299,7 +321,9 @@ class _Progress:
         logger.info("restoring: %d of %d rows read, %d of %d files done", *read)
 
 
-def _restore_memory(content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]) -> None:
+def _restore_memory(
+    content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]
+) -> None:
     """Give tables their touched keys, and what their servers had counted."""
     filters: dict[str, list[State | None]] = {}
     touched: list[tuple[str, I64, int]] = []
@@ -314,14 +338,18 @@ def _restore_memory(content: Manifest, directory: Path, mine: Bools, tables: dic
         manifest.verify(directory, file)
         with arrow_files.opened(directory, file) as reader:
             if file.kind == filter_files.FILTER:
-                filters.setdefault(file.table, []).append(filter_files.read_filter(reader, file.name, mine))
+                filters.setdefault(file.table, []).append(
+                    filter_files.read_filter(reader, file.name, mine)
+                )
             else:
                 touched.append((file.table, *filter_files.read_touched(reader, mine)))
     for table in tables.values():
         _restore_filter(table, filters.get(table.config.name))
     for name, keys, forgotten in touched:
         if name not in tables:
-            raise CheckpointDamaged(f"the checkpoint has touched keys of table {name}, but no file of its rows")
+            raise CheckpointDamaged(
+                f"the checkpoint has touched keys of table {name}, but no file of its rows"
+            )
         tables[name].restore_touched(keys, forgotten)
 
 
@@ -330,16 +358,22 @@ def _restore_filter(table: EmbeddingTable, states: list[State | None] | None) ->
     if not isinstance(table.admission, CountingFilter):
         return
     if states is None:
-        raise CheckpointDamaged(f"the checkpoint has rows of table {table.config.name}, but not its admission filter")
+        raise CheckpointDamaged(
+            f"the checkpoint has rows of table {table.config.name}, but not its admission filter"
+        )
     concerned = [state for state in states if state is not None]
     if concerned:
         table.admission.restore(union_of(concerned))
 
 
-def _restore_variables(content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int) -> list[Variable]:
+def _restore_variables(
+    content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int
+) -> list[Variable]:
     num_ps = int(owners.max()) + 1
     files = [file for file in content.files if file.kind == "variables"]
-    if [file.buckets for file in files] == [arrow_files.ranges_of(owners == number) for number in range(num_ps)]:
+    if [file.buckets for file in files] == [
+        arrow_files.ranges_of(owners == number) for number in range(num_ps)
+    ]:
         files = [files[index]]  # each was written by a server that had what one has now
     saved: list[SavedVariable] = []
     for file in files:
@@ -349,7 +383,9 @@ def _restore_variables(content: Manifest, directory: Path, owners: NDArray[np.ui
     return variable_files.owned(saved, owners, index)
 
 
-def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> dict[str, ServingTable]:
+def load_for_serving(
+    directory: Path, *, skip_zero_embedding: bool = False
+) -> dict[str, ServingTable]:
     """All tables of a checkpoint, by name, as serving stores them, without expired rows; every file is verified."""
     files = [file for file in manifest.read(directory).files if file.kind == "table"]
     headers = {file.name: table_files.header(directory, file) for file in files}

@@ -93,9 +93,13 @@ class RowCodec:
 
     def _check_vectors(self, vectors: F32, count: int) -> None:
         if vectors.shape != (count, self.dim):
-            raise ShapeMismatch(f"serving rows: vectors of shape {vectors.shape}, but {(count, self.dim)} is needed")
+            raise ShapeMismatch(
+                f"serving rows: vectors of shape {vectors.shape}, but {(count, self.dim)} is needed"
+            )
         if vectors.dtype != np.float32 or not vectors.flags.c_contiguous:
-            raise MalformedArray(f"serving rows: {vectors.dtype} with strides {vectors.strides} is not packed float32")
+            raise MalformedArray(
+                f"serving rows: {vectors.dtype} with strides {vectors.strides} is not packed float32"
+            )
 
 
 def zero_rows(vectors: F32) -> NDArray[np.bool_]:

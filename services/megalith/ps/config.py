@@ -16,20 +16,28 @@ class PsConfig:
     """Run a parameter server: tables of embedding rows and dense variables."""
 
     index: int = setting("Index of this parameter server, from 0.", 0)
-    num_ps: int = setting("Parameter servers it expects in the cluster; 0 = takes what the controller says.", 0)
+    num_ps: int = setting(
+        "Parameter servers it expects in the cluster; 0 = takes what the controller says.", 0
+    )
     expire_every_s: float = setting(
         "Seconds between two looks for expired rows; 0 = only when a table is full. A checkpoint holds such rows too, "
         "and whoever restores it drops them.",
         3600.0,
     )
-    expire_on_save: bool = setting("Drop expired rows from memory too, each time that this server has saved.", False)
+    expire_on_save: bool = setting(
+        "Drop expired rows from memory too, each time that this server has saved.", False
+    )
     restore_over_budget: bool = setting(
         "Restore all rows of a table whose memory budget is too small for them; it then takes no new ids until there "
         "is room. Without it the server does not start, unless one server held them all when they were saved.",
         False,
     )
-    bulk_lane: bool = setting("Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True)
-    lane_port: int = setting("Port of the bulk lane; 0 takes a free one, which clients are told.", 0)
+    bulk_lane: bool = setting(
+        "Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True
+    )
+    lane_port: int = setting(
+        "Port of the bulk lane; 0 takes a free one, which clients are told.", 0
+    )
     max_inflight_bytes: int = setting(
         "Bytes of data requests at once, over both lanes, and as many of replies; who would exceed them waits.",
         1 << 30,
@@ -44,7 +52,8 @@ class PsConfig:
         DEFAULT_RETENTION_S,
     )
     memory_limit_bytes: int = setting(
-        "Memory of the process above which training is held until an operator resumes it; 0 = no limit.", 0
+        "Memory of the process above which training is held until an operator resumes it; 0 = no limit.",
+        0,
     )
     lane: LaneSettings = field(default_factory=LaneSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

@@ -16,7 +16,11 @@ from megalith.wire.errors import CheckpointDamaged, InvalidSetting
 _SPARE_CELLS = 64
 _PLAIN_STEPS, _SLIDING_STEPS, _SLIDING_FILL_RATE = 64, 16, 1.2
 _MIN_CAPACITY, _MIN_RING = 300, 5
-_COUNT_BITS = {1: 4, 2: 4, 4: 16}  # by bytes of a cell; the rest is signature, of which 16 bits are enough
+_COUNT_BITS = {
+    1: 4,
+    2: 4,
+    4: 16,
+}  # by bytes of a cell; the rest is signature, of which 16 bits are enough
 _STATE = ("layout", "counters", "elements", "blocks", "cells")
 
 
@@ -39,7 +43,9 @@ class CountingFilter:
                 f"admission: threshold {thresholds.max()} is above {limit}, where cells of {cell_bytes} bytes stop"
             )
         if layout.total_size >= 2**32:
-            raise InvalidSetting(f"admission: {layout.total_size} cells a block are too many; use a larger split_num")
+            raise InvalidSetting(
+                f"admission: {layout.total_size} cells a block are too many; use a larger split_num"
+            )
         self.thresholds = thresholds  # by slot; replaced as a whole, for the next call
         self.layout = layout
         self._lock = threading.Lock()
@@ -53,7 +59,9 @@ class CountingFilter:
     ) -> "CountingFilter":
         """One block of capacity * fill_rate cells. The smallest cells that hold the thresholds are the default."""
         if capacity < 1 or not 1 <= fill_rate < 1000:
-            raise InvalidSetting(f"admission: capacity {capacity} with fill_rate {fill_rate}; both must be 1 or more")
+            raise InvalidSetting(
+                f"admission: capacity {capacity} with fill_rate {fill_rate}; both must be 1 or more"
+            )
         layout = _layout(1, capacity, fill_rate, _PLAIN_STEPS, _cell_bytes(thresholds, cell_bytes))
         return cls(thresholds, layout, _cell_bytes(thresholds, cell_bytes))
 
@@ -63,12 +71,22 @@ class CountingFilter:
     ) -> "CountingFilter":
         """A ring of `split_num` blocks (5 at least) that together remember about `capacity` (300 at least) ids."""
         if capacity < 1 or split_num < 1:
-            raise InvalidSetting(f"admission: capacity {capacity} and split_num {split_num} must be 1 or more")
+            raise InvalidSetting(
+                f"admission: capacity {capacity} and split_num {split_num} must be 1 or more"
+            )
         ring = max(split_num, _MIN_RING)
         block_capacity = max(capacity, _MIN_CAPACITY) // (ring - 1)
         if block_capacity < 2:
-            raise InvalidSetting(f"admission: split_num {split_num} leaves a capacity of {block_capacity} to a block")
-        layout = _layout(ring, block_capacity, _SLIDING_FILL_RATE, _SLIDING_STEPS, _cell_bytes(thresholds, cell_bytes))
+            raise InvalidSetting(
+                f"admission: split_num {split_num} leaves a capacity of {block_capacity} to a block"
+            )
+        layout = _layout(
+            ring,
+            block_capacity,
+            _SLIDING_FILL_RATE,
+            _SLIDING_STEPS,
+            _cell_bytes(thresholds, cell_bytes),
+        )
         return cls(thresholds, layout, _cell_bytes(thresholds, cell_bytes))
 
     def admit(self, keys: I64, counts: I64) -> Bools:
@@ -80,7 +98,14 @@ class CountingFilter:
         out = np.empty(keys.size, np.bool_)
         with self._lock:
             kernels.admit_counted(
-                keys, counts, self.thresholds, self.layout, self._cells, self._elements, self._counters, out
+                keys,
+                counts,
+                self.thresholds,
+                self.layout,
+                self._cells,
+                self._elements,
+                self._counters,
+                out,
             )
         return out
 
@@ -131,7 +156,9 @@ class CountingFilter:
             "counters": counters,
             "elements": elements,
             "blocks": np.array(blocks, np.int64),
-            "cells": np.array([copies[block] for block in blocks], cells.dtype).reshape(-1, self.layout.num_cells),
+            "cells": np.array([copies[block] for block in blocks], cells.dtype).reshape(
+                -1, self.layout.num_cells
+            ),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -141,7 +168,9 @@ class CountingFilter:
             raise CheckpointDamaged(f"admission: the saved filter lacks {', '.join(missing)}")
         saved = tuple(int(number) for number in state["layout"])
         if saved != tuple(self.layout):
-            raise InvalidSetting(f"admission: the saved filter has layout {saved}, this one {self.layout}")
+            raise InvalidSetting(
+                f"admission: the saved filter has layout {saved}, this one {self.layout}"
+            )
         self._check_fits(state)
         with self._lock:
             self._cells[:] = 0
@@ -171,7 +200,9 @@ def _cell_bytes(thresholds: I32, wanted: int | None) -> int:
     return wanted or (2 if thresholds.max() < 1 << _COUNT_BITS[2] else 4)
 
 
-def _layout(ring: int, block_capacity: int, fill_rate: float, max_steps: int, cell_bytes: int) -> Layout:
+def _layout(
+    ring: int, block_capacity: int, fill_rate: float, max_steps: int, cell_bytes: int
+) -> Layout:
     total_size, count_bits = int(block_capacity * fill_rate), _COUNT_BITS[cell_bytes]
     return Layout(
         ring=ring,

@@ -62,8 +62,12 @@ class DataPlane:
             rows, variables = self._store.pull(request.epoch, tables, request.variables)
             if tables:
                 self._looked_up((time.perf_counter() - start) * 1e6)
-            sent: list[NDArray[Any]] = [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
-            return pb.PullResponse(variables=[codec.array_to_proto(value) for value in variables]), sent
+            sent: list[NDArray[Any]] = (
+                [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
+            )
+            return pb.PullResponse(
+                variables=[codec.array_to_proto(value) for value in variables]
+            ), sent
 
     def _check_reply(self, nbytes: int) -> None:
         if nbytes > self._max_message_bytes:
@@ -72,13 +76,18 @@ class DataPlane:
                 "ask for fewer ids per call, or raise --max-message-bytes"
             )
 
-    def push(self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]) -> pb.PushResponse:
+    def push(
+        self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]
+    ) -> pb.PushResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
             added = self._store.push(
                 request.epoch,
                 request.client_id,
                 request.sequence,
-                [_decode_gradients(*part) for part in zip(request.tables, keys, gradients, strict=True)],
+                [
+                    _decode_gradients(*part)
+                    for part in zip(request.tables, keys, gradients, strict=True)
+                ],
                 [_decode_update(update) for update in request.variables],
                 request.req_time_s,
                 request.step,
@@ -102,7 +111,9 @@ class DataPlane:
         """The status of each id."""
         with self._store.serving(request.run_id, request.is_controller_away):
             keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
-            return self._store.reinitialize(request.epoch, _sender(request), request.table, keys).astype(arrays.STATUS)
+            return self._store.reinitialize(
+                request.epoch, _sender(request), request.table, keys
+            ).astype(arrays.STATUS)
 
 
 def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sender:
@@ -115,7 +126,9 @@ def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sende
     )
 
 
-def _first_try_s_ago(request: pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> float:
+def _first_try_s_ago(
+    request: pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest,
+) -> float:
     return request.first_try_ms_ago / 1000 if request.first_try_ms_ago > 0 else math.inf
 
 
@@ -130,7 +143,8 @@ def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer
 
 def _decode_values(message: pb.TableValues) -> TableValues:
     return TableValues(
-        message.table, *_decode_rows(message.table, message.keys, message.values, arrays.VALUE, "values")
+        message.table,
+        *_decode_rows(message.table, message.keys, message.values, arrays.VALUE, "values"),
     )
 
 
@@ -152,4 +166,6 @@ def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:
     kind = _KINDS.get(message.kind)
     if kind is None:
         raise InvalidRequest(f"variable {message.name}: unknown kind of update {message.kind}")
-    return VariableUpdate(message.name, kind, codec.array_from_proto(message.value, f"variable {message.name}"))
+    return VariableUpdate(
+        message.name, kind, codec.array_from_proto(message.value, f"variable {message.name}")
+    )

@@ -24,7 +24,9 @@ from megalith.wire.schema import (
     Shampoo,
 )
 
-_ONCE = frozenset({"beta1_power", "beta2_power", "c"})  # fields that a variable has once, whatever its size
+_ONCE = frozenset(
+    {"beta1_power", "beta2_power", "c"}
+)  # fields that a variable has once, whatever its size
 _START = np.zeros(1, np.int64)
 
 
@@ -91,11 +93,23 @@ def _row_optimizer(optimizer: DenseOptimizer, size: int) -> RowOptimizer:
         case Sgd() | Momentum() | Adagrad() | Adam():
             return row_optimizer(optimizer, size)
         case Adamom(_, ada, mom, epsilon, decay):
-            stage = Stage(optimizer.name, adamom.apply, np.array([ada, mom, epsilon, decay], np.float32))
-            return RowOptimizer(optimizer.name, (stage,), lay_out([("m", size, 0), ("v", size, 0), ("c", 1, 0)]))
-        case DenseRmsprop(_, beta1, beta2, epsilon, decay) | DenseRmspropV2(_, beta1, beta2, epsilon, decay):
-            apply = dense_rmsprop.apply if isinstance(optimizer, DenseRmsprop) else dense_rmspropv2.apply
-            stage = Stage(optimizer.name, apply, np.array([beta1, beta2, epsilon, decay], np.float32))
+            stage = Stage(
+                optimizer.name, adamom.apply, np.array([ada, mom, epsilon, decay], np.float32)
+            )
+            return RowOptimizer(
+                optimizer.name, (stage,), lay_out([("m", size, 0), ("v", size, 0), ("c", 1, 0)])
+            )
+        case DenseRmsprop(_, beta1, beta2, epsilon, decay) | DenseRmspropV2(
+            _, beta1, beta2, epsilon, decay
+        ):
+            apply = (
+                dense_rmsprop.apply
+                if isinstance(optimizer, DenseRmsprop)
+                else dense_rmspropv2.apply
+            )
+            stage = Stage(
+                optimizer.name, apply, np.array([beta1, beta2, epsilon, decay], np.float32)
+            )
             return RowOptimizer(optimizer.name, (stage,), lay_out([("m", size, 0), ("v", size, 0)]))
         case Shampoo():
             raise InvalidRequest("shampoo moves a variable as a whole, not element by element")

@@ -36,4 +36,6 @@ class ExpiryThread:
                 logger.exception("expiry failed")
                 continue
             if dropped:
-                logger.info("expired %s", " ".join(f"{table}={rows}" for table, rows in dropped.items()))
+                logger.info(
+                    "expired %s", " ".join(f"{table}={rows}" for table, rows in dropped.items())
+                )

@@ -28,7 +28,9 @@ FILTER, TOUCHED = "filter", "touched"  # kinds of files
 _META = b"megalith"
 
 
-def write_filter(admission: CountingFilter, table: str, buckets: Bools, directory: Path, name: str) -> ShardFile:
+def write_filter(
+    admission: CountingFilter, table: str, buckets: Bools, directory: Path, name: str
+) -> ShardFile:
     """`buckets` are those of this server. Blocks are copied one at a time, while sightings are counted on."""
     state = admission.state()
     about = {key: state[key].tolist() for key in ("layout", "counters")}
@@ -37,14 +39,23 @@ def write_filter(admission: CountingFilter, table: str, buckets: Bools, director
         "elements": pa.array(state["elements"][state["blocks"]]),
         "cells": _lists(state["cells"]),
     }
-    return _write(columns, about | {"buckets": np.packbits(buckets).tobytes().hex()}, directory, name, FILTER, table)
+    return _write(
+        columns,
+        about | {"buckets": np.packbits(buckets).tobytes().hex()},
+        directory,
+        name,
+        FILTER,
+        table,
+    )
 
 
 def read_filter(reader: Any, name: str, buckets: Bools) -> State | None:
     """The state that `CountingFilter.restore` takes; None if its server had none of `buckets`."""
     try:
         about = json.loads(reader.schema.metadata[_META])
-        written_by = np.unpackbits(np.frombuffer(bytes.fromhex(about["buckets"]), np.uint8)).astype(np.bool_)
+        written_by = np.unpackbits(np.frombuffer(bytes.fromhex(about["buckets"]), np.uint8)).astype(
+            np.bool_
+        )
         if not (written_by & buckets).any():
             return None
         content = reader.read_all().combine_chunks()
@@ -53,14 +64,30 @@ def read_filter(reader: Any, name: str, buckets: Bools) -> State | None:
         elements = np.zeros(layout[0], np.int64)
         elements[blocks] = content.column("elements").to_numpy()
         # An empty table has no chunk to look into, and `flatten` gives its type.
-        cells = content.column("cells").combine_chunks().flatten().to_numpy().reshape(len(blocks), layout[3])
+        cells = (
+            content.column("cells")
+            .combine_chunks()
+            .flatten()
+            .to_numpy()
+            .reshape(len(blocks), layout[3])
+        )
     except (KeyError, ValueError, IndexError, TypeError) as error:
-        raise CheckpointDamaged(f"{name} is not the state of an admission filter: {error}") from error
+        raise CheckpointDamaged(
+            f"{name} is not the state of an admission filter: {error}"
+        ) from error
     counters = np.array(about["counters"], np.int64)
-    return {"layout": layout, "counters": counters, "elements": elements, "blocks": blocks, "cells": cells}
+    return {
+        "layout": layout,
+        "counters": counters,
+        "elements": elements,
+        "blocks": blocks,
+        "cells": cells,
+    }
 
 
-def write_touched(touched: TouchedKeySet, forgotten: int, table: str, directory: Path, name: str) -> ShardFile:
+def write_touched(
+    touched: TouchedKeySet, forgotten: int, table: str, directory: Path, name: str
+) -> ShardFile:
     """The keys held; they stay in the set. `forgotten` are those that the table lost for lack of room."""
     keys = touched.held()
     columns = {"bucket": pa.array(routing.buckets_of(keys).astype(np.uint16)), "id": pa.array(keys)}
@@ -70,21 +97,33 @@ def write_touched(touched: TouchedKeySet, forgotten: int, table: str, directory:
 def read_touched(reader: Any, buckets: Bools) -> tuple[I64, int]:
     """The keys of `buckets`, and how many were forgotten by the server that wrote them."""
     keys = reader.read_all().column("id").to_numpy()
-    return keys[buckets[routing.buckets_of(keys)]], int(json.loads(reader.schema.metadata[_META])["forgotten"])
+    return keys[buckets[routing.buckets_of(keys)]], int(
+        json.loads(reader.schema.metadata[_META])["forgotten"]
+    )
 
 
 def _write(
-    columns: dict[str, pa.Array], about: dict[str, Any], directory: Path, name: str, kind: str, table: str
+    columns: dict[str, pa.Array],
+    about: dict[str, Any],
+    directory: Path,
+    name: str,
+    kind: str,
+    table: str,
 ) -> ShardFile:
     batch = pa.record_batch(columns)
     schema = batch.schema.with_metadata({_META: json.dumps(about)})
     path = directory / name
     # A filter that is not full is mostly zeros.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, schema, options=options) as writer,
+    ):
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     sync(path)
-    return ShardFile(name, kind, table, batch.num_rows, path.stat().st_size, manifest.sha256_of(path))
+    return ShardFile(
+        name, kind, table, batch.num_rows, path.stat().st_size, manifest.sha256_of(path)
+    )
 
 
 def _lists(cells: NDArray[Any]) -> pa.Array:

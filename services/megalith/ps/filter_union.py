@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.ps.kernels.admission import COUNTERS, FAILURES, HEAD, HEAD_INCREMENT, Layout, merge_block
+from megalith.ps.kernels.admission import (
+    COUNTERS,
+    FAILURES,
+    HEAD,
+    HEAD_INCREMENT,
+    Layout,
+    merge_block,
+)
 from megalith.wire.errors import CheckpointDamaged
 
 State = Mapping[str, NDArray[Any]]

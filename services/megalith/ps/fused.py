@@ -17,7 +17,13 @@ from megalith.ps import batch
 from megalith.ps.kernels.dtypes import F32, I64
 from megalith.ps.table import EmbeddingTable
 from megalith.ps.table_stats import WriteResult
-from megalith.wire.errors import InvalidSetting, MalformedArray, ShapeMismatch, UnknownTable, some_of
+from megalith.wire.errors import (
+    InvalidSetting,
+    MalformedArray,
+    ShapeMismatch,
+    UnknownTable,
+    some_of,
+)
 
 UNKNOWN = -1  # status of an id whose table does not exist
 
@@ -54,7 +60,9 @@ class TableGroup:
         self.names = tuple(sorted(tables))
         self._tables = tuple(tables[name] for name in self.names)
         self._dims = np.array([table.layout.dim for table in self._tables], np.int64)
-        self._gradient_widths = np.array([table.layout.gradient_width for table in self._tables], np.int64)
+        self._gradient_widths = np.array(
+            [table.layout.gradient_width for table in self._tables], np.int64
+        )
 
     def __getitem__(self, name: str) -> EmbeddingTable:
         if name not in self.names:
@@ -90,30 +98,45 @@ class TableGroup:
         pieces = list(self._pieces(ids, counts, self._gradient_widths, grads))
         rates = self._rates_by_table(learning_rates, step)
         for piece in pieces:
-            piece.table.check_gradients(piece.keys, piece.rows, rates[piece.number], step, dedup=dedup)
+            piece.table.check_gradients(
+                piece.keys, piece.rows, rates[piece.number], step, dedup=dedup
+            )
         batch.check_time(req_time_s, "fused")
         return [
             piece.table.apply_checked(
-                piece.keys, piece.rows, rates[piece.number], req_time_s=req_time_s, step=step, dedup=dedup
+                piece.keys,
+                piece.rows,
+                rates[piece.number],
+                req_time_s=req_time_s,
+                step=step,
+                dedup=dedup,
             )
             if piece.keys.size
             else WriteResult()
             for piece in pieces
         ]
 
-    def assign(self, ids: I64, sizes: NDArray[Any], values: F32, req_time_s: int = 0) -> list[WriteResult]:
+    def assign(
+        self, ids: I64, sizes: NDArray[Any], values: F32, req_time_s: int = 0
+    ) -> list[WriteResult]:
         """`EmbeddingTable.assign` for each piece, all of them or none."""
         pieces = self._checked_values(ids, sizes, values, req_time_s)
         return [
-            piece.table.assign(piece.keys, piece.rows, req_time_s) if piece.keys.size else WriteResult()
+            piece.table.assign(piece.keys, piece.rows, req_time_s)
+            if piece.keys.size
+            else WriteResult()
             for piece in pieces
         ]
 
-    def assign_add(self, ids: I64, sizes: NDArray[Any], values: F32, req_time_s: int = 0) -> list[WriteResult]:
+    def assign_add(
+        self, ids: I64, sizes: NDArray[Any], values: F32, req_time_s: int = 0
+    ) -> list[WriteResult]:
         """`EmbeddingTable.assign_add` for each piece, all of them or none."""
         pieces = self._checked_values(ids, sizes, values, req_time_s)
         return [
-            piece.table.assign_add(piece.keys, piece.rows, req_time_s) if piece.keys.size else WriteResult()
+            piece.table.assign_add(piece.keys, piece.rows, req_time_s)
+            if piece.keys.size
+            else WriteResult()
             for piece in pieces
         ]
 
@@ -123,7 +146,9 @@ class TableGroup:
             return np.full(ids.size, UNKNOWN, np.int64)
         return self[name].reinitialize(ids)
 
-    def _checked_values(self, ids: I64, sizes: NDArray[Any], values: F32, req_time_s: int) -> list[Piece]:
+    def _checked_values(
+        self, ids: I64, sizes: NDArray[Any], values: F32, req_time_s: int
+    ) -> list[Piece]:
         counts, _, _ = self._offsets(ids, sizes, self._dims, values)
         pieces = list(self._pieces(ids, counts, self._dims, values))
         for piece in pieces:
@@ -131,20 +156,35 @@ class TableGroup:
         batch.check_time(req_time_s, "fused")
         return pieces
 
-    def _offsets(self, ids: I64, sizes: NDArray[Any], widths: I64, floats: F32 | None = None) -> tuple[I64, I64, I64]:
+    def _offsets(
+        self, ids: I64, sizes: NDArray[Any], widths: I64, floats: F32 | None = None
+    ) -> tuple[I64, I64, I64]:
         """Ids of each piece, and where its ids and floats begin; all checked against each other."""
         counts = np.asarray(sizes)
-        if counts.dtype.kind not in "iu" or counts.ndim != 1 or counts.size % len(self.names) or (counts < 0).any():
-            raise ShapeMismatch(f"fused sizes {counts.tolist()} are not those of shards of {len(self.names)} tables")
+        if (
+            counts.dtype.kind not in "iu"
+            or counts.ndim != 1
+            or counts.size % len(self.names)
+            or (counts < 0).any()
+        ):
+            raise ShapeMismatch(
+                f"fused sizes {counts.tolist()} are not those of shards of {len(self.names)} tables"
+            )
         counts = counts.astype(np.int64)
         id_offsets = np.concatenate([[0], np.cumsum(counts)])
         if batch.check_keys(ids, "fused").size != id_offsets[-1]:
-            raise ShapeMismatch(f"fused sizes add up to {id_offsets[-1]} ids, but ids have shape {ids.shape}")
-        float_offsets = np.concatenate([[0], np.cumsum(counts * np.tile(widths, counts.size // len(self.names)))])
+            raise ShapeMismatch(
+                f"fused sizes add up to {id_offsets[-1]} ids, but ids have shape {ids.shape}"
+            )
+        float_offsets = np.concatenate(
+            [[0], np.cumsum(counts * np.tile(widths, counts.size // len(self.names)))]
+        )
         if floats is not None:
             need = (int(float_offsets[-1]),)
             if floats.dtype != np.float32 or floats.shape != need or not floats.flags.c_contiguous:
-                raise MalformedArray(f"fused floats are {floats.dtype} {floats.shape}, need packed float32 {need}")
+                raise MalformedArray(
+                    f"fused floats are {floats.dtype} {floats.shape}, need packed float32 {need}"
+                )
         return counts, id_offsets, float_offsets
 
     def _rates_by_table(self, rates: Sequence[float] | F32 | None, step: int) -> list[F32]:
@@ -154,7 +194,9 @@ class TableGroup:
             return [table.layout.rates(None, step) for table in self._tables]
         given = np.asarray(rates, np.float32)
         if given.shape != (sum(lengths),):
-            raise ShapeMismatch(f"learning rates of shape {given.shape}, but the tables have {sum(lengths)} segments")
+            raise ShapeMismatch(
+                f"learning rates of shape {given.shape}, but the tables have {sum(lengths)} segments"
+            )
         return np.split(given, np.cumsum(lengths)[:-1])
 
     def _pieces(self, ids: I64, counts: I64, widths: I64, floats: F32) -> Iterator[Piece]:

@@ -21,7 +21,11 @@ def check(memory_limit_bytes: int) -> Health:
     """The health of this process now. 0 = no limit."""
     resident = resident_bytes()
     is_over = 0 < memory_limit_bytes <= resident
-    complaint = f"Memory limit exceeded. Current: {resident}, Limit: {memory_limit_bytes}" if is_over else ""
+    complaint = (
+        f"Memory limit exceeded. Current: {resident}, Limit: {memory_limit_bytes}"
+        if is_over
+        else ""
+    )
     return Health(resident, memory_limit_bytes, complaint)
 
 

@@ -52,7 +52,9 @@ class IndexMemory:
         # although large ones are whole pages.
         tops = (np.arange(PARTITIONS) + 1) * _SLOTS_PER_PAGE // PARTITIONS
         begins = np.arange(PARTITIONS) * stride
-        ends = begins + stride - (_SPILL_PAGES + 1) * _SLOTS_PER_PAGE + tops  # of the home lines and the first spill
+        ends = (
+            begins + stride - (_SPILL_PAGES + 1) * _SLOTS_PER_PAGE + tops
+        )  # of the home lines and the first spill
         parts[LAST::RECORD] = ends - LEAST_SPILL - LINE
         parts[ROOM::RECORD] = ends - begins - LEAST_SPILL
         self.arrays = Index(self._memory.array(np.uint64), parts, secret)
@@ -85,7 +87,9 @@ class IndexMemory:
         """Make every partition as small as at the start; the slots are zero, and no other thread is at work."""
         share = max(_LEAST_CAPACITY, self._expected / PARTITIONS / layout.GROW_AT)
         spread = share * GROWTH ** (np.arange(PARTITIONS) / PARTITIONS)
-        self._field(CAPACITY)[:] = np.minimum(spread, self._field(ROOM)).astype(np.int64) // LINE * LINE
+        self._field(CAPACITY)[:] = (
+            np.minimum(spread, self._field(ROOM)).astype(np.int64) // LINE * LINE
+        )
         self._field(SPILL)[:] = LEAST_SPILL
         self._field(USED)[:] = 0
         self._field(FAR)[:] = 0

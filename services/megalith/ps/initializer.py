@@ -36,5 +36,9 @@ def row_initializer(initializer: Initializer, dim: int) -> float | Random:
             return constant
         case RandomUniform(minval, maxval):
             low, high = np.float32(minval), np.float32(maxval)
-            last = max(low, np.nextafter(high, low))  # equal bounds are allowed, and give that one value
-            return Random("fill_uniform", initialize.fill_uniform, np.array([low, high, last], np.float32))
+            last = max(
+                low, np.nextafter(high, low)
+            )  # equal bounds are allowed, and give that one value
+            return Random(
+                "fill_uniform", initialize.fill_uniform, np.array([low, high, last], np.float32)
+            )

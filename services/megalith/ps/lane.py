@@ -46,12 +46,16 @@ class LaneSettings:
     """What the bulk lane of a ps lets its peers take."""
 
     lane_connections: int = setting(
-        "Connections of the bulk lane at once, a thread each; who finds none left is served by unary calls.", 4096
+        "Connections of the bulk lane at once, a thread each; who finds none left is served by unary calls.",
+        4096,
     )
     lane_connections_per_peer: int = setting("The same, of one machine.", 2048)
-    lane_hello_s: float = setting("Seconds that a new connection of the bulk lane has to show its token.", 5.0)
+    lane_hello_s: float = setting(
+        "Seconds that a new connection of the bulk lane has to show its token.", 5.0
+    )
     lane_stall_s: float = setting(
-        "Seconds that a client has for each megabyte of a request before its connection is closed.", 10.0
+        "Seconds that a client has for each megabyte of a request before its connection is closed.",
+        10.0,
     )
     lane_reply_s: float = setting(
         "Seconds that a client may leave a reply unread, and has for each megabyte of it.", 30.0
@@ -65,10 +69,14 @@ class LaneSettings:
     def __post_init__(self) -> None:
         for name in ("lane_connections", "lane_connections_per_peer"):
             if getattr(self, name) < 1:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: at least 1 is needed")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: at least 1 is needed"
+                )
         for name in ("lane_hello_s", "lane_stall_s", "lane_reply_s", "room_wait_s"):
             if not getattr(self, name) > 0:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0"
+                )
 
 
 class LaneServer:
@@ -107,7 +115,9 @@ class LaneServer:
 
     def start(self) -> None:
         """Bind and accept in the background."""
-        self._max_connections = file_limit.room_for(self._settings.lane_connections, "connections of the bulk lane")
+        self._max_connections = file_limit.room_for(
+            self._settings.lane_connections, "connections of the bulk lane"
+        )
         host = self._host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -122,7 +132,9 @@ class LaneServer:
                 "choose another port, or 0 for any free one"
             ) from error
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), name="lane-accept", daemon=True).start()
+        threading.Thread(
+            target=self._accept, args=(self._listener,), name="lane-accept", daemon=True
+        ).start()
 
     def stop(self, grace_s: float) -> None:
         """Accept no more, let requests under way be answered for at most `grace_s`, close."""
@@ -134,7 +146,9 @@ class LaneServer:
             _shut(self._listener, socket.SHUT_RDWR)
             self._listener.close()
         for sock in open_now:
-            _shut(sock, socket.SHUT_RD)  # ends the wait for the next request, not the answer to the current one
+            _shut(
+                sock, socket.SHUT_RD
+            )  # ends the wait for the next request, not the answer to the current one
         for sock, thread in open_now.items():
             thread.join(max(0.0, deadline - time.monotonic()))
             _shut(sock, socket.SHUT_RDWR)
@@ -168,7 +182,9 @@ class LaneServer:
             self._is_full = refusal is not None
         if refusal is not None:
             if not was_full:
-                logger.warning("the bulk lane refuses connections, the next from %s: %s", peer, refusal)
+                logger.warning(
+                    "the bulk lane refuses connections, the next from %s: %s", peer, refusal
+                )
             self._turn_away(sock, refusal)
 
     def _refusal(self, peer: str) -> Overloaded | None:
@@ -318,7 +334,9 @@ class _Connection:
             with self._requests.share() as room:
                 head, body = self._receive(sizes, begin, buffer, room)
                 waited_s = time.monotonic() - began
-                return self._calls.answer(head, body, waited_s, lambda nbytes: reply_room.take(nbytes, wait_s))
+                return self._calls.answer(
+                    head, body, waited_s, lambda nbytes: reply_room.take(nbytes, wait_s)
+                )
         finally:
             self._buffers.give_back(buffer)
 

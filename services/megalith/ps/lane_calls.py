@@ -29,16 +29,27 @@ Reply = tuple[pb.LaneReply, Sequence[memoryview]]
 class LaneCalls:
     """Answers the heads and bodies of frames; knows no sockets."""
 
-    def __init__(self, data: DataPlane, metrics: Metrics, token: bytes, max_message_bytes: int) -> None:
-        self._data, self._metrics, self._token, self._max_message_bytes = data, metrics, token, max_message_bytes
+    def __init__(
+        self, data: DataPlane, metrics: Metrics, token: bytes, max_message_bytes: int
+    ) -> None:
+        self._data, self._metrics, self._token, self._max_message_bytes = (
+            data,
+            metrics,
+            token,
+            max_message_bytes,
+        )
 
     def check_hello(self, head: memoryview) -> None:
         """Raise AccessDenied unless the token is that of this server."""
         hello = pb.LaneHello()
         if not _parse(hello, head) or not hmac.compare_digest(hello.token, self._token):
-            raise AccessDenied("the bulk lane opens with the token of this server's Negotiate; ask for it again")
+            raise AccessDenied(
+                "the bulk lane opens with the token of this server's Negotiate; ask for it again"
+            )
 
-    def answer(self, head: memoryview, body: memoryview, waited_s: float, reserve: Reserve) -> Reply:
+    def answer(
+        self, head: memoryview, body: memoryview, waited_s: float, reserve: Reserve
+    ) -> Reply:
         """The reply to one request that waited for `waited_s` before this. Never raises.
 
         `reserve` is told the bytes of a reply before any memory is taken for it, and may refuse them.
@@ -50,7 +61,9 @@ class LaneCalls:
                 raise InvalidRequest("the head of the frame is not a LaneRequest")
             method = f"lane/{request.WhichOneof('call')}"
             if 0 < request.timeout_ms < waited_s * 1000:
-                raise DeadlinePassed(f"the call waited {waited_s:.1f} s and was given up; nothing was applied")
+                raise DeadlinePassed(
+                    f"the call waited {waited_s:.1f} s and was given up; nothing was applied"
+                )
             reply, arrays = self._call(request, body, reserve)
             self._check_size(reply, arrays)
         except Exception as error:
@@ -77,7 +90,9 @@ class LaneCalls:
             case "push":
                 count = len(request.push.tables)
                 arrays = _cut(body, request.array_bytes, 2 * count)
-                return pb.LaneReply(push=self._data.push(request.push, arrays[:count], arrays[count:])), ()
+                return pb.LaneReply(
+                    push=self._data.push(request.push, arrays[:count], arrays[count:])
+                ), ()
             case _:
                 raise InvalidRequest("a LaneRequest without a call of this version")
 
@@ -100,9 +115,13 @@ def _parse(message: pb.LaneHello | pb.LaneRequest, head: memoryview) -> bool:
 def _cut(body: memoryview, lengths: Sequence[int], expected: int) -> list[memoryview]:
     """The arrays of a body, which they must be exactly. They are counted first: each costs many times its length."""
     if len(lengths) != expected:
-        raise MalformedArray(f"{len(lengths)} arrays in the body, the tables of the request have {expected}")
+        raise MalformedArray(
+            f"{len(lengths)} arrays in the body, the tables of the request have {expected}"
+        )
     if expected > _MAX_ARRAYS:
-        raise LimitExceeded(f"{expected} arrays in one request are above the limit of {_MAX_ARRAYS}; split the call")
+        raise LimitExceeded(
+            f"{expected} arrays in one request are above the limit of {_MAX_ARRAYS}; split the call"
+        )
     if any(length < 0 for length in lengths) or sum(lengths) != len(body):
         raise MalformedArray(f"arrays of {sum(lengths)} bytes in a body of {len(body)}")
     arrays, begin = [], 0

@@ -48,7 +48,11 @@ class PsMember:
     ) -> None:
         self._index, self._num_ps, self._store, self._scratch = index, num_ps, store, scratch
         self._shard = index  # until the welcome says which it is
-        self._addresses, self._set_serving, self._exit_request = addresses, set_serving, exit_request
+        self._addresses, self._set_serving, self._exit_request = (
+            addresses,
+            set_serving,
+            exit_request,
+        )
         self._recent_calls, self._memory_limit_bytes = recent_calls, memory_limit_bytes
         self._expire_on_save = expire_on_save
         self._restore_over_budget = restore_over_budget

@@ -115,7 +115,9 @@ def row_optimizer(optimizer: Optimizer, dim: int, compressor: Compressor = _RAW)
         raise InvalidSetting(f"{optimizer.name}: a segment of {dim} floats has nothing to optimize")
     row = _wrapped(optimizer, dim)
     if row.takes_pulled and not isinstance(compressor, Fp32 | Fp16):
-        raise InvalidSetting(f"{row.name}: pulled weights of {compressor.name} segments are not the stored ones")
+        raise InvalidSetting(
+            f"{row.name}: pulled weights of {compressor.name} segments are not the stored ones"
+        )
     if isinstance(compressor, OneBit):
         derivative = Stage("hash_net", hash_net.apply, hash_net_params(compressor))
         return replace(row, stages=(derivative, *row.stages))
@@ -127,7 +129,9 @@ def _wrapped(optimizer: Optimizer, dim: int) -> RowOptimizer:
         case Dc(base, strength):
             row = _wrapped(base, dim)
             before = Stage("dc", dc.apply, np.array([strength], np.float32))
-            return replace(row, name=f"dc({row.name})", stages=(before, *row.stages), takes_pulled=True)
+            return replace(
+                row, name=f"dc({row.name})", stages=(before, *row.stages), takes_pulled=True
+            )
         case StochasticRoundingFloat16(base):
             row = _wrapped(base, dim)
             after = Stage("rounding", rounding.apply, np.zeros(1, np.float32))
@@ -155,27 +159,41 @@ def _plain(optimizer: PlainOptimizer, dim: int) -> RowOptimizer:
             state = [("norm", dim, initial), ("zero", dim, 0.0)]
             return _build(optimizer, group_ftrl.apply, [beta, l1, l2], state)
         case GroupAdagrad(_, beta, initial, l2, decay):
-            return _build(optimizer, group_adagrad.apply, [beta, l2, decay], [("grad_square_sum", 1, initial)])
+            return _build(
+                optimizer, group_adagrad.apply, [beta, l2, decay], [("grad_square_sum", 1, initial)]
+            )
         case Adadelta(_, decay, ratio, epsilon):
             state = [("accum", dim, 0.0), ("accum_update", dim, 0.0)]
             return _build(optimizer, adadelta.apply, [decay, ratio, epsilon], state)
         case Adam(_, beta1, beta2, decay, nesterov, epsilon):
             params = [beta1, beta2, decay, epsilon, float(nesterov)]
-            state = [("m", dim, 0.0), ("v", dim, 0.0), ("beta1_power", 1, beta1), ("beta2_power", 1, beta2)]
+            state = [
+                ("m", dim, 0.0),
+                ("v", dim, 0.0),
+                ("beta1_power", 1, beta1),
+                ("beta2_power", 1, beta2),
+            ]
             return _build(optimizer, adam.apply, params, state)
         case Amsgrad(_, beta1, beta2, decay, nesterov, epsilon):
             params = [beta1, beta2, decay, epsilon, float(nesterov)]
             moments = [("m", dim, 0.0), ("v", dim, 0.0), ("vhat", dim, 0.0)]
             return _build(
-                optimizer, amsgrad.apply, params, [*moments, ("beta1_power", 1, beta1), ("beta2_power", 1, beta2)]
+                optimizer,
+                amsgrad.apply,
+                params,
+                [*moments, ("beta1_power", 1, beta1), ("beta2_power", 1, beta2)],
             )
         case Momentum(_, decay, nesterov, rate):
-            return _build(optimizer, momentum.apply, [decay, rate, float(nesterov)], [("n", dim, 0.0)])
+            return _build(
+                optimizer, momentum.apply, [decay, rate, float(nesterov)], [("n", dim, 0.0)]
+            )
         case MovingAverage(rate):
             return _build(optimizer, moving_average.apply, [rate], [])
         case BatchSoftmax():
             if dim != 1:
-                raise InvalidSetting(f"batch_softmax: the segment has {dim} floats, but it estimates one number")
+                raise InvalidSetting(
+                    f"batch_softmax: the segment has {dim} floats, but it estimates one number"
+                )
             return _build(optimizer, batch_softmax.apply, [], [("last_step", STEP_SLOTS, 0)])
         case Rmsprop(_, decay, rate):
             return _build(optimizer, rmsprop.apply, [decay, rate], [("n", dim, 0.0)])
@@ -184,7 +202,10 @@ def _plain(optimizer: PlainOptimizer, dim: int) -> RowOptimizer:
 
 
 def _build(
-    optimizer: PlainOptimizer, apply: Apply, params: list[float], state: list[tuple[str, int, float]]
+    optimizer: PlainOptimizer,
+    apply: Apply,
+    params: list[float],
+    state: list[tuple[str, int, float]],
 ) -> RowOptimizer:
     stage = Stage(optimizer.name, apply, np.array(params, np.float32))
     return RowOptimizer(optimizer.name, (stage,), lay_out(state))

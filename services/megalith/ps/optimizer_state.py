@@ -43,7 +43,9 @@ def initial_state(fields: Sequence[StateField]) -> F32:
     state = np.empty(sum(field.width for field in fields), np.float32)
     for field in fields:
         part = slice(field.offset, field.offset + field.width)
-        state[part] = pack_steps(np.array([field.initial], np.int64)) if field.is_step else field.initial
+        state[part] = (
+            pack_steps(np.array([field.initial], np.int64)) if field.is_step else field.initial
+        )
     return state
 
 
@@ -56,5 +58,7 @@ def check_step(step: int) -> None:
 def pack_steps(steps: NDArray[np.int64]) -> F32:
     """[n] steps as [n, 2] float32, exactly: both halves are whole numbers below 2^24."""
     if steps.size and not (steps.min() >= NEVER and steps.max() < STEP_LIMIT):
-        raise InvalidRequest(f"steps {steps.min()}..{steps.max()} are outside {NEVER}..{STEP_LIMIT - 1}")
+        raise InvalidRequest(
+            f"steps {steps.min()}..{steps.max()} are outside {NEVER}..{STEP_LIMIT - 1}"
+        )
     return np.stack([steps >> STEP_SHIFT, steps & STEP_MASK], axis=-1).astype(np.float32)

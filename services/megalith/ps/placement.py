@@ -30,15 +30,21 @@ class Placement:
     def checked(self, epoch: int) -> "RoutedPlacement":
         """What a request that was routed at `epoch` may rely on; another epoch than the map's is refused."""
         if self.routing is None or epoch > self.epoch:
-            raise NotReady(f"ps {self.index} is at epoch {self.epoch}, the request at {epoch}; retry in a moment")
+            raise NotReady(
+                f"ps {self.index} is at epoch {self.epoch}, the request at {epoch}; retry in a moment"
+            )
         if epoch < self.epoch:
-            raise StaleEpoch(f"the request was routed at epoch {epoch}, ps {self.index} is at {self.epoch}")
+            raise StaleEpoch(
+                f"the request was routed at epoch {epoch}, ps {self.index} is at {self.epoch}"
+            )
         return RoutedPlacement(self.index, self.routing)
 
     def check_initialized(self, what: str) -> None:
         """Raise NotReady about something that is missing, while it may still be created."""
         if not self.is_initialized:
-            raise NotReady(f"ps {self.index} has no {what} yet: the chief is still creating them; retry in a moment")
+            raise NotReady(
+                f"ps {self.index} has no {what} yet: the chief is still creating them; retry in a moment"
+            )
 
     def buckets(self) -> NDArray[np.bool_]:
         """Which buckets this server owns; without a map it may be any."""

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from megalith.wire.errors import ClientIdTaken, LimitExceeded, OutcomeLost, Overloaded, SequenceExpired
+from megalith.wire.errors import (
+    ClientIdTaken,
+    LimitExceeded,
+    OutcomeLost,
+    Overloaded,
+    SequenceExpired,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +26,9 @@ WINDOW = 64  # writes remembered per client: more than a client has in flight
 # Measured with tracemalloc, which a test does again; rounded up.
 CLIENT_BYTES = 18 << 10  # of one client with a full window, without the arrays of its replies
 ARRAY_BYTES = 128  # of one array in a reply, without its data
-_KEPT_REPLY_BYTES = 1 << 20  # of one client's replies before the newest one, which only late repetitions ask for
+_KEPT_REPLY_BYTES = (
+    1 << 20
+)  # of one client's replies before the newest one, which only late repetitions ask for
 
 DEFAULT_MAX_BYTES = 256 << 20
 MIN_BYTES = 1 << 20
@@ -60,7 +68,9 @@ class AppliedPushes(Generic[R]):
         self._retention_s = retention_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._clients: OrderedDict[str, _Client[R]] = OrderedDict()  # the one that was idle longest is the first
+        self._clients: OrderedDict[str, _Client[R]] = (
+            OrderedDict()
+        )  # the one that was idle longest is the first
         self._nbytes = 0
         self._has_forgotten = False
 
@@ -99,7 +109,9 @@ class AppliedPushes(Generic[R]):
         repeated_s = first_try_s_ago if is_repeated else 0.0
         with self._in_use(client_id, incarnation, repeated_s) as client, client.lock:
             if client.incarnation != incarnation:
-                raise ClientIdTaken(f"another client pushes as {client_id!r}; use a client id of your own")
+                raise ClientIdTaken(
+                    f"another client pushes as {client_id!r}; use a client id of your own"
+                )
             if sequence in client.outcomes:
                 return client.outcomes[sequence].repeated(client_id, sequence)
             if sequence <= client.newest - WINDOW:
@@ -112,10 +124,10 @@ class AppliedPushes(Generic[R]):
             try:
                 reply = prepared.commit()
             except BaseException as error:
-                why = (
-                    f"it failed half-way on this server ({type(error).__name__}: {error}), whose log has the traceback"
+                why = f"it failed half-way on this server ({type(error).__name__}: {error}), whose log has the traceback"
+                logger.exception(
+                    "a write was applied in part client=%s sequence=%d", client_id, sequence
                 )
-                logger.exception("a write was applied in part client=%s sequence=%d", client_id, sequence)
                 self._remember(client, sequence, _Outcome(lost=why), -kept_bytes)
                 raise _lost(client_id, sequence, why) from error
             is_kept = kept_bytes == prepared.reply_bytes
@@ -124,7 +136,9 @@ class AppliedPushes(Generic[R]):
             return reply
 
     @contextmanager
-    def _in_use(self, client_id: str, incarnation: int, repeated_s: float) -> "Iterator[_Client[R]]":
+    def _in_use(
+        self, client_id: str, incarnation: int, repeated_s: float
+    ) -> "Iterator[_Client[R]]":
         """Inside, the client is remembered; afterwards only if there is anything to remember of it."""
         with self._lock:
             client = self._clients.get(client_id)
@@ -146,7 +160,11 @@ class AppliedPushes(Generic[R]):
         # Who first sent this later than that was not forgotten since: had it arrived, its client would be known. The
         # other half of the time is for the way here.
         if self._has_forgotten and repeated_s > self._retention_s / 2:
-            raise _lost(client_id, 0, f"this server forgets a client that has been idle for {self._retention_s:g} s")
+            raise _lost(
+                client_id,
+                0,
+                f"this server forgets a client that has been idle for {self._retention_s:g} s",
+            )
         size = CLIENT_BYTES + len(client_id)
         self._strip_others(size)
         if self._nbytes + size > self._max_bytes:
@@ -216,7 +234,9 @@ class AppliedPushes(Generic[R]):
             if client.nbytes > client.own_bytes:
                 self._nbytes -= client.strip(missing, with_rest_only=True)
 
-    def _remember(self, client: "_Client[R]", sequence: int, outcome: "_Outcome[R]", correction: int = 0) -> None:
+    def _remember(
+        self, client: "_Client[R]", sequence: int, outcome: "_Outcome[R]", correction: int = 0
+    ) -> None:
         with self._lock:
             client.nbytes += correction
             self._nbytes += correction
@@ -228,7 +248,9 @@ class _Outcome(Generic[R]):
 
     __slots__ = ("is_stripped", "lost", "nbytes", "reply", "rest")
 
-    def __init__(self, reply: R | None = None, nbytes: int = 0, lost: str = "", rest: R | None = None) -> None:
+    def __init__(
+        self, reply: R | None = None, nbytes: int = 0, lost: str = "", rest: R | None = None
+    ) -> None:
         self.reply = reply
         self.nbytes = nbytes
         self.lost = lost
@@ -239,7 +261,9 @@ class _Outcome(Generic[R]):
         if self.lost:
             raise _lost(client_id, sequence, self.lost)
         if self.is_stripped:
-            raise SequenceExpired(f"push {sequence} of client {client_id} was applied; its reply is not kept any more")
+            raise SequenceExpired(
+                f"push {sequence} of client {client_id} was applied; its reply is not kept any more"
+            )
         return self.reply  # type: ignore[return-value]  # set, since it is neither lost nor stripped
 
     def strip(self) -> int:
@@ -290,5 +314,11 @@ class _Client(Generic[R]):
 
 
 def _lost(client_id: str, sequence: int, why: str) -> OutcomeLost:
-    which = f"push {sequence} of client {client_id}" if sequence else f"a repeated push of client {client_id}"
-    return OutcomeLost(f"whether {which} was applied will never be known: {why}; it is not applied again")
+    which = (
+        f"push {sequence} of client {client_id}"
+        if sequence
+        else f"a repeated push of client {client_id}"
+    )
+    return OutcomeLost(
+        f"whether {which} was applied will never be known: {why}; it is not applied again"
+    )

@@ -81,7 +81,9 @@ class Reservation:
     MAPPINGS = 2  # at most: with small pages and with huge ones
 
     def __init__(self, nbytes: int) -> None:
-        self._map = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        self._map = mmap.mmap(
+            -1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        )
         ADDRESSES.take(nbytes, self.MAPPINGS)
         weakref.finalize(self, ADDRESSES.give, nbytes, self.MAPPINGS).atexit = False
         whole = np.frombuffer(self._map, np.uint8)

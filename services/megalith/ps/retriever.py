@@ -60,7 +60,9 @@ class HashNetRetriever:
         self.scale = self._params[1]
 
     def forward(self, out: F32, column: int, dim: int) -> None:
-        retrieve.forward_one_bit(out, column, dim, np.array([self._params[0], self.scale], np.float32))
+        retrieve.forward_one_bit(
+            out, column, dim, np.array([self._params[0], self.scale], np.float32)
+        )
 
     def advance(self, step: int) -> None:
         self.scale = retrieve.hash_net_scale(self._params, step)
@@ -68,7 +70,9 @@ class HashNetRetriever:
 
 def hash_net_params(config: OneBit) -> F32:
     """What `retrieve.hash_net_scale` and the hash_net stage take."""
-    return np.array([config.amplitude, config.init_scale, config.max_scale, config.step_size], np.float32)
+    return np.array(
+        [config.amplitude, config.init_scale, config.max_scale, config.step_size], np.float32
+    )
 
 
 def retriever_for(compressor: Compressor) -> Retriever:

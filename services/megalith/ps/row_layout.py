@@ -34,14 +34,19 @@ class RowLayout:
         self.template = self._make_template()
         self.fills = tuple(
             segment_type(initializer.name)(w, dim, config.seed, initializer.params)
-            for initializer, w, dim in zip(self._initializers, self.weight_offsets, dims, strict=True)
+            for initializer, w, dim in zip(
+                self._initializers, self.weight_offsets, dims, strict=True
+            )
             if isinstance(initializer, Random)
         )
 
     @property
     def signature(self) -> str:
         """What two tables must share for one to load the other's rows: "1:ftrl,16:adagrad"."""
-        return ",".join(f"{dim}:{optimizer.name}" for dim, optimizer in zip(self.dims, self.optimizers, strict=True))
+        return ",".join(
+            f"{dim}:{optimizer.name}"
+            for dim, optimizer in zip(self.dims, self.optimizers, strict=True)
+        )
 
     @property
     def state_fields(self) -> list[dict[str, int | str]]:
@@ -53,7 +58,9 @@ class RowLayout:
                 "first": offset - self.dim + field.offset,
                 "width": field.width,
             }
-            for number, (optimizer, offset) in enumerate(zip(self.optimizers, self.state_offsets, strict=True))
+            for number, (optimizer, offset) in enumerate(
+                zip(self.optimizers, self.state_offsets, strict=True)
+            )
             for field in optimizer.fields
         ]
 
@@ -68,16 +75,22 @@ class RowLayout:
             return self._config.learning_rates(step)
         given = np.asarray(rates, np.float32)
         if given.shape != (len(self.dims),):
-            raise ShapeMismatch(f"learning rates of shape {given.shape}, but the table has {len(self.dims)} segments")
+            raise ShapeMismatch(
+                f"learning rates of shape {given.shape}, but the table has {len(self.dims)} segments"
+            )
         if not np.isfinite(given).all():
             raise NonFiniteValue(f"learning rates {given.tolist()} are not all finite")
         if (given < 0).any():
-            raise InvalidRequest(f"learning rates {given.tolist()} are not all 0 or more: rows would climb")
+            raise InvalidRequest(
+                f"learning rates {given.tolist()} are not all 0 or more: rows would climb"
+            )
         return given
 
     def stages(self, rates: F32) -> tuple[Any, ...]:
         """What an update runs on a row, as kernels take it: the stages of all optimizers, one after the other."""
-        parts = zip(self.optimizers, self.weight_offsets, self.state_offsets, self.dims, rates, strict=True)
+        parts = zip(
+            self.optimizers, self.weight_offsets, self.state_offsets, self.dims, rates, strict=True
+        )
         return tuple(
             segment_type(stage.name)(w, s, w, dim, rate, stage.params)
             for optimizer, w, s, dim, rate in parts
@@ -89,4 +102,6 @@ class RowLayout:
             np.full(dim, 0.0 if isinstance(initializer, Random) else initializer, np.float32)
             for initializer, dim in zip(self._initializers, self.dims, strict=True)
         ]
-        return np.concatenate([*embedding, *(optimizer.initial_state for optimizer in self.optimizers)])
+        return np.concatenate(
+            [*embedding, *(optimizer.initial_state for optimizer in self.optimizers)]
+        )

@@ -3,7 +3,15 @@
 import numpy as np
 
 from megalith.ps.kernels.dtypes import F32
-from megalith.ps.kernels.layout import POOL, POOL_FREE, POOL_LIMIT, POOL_NEXT, POOL_SLOTS, UNLIMITED, Rows
+from megalith.ps.kernels.layout import (
+    POOL,
+    POOL_FREE,
+    POOL_LIMIT,
+    POOL_NEXT,
+    POOL_SLOTS,
+    UNLIMITED,
+    Rows,
+)
 from megalith.ps.reservation import HUGE_PAGE, Reservation
 
 _FLOAT_BYTES = 4
@@ -21,7 +29,9 @@ class RowMemory:
         self._freed = Reservation(max_rows * FREED_BYTES)
         pool = np.zeros(POOL, np.int64)
         pool[POOL_LIMIT], pool[POOL_SLOTS] = self.max_rows, UNLIMITED
-        self.arrays = Rows(self._memory.array(np.float32), template, pool, self._freed.array(np.uint32))
+        self.arrays = Rows(
+            self._memory.array(np.float32), template, pool, self._freed.array(np.uint32)
+        )
         self._most_freed = 0
 
     def limit(self, max_rows: int, max_slots: int) -> None:

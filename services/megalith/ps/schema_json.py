@@ -12,7 +12,9 @@ from megalith.wire.schema import AdmissionConfig, FilterKind
 def to_json(value: Any) -> Any:
     """What json.dumps takes, from a schema class, a tuple or mapping of them, or a plain value."""
     if dataclasses.is_dataclass(value):
-        fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, tuple):
         return [to_json(item) for item in value]

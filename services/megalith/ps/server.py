@@ -53,7 +53,9 @@ class PsServer:
         self._store = Store(config.index, clock=time.time, applied=applied, lease=lease)
         metrics, limit = self._metrics(), config.server.max_message_bytes
         tags = {"model_name": config.membership.model_name, "ps": str(config.index)}
-        lookups = TrainingMetrics(metrics).timer("embedding_lookup", "Microseconds of each lookup of rows.", **tags)
+        lookups = TrainingMetrics(metrics).timer(
+            "embedding_lookup", "Microseconds of each lookup of rows.", **tags
+        )
         data = DataPlane(self._store, lookups.observe, limit)
         # Who may call Negotiate may use the lane: whatever guards unary calls guards it too.
         self._token = secrets.token_bytes(16)
@@ -69,7 +71,13 @@ class PsServer:
             config.lane,
         )
         servicer = ParameterServicer(
-            config.index, self._store, data, requests, replies, self._negotiate, config.lane.room_wait_s
+            config.index,
+            self._store,
+            data,
+            requests,
+            replies,
+            self._negotiate,
+            config.lane.room_wait_s,
         )
         scratch = ScratchTable()
         benchmark = BenchmarkServicer(scratch)
@@ -78,10 +86,14 @@ class PsServer:
             metrics,
             {
                 "megalith.v1.ParameterServer": (
-                    lambda server: parameter_server_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+                    lambda server: parameter_server_pb2_grpc.add_ParameterServerServicer_to_server(
+                        servicer, server
+                    )
                 ),
                 "megalith.v1.Benchmark": (
-                    lambda server: benchmark_pb2_grpc.add_BenchmarkServicer_to_server(benchmark, server)
+                    lambda server: benchmark_pb2_grpc.add_BenchmarkServicer_to_server(
+                        benchmark, server
+                    )
                 ),
             },
         )
@@ -130,14 +142,20 @@ class PsServer:
 
     def _negotiate(self) -> pb.NegotiateResponse:
         limit = self._config.server.max_message_bytes
-        return pb.NegotiateResponse(lane_port=self._lane.port, lane_token=self._token, max_message_bytes=limit)
+        return pb.NegotiateResponse(
+            lane_port=self._lane.port, lane_token=self._token, max_message_bytes=limit
+        )
 
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         metrics.gauge("megalith_rows", "Embedding rows held.", lambda: self._store.rows)
-        metrics.gauge("megalith_resident_bytes", "Memory of the whole process.", health.resident_bytes)
         metrics.gauge(
-            "megalith_bytes", "Memory of rows, index, variables and remembered pushes.", lambda: self._store.nbytes
+            "megalith_resident_bytes", "Memory of the whole process.", health.resident_bytes
+        )
+        metrics.gauge(
+            "megalith_bytes",
+            "Memory of rows, index, variables and remembered pushes.",
+            lambda: self._store.nbytes,
         )
         metrics.gauge(
             "megalith_push_memory_bytes",
@@ -151,7 +169,9 @@ class PsServer:
             "Gradients and summands left out because a variable or its state would have overflowed.",
             lambda: self._store.nonfinite_updates,
         )
-        metrics.gauge("megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch)
+        metrics.gauge(
+            "megalith_routing_epoch", "Newest routing map seen.", lambda: self._store.epoch
+        )
         return metrics
 
 

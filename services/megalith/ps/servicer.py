@@ -36,16 +36,22 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self._lane = lane
         self._room_wait_s = room_wait_s
 
-    def CreateTables(self, request: pb.CreateTablesRequest, context: grpc.ServicerContext) -> pb.CreateTablesResponse:
+    def CreateTables(
+        self, request: pb.CreateTablesRequest, context: grpc.ServicerContext
+    ) -> pb.CreateTablesResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
-            self._store.create_tables(request.epoch, [codec.table_from_proto(table) for table in request.tables])
+            self._store.create_tables(
+                request.epoch, [codec.table_from_proto(table) for table in request.tables]
+            )
         return pb.CreateTablesResponse()
 
     def CreateVariables(
         self, request: pb.CreateVariablesRequest, context: grpc.ServicerContext
     ) -> pb.CreateVariablesResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
-            self._store.create_variables(request.epoch, [codec.variable_from_proto(item) for item in request.variables])
+            self._store.create_variables(
+                request.epoch, [codec.variable_from_proto(item) for item in request.variables]
+            )
         return pb.CreateVariablesResponse()
 
     def DescribeVariables(
@@ -53,21 +59,29 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     ) -> pb.DescribeVariablesResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
             shapes = self._store.describe_variables(request.epoch, request.names)
-        return pb.DescribeVariablesResponse(variables=[codec.variable_shape_to_proto(shape) for shape in shapes])
+        return pb.DescribeVariablesResponse(
+            variables=[codec.variable_shape_to_proto(shape) for shape in shapes]
+        )
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:
         with self._under_way(request), self._replies.share() as room:
             keys = [part.keys for part in request.tables]
-            reply, rows = self._data.pull(request, keys, lambda nbytes: room.take(nbytes, self._room_wait_s))
+            reply, rows = self._data.pull(
+                request, keys, lambda nbytes: room.take(nbytes, self._room_wait_s)
+            )
             reply.rows.extend(arrays.encode(matrix) for matrix in rows)
         return reply
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:
         parts = request.tables
         with self._under_way(request):
-            return self._data.push(request, [part.keys for part in parts], [part.gradients for part in parts])
+            return self._data.push(
+                request, [part.keys for part in parts], [part.gradients for part in parts]
+            )
 
-    def AssignRows(self, request: pb.AssignRowsRequest, context: grpc.ServicerContext) -> pb.AssignRowsResponse:
+    def AssignRows(
+        self, request: pb.AssignRowsRequest, context: grpc.ServicerContext
+    ) -> pb.AssignRowsResponse:
         with self._under_way(request):
             self._data.assign(request)
         return pb.AssignRowsResponse()
@@ -76,15 +90,23 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self, request: pb.ReinitializeRowsRequest, context: grpc.ServicerContext
     ) -> pb.ReinitializeRowsResponse:
         with self._under_way(request):
-            return pb.ReinitializeRowsResponse(status=arrays.encode(self._data.reinitialize(request)))
+            return pb.ReinitializeRowsResponse(
+                status=arrays.encode(self._data.reinitialize(request))
+            )
 
     def _under_way(
-        self, request: pb.PullRequest | pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest
+        self,
+        request: pb.PullRequest
+        | pb.PushRequest
+        | pb.AssignRowsRequest
+        | pb.ReinitializeRowsRequest,
     ) -> AbstractContextManager[None]:
         """Inside, the request's bytes count among those under way; a full budget is waited for first."""
         return self._requests.holding(request.ByteSize(), self._room_wait_s)
 
-    def Negotiate(self, request: pb.NegotiateRequest, context: grpc.ServicerContext) -> pb.NegotiateResponse:
+    def Negotiate(
+        self, request: pb.NegotiateRequest, context: grpc.ServicerContext
+    ) -> pb.NegotiateResponse:
         self._store.check_run(request.run_id)
         return self._lane()
 
@@ -92,7 +114,9 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self._store.check_run(request.run_id)
         return pb.ExpireResponse(dropped=self._store.expire())
 
-    def GetPsStatus(self, request: pb.GetPsStatusRequest, context: grpc.ServicerContext) -> pb.GetPsStatusResponse:
+    def GetPsStatus(
+        self, request: pb.GetPsStatusRequest, context: grpc.ServicerContext
+    ) -> pb.GetPsStatusResponse:
         if request.run_id:  # an operator who only looks may not know it
             self._store.check_run(request.run_id)
         return pb.GetPsStatusResponse(
@@ -101,7 +125,9 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             tables=[_encode_status(table) for table in self._store.tables()],
             variables=[variable.config.key for variable in self._store.variables()],
             variables_nonfinite={
-                variable.config.key: variable.nonfinite for variable in self._store.variables() if variable.nonfinite
+                variable.config.key: variable.nonfinite
+                for variable in self._store.variables()
+                if variable.nonfinite
             },
             run_id=self._store.run_id,
         )

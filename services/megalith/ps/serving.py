@@ -28,7 +28,13 @@ class ServingTable:
     `_writing` lets one write at a time in: to add is to read and then to write. Lookups do not take it.
     """
 
-    def __init__(self, config: TableConfig, *, skip_zero_embedding: bool = False, secret: Secret | None = None) -> None:
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        skip_zero_embedding: bool = False,
+        secret: Secret | None = None,
+    ) -> None:
         """Of `config` the segments' widths and compressors, expiry and memory budget count.
 
         With `skip_zero_embedding` a row of zeros is not stored, and drops the one there is: reading it is the same.
@@ -56,7 +62,9 @@ class ServingTable:
     def lookup(self, keys: I64) -> F32:
         """The embeddings of keys, zeros for absent ones."""
         words = self._rows.lookup(keys)
-        return self._codec.decode(np.ascontiguousarray(words.view(np.uint8)[:, : self._codec.row_bytes]))
+        return self._codec.decode(
+            np.ascontiguousarray(words.view(np.uint8)[:, : self._codec.row_bytes])
+        )
 
     def contains(self, keys: I64) -> Bools:
         return self._rows.contains(keys)

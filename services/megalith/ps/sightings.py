@@ -16,4 +16,6 @@ def check_sightings(keys: I64, counts: I64) -> None:
     if keys.shape != counts.shape:
         raise ShapeMismatch(f"admission: {keys.size} ids with {counts.size} counts")
     if counts.size and counts.min() < 1:
-        raise InvalidRequest(f"admission: count {counts.min()}; an id that is asked about was seen once or more")
+        raise InvalidRequest(
+            f"admission: count {counts.min()}; an id that is asked about was seen once or more"
+        )

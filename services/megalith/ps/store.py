@@ -76,7 +76,9 @@ class Sender:
     first_try_s_ago: float = math.inf  # if so
 
 
-Reply = tuple[str, list[NDArray[Any]] | None]  # the kind of a write, and the arrays of its answer; None: not kept
+Reply = tuple[
+    str, list[NDArray[Any]] | None
+]  # the kind of a write, and the arrays of its answer; None: not kept
 
 
 class Store:
@@ -125,7 +127,9 @@ class Store:
                 if self._run_id is not None:
                     check_run(self._run_id, routing.run_id, "the controller")
                 self._run_id = routing.run_id
-            self._placement = replace(self._placement, routing=routing, is_initialized=is_initialized)
+            self._placement = replace(
+                self._placement, routing=routing, is_initialized=is_initialized
+            )
 
     def check_run(self, run_id: str) -> None:
         """WrongRun for a request of another run than that of the first map, or of none."""
@@ -179,8 +183,14 @@ class Store:
         _require_distinct("table", [config.name for config in configs])
         with self._lock:
             self._placement.checked(epoch)
-            fresh = [EmbeddingTable(config) for config in configs if config.name not in self._tables]
-            known = [(self._tables[config.name], config) for config in configs if config.name in self._tables]
+            fresh = [
+                EmbeddingTable(config) for config in configs if config.name not in self._tables
+            ]
+            known = [
+                (self._tables[config.name], config)
+                for config in configs
+                if config.name in self._tables
+            ]
             for table, config in known:
                 table.check_config(config)
             for table, config in known:
@@ -198,7 +208,11 @@ class Store:
             known: list[tuple[Variable, VariableConfig]] = []
             for config in configs:
                 placement.check_owned_variable(config)
-                known += [(held, config) for held in self._variables.values() if _collide(held.config, config)]
+                known += [
+                    (held, config)
+                    for held in self._variables.values()
+                    if _collide(held.config, config)
+                ]
             for variable, config in known:
                 variable.check_layout(config)
             for variable, config in known:
@@ -242,10 +256,16 @@ class Store:
             placement.check_owned(name, keys)
         return [table.lookup(keys) for table, keys in held], [variable.read() for variable in read]
 
-    def pulled_size(self, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]) -> tuple[int, int]:
+    def pulled_size(
+        self, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]
+    ) -> tuple[int, int]:
         """Floats of rows and bytes of variables that `pull` would return; what is not here counts as nothing."""
         with self._lock:
-            widths = [(self._tables[name].config.dim, keys) for name, keys in tables if name in self._tables]
+            widths = [
+                (self._tables[name].config.dim, keys)
+                for name, keys in tables
+                if name in self._tables
+            ]
             read = [self._variables[key] for key in variables if key in self._variables]
         return sum(width * keys.size for width, keys in widths), sum(
             variable.config.initial.nbytes for variable in read
@@ -270,7 +290,9 @@ class Store:
         repetition whose answer was not kept gets the values of now.
         """
         sender = Sender(client_id, sequence, incarnation, is_repeated, first_try_s_ago)
-        values = self._once("push", sender, lambda: self._prepared_push(epoch, gradients, updates, req_time_s, step))
+        values = self._once(
+            "push", sender, lambda: self._prepared_push(epoch, gradients, updates, req_time_s, step)
+        )
         if values is not None:
             return values
         with self._lock:  # a repeated push whose answer is not kept: the values now have it in them
@@ -296,14 +318,20 @@ class Store:
         rates = []
         for part, table in zip(gradients, tables, strict=True):
             placement.check_owned(part.table, part.keys)
-            rates.append(table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step))
+            rates.append(
+                table.check_gradients(part.keys, part.gradients, part.learning_rates or None, step)
+            )
             batch.check_distinct(part.keys, part.table)
         for update, variable in zip(updates, variables, strict=True):
             variable.check(update.kind, update.value, step)
 
-        def commit() -> Reply:  # everything is known to be applicable; from here on nothing is refused
+        def commit() -> (
+            Reply
+        ):  # everything is known to be applicable; from here on nothing is refused
             for part, table, its_rates in zip(gradients, tables, rates, strict=True):
-                table.apply_checked(part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step)
+                table.apply_checked(
+                    part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step
+                )
             values = []
             for update, variable in zip(updates, variables, strict=True):
                 values.append(variable.apply(update.kind, update.value, step))
@@ -315,13 +343,21 @@ class Store:
         return Prepared(commit, _reply_bytes(answered), rest=("push", None))
 
     def assign(
-        self, epoch: int, sender: Sender, parts: Sequence[TableValues], *, is_added: bool, req_time_s: int = 0
+        self,
+        epoch: int,
+        sender: Sender,
+        parts: Sequence[TableValues],
+        *,
+        is_added: bool,
+        req_time_s: int = 0,
     ) -> None:
         """Set the embeddings of rows, or add to them: everything or nothing, once for each sender."""
         kind = "assign_add" if is_added else "assign"
         self._once(kind, sender, lambda: self._prepared_assign(epoch, parts, kind, req_time_s))
 
-    def _prepared_assign(self, epoch: int, parts: Sequence[TableValues], kind: str, req_time_s: int) -> Prepared[Reply]:
+    def _prepared_assign(
+        self, epoch: int, parts: Sequence[TableValues], kind: str, req_time_s: int
+    ) -> Prepared[Reply]:
         self._check_time(req_time_s)
         _require_distinct("table", [part.table for part in parts])
         with self._lock:
@@ -341,13 +377,19 @@ class Store:
 
         return Prepared(commit)
 
-    def reinitialize(self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    def reinitialize(
+        self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """Make rows as new, once for each sender; by id 1 existed, 0 was created, -1 was not or has no such table."""
-        reply = self._once("reinitialize", sender, lambda: self._prepared_reinitialize(epoch, name, keys))
+        reply = self._once(
+            "reinitialize", sender, lambda: self._prepared_reinitialize(epoch, name, keys)
+        )
         assert reply is not None  # it has no rest
         return reply[0]
 
-    def _prepared_reinitialize(self, epoch: int, name: str, keys: NDArray[np.int64]) -> Prepared[Reply]:
+    def _prepared_reinitialize(
+        self, epoch: int, name: str, keys: NDArray[np.int64]
+    ) -> Prepared[Reply]:
         with self._lock:
             placement = self._placement.checked(epoch)
             table = self._tables.get(name)
@@ -356,14 +398,18 @@ class Store:
         placement.check_owned(name, keys)
 
         def commit() -> Reply:
-            status = np.full(keys.size, UNKNOWN, np.int64) if table is None else table.reinitialize(keys)
+            status = (
+                np.full(keys.size, UNKNOWN, np.int64) if table is None else table.reinitialize(keys)
+            )
             with self._lock:
                 self.pushes += 1
             return "reinitialize", [status]
 
         return Prepared(commit, _reply_bytes([keys.size * np.dtype(np.int64).itemsize]))
 
-    def _once(self, kind: str, sender: Sender, prepare: Callable[[], Prepared[Reply]]) -> list[NDArray[Any]] | None:
+    def _once(
+        self, kind: str, sender: Sender, prepare: Callable[[], Prepared[Reply]]
+    ) -> list[NDArray[Any]] | None:
         """The answer to a write, done unless it was before, or None if it was and its answer is not kept.
 
         All kinds of writes share a client's sequence.
@@ -447,7 +493,9 @@ class Store:
     def _table(self, name: str) -> EmbeddingTable:
         if name not in self._tables:
             self._placement.check_initialized(f"table {name}")
-            raise UnknownTable(f"ps {self._placement.index} has no table {name!r}; it has {some_of(self._tables)}")
+            raise UnknownTable(
+                f"ps {self._placement.index} has no table {name!r}; it has {some_of(self._tables)}"
+            )
         return self._tables[name]
 
     def _known_variable(self, variables: Mapping[str, Variable], name: str) -> Variable:

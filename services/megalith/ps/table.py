@@ -94,7 +94,9 @@ class EmbeddingTable:
             out = np.empty((keys.size, self.layout.dim), np.float32)
         else:
             batch.check_writable(out, keys.size, self.layout.dim, self.config.name, "output rows")
-        found = gather.gather(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, out)
+        found = gather.gather(
+            self._index.arrays, self._rows.arrays.values, self.layout.width, keys, out
+        )
         for retriever, column, dim in zip(
             self.layout.retrievers, self.layout.weight_offsets, self.layout.dims, strict=True
         ):
@@ -107,8 +109,13 @@ class EmbeddingTable:
     def lookup_entry(self, keys: I64) -> Entries:
         """Embedding, optimizer state and time of each key, read together."""
         batch.check_keys(keys, self.config.name)
-        rows, times = np.zeros((keys.size, self.layout.width), np.float32), np.empty(keys.size, np.int64)
-        gather.gather_entries(self._index.arrays, self._rows.arrays.values, self.layout.width, keys, rows, times)
+        rows, times = (
+            np.zeros((keys.size, self.layout.width), np.float32),
+            np.empty(keys.size, np.int64),
+        )
+        gather.gather_entries(
+            self._index.arrays, self._rows.arrays.values, self.layout.width, keys, rows, times
+        )
         return Entries(rows[:, : self.layout.dim], rows[:, self.layout.dim :], times)
 
     def contains(self, keys: I64) -> Bools:
@@ -137,8 +144,14 @@ class EmbeddingTable:
 
     def stats(self) -> TableStats:
         with self._writer.lock:
-            counts = TableStats(**{name: getattr(self._writer.counts, name) for name in TableStats.__slots__})
-        counts.size, counts.nbytes, counts.touched_overflow = self.size, self.nbytes, self._touched.forgotten
+            counts = TableStats(
+                **{name: getattr(self._writer.counts, name) for name in TableStats.__slots__}
+            )
+        counts.size, counts.nbytes, counts.touched_overflow = (
+            self.size,
+            self.nbytes,
+            self._touched.forgotten,
+        )
         counts.max_rows = self._rows.max_rows
         counts.touched = 0 if self.touched is None else self.touched.size
         return counts
@@ -196,7 +209,14 @@ class EmbeddingTable:
         return self.apply_checked(keys, grads, rates, req_time_s=req_time_s, step=step, dedup=dedup)
 
     def apply_checked(
-        self, keys: I64, grads: F32, rates: F32, *, req_time_s: int = 0, step: int = 0, dedup: bool = False
+        self,
+        keys: I64,
+        grads: F32,
+        rates: F32,
+        *,
+        req_time_s: int = 0,
+        step: int = 0,
+        dedup: bool = False,
     ) -> WriteResult:
         """`apply_gradients` for a caller that has passed `check_gradients` and got its rates there."""
         nonfinite, counts = 0, None
@@ -262,7 +282,9 @@ class EmbeddingTable:
         times = np.array([batch.check_time(int(self._clock()), self.config.name)], np.int64)
         inputs, outcome = np.empty((keys.size, 0), np.float32), np.empty(keys.size, np.uint8)
         action, track = actions.Reinitialize(self.layout.fills), self.touched is not None
-        _, changed = self._writer.write(action, keys, inputs, times, EVERYTHING, outcome=outcome, track=track)
+        _, changed = self._writer.write(
+            action, keys, inputs, times, EVERYTHING, outcome=outcome, track=track
+        )
         self._touched.note(changed)
         return _STATUS[outcome]
 
@@ -328,7 +350,13 @@ class EmbeddingTable:
         return self._writer.expire(self.max_update_s if now_s is None else now_s)
 
     def dump(
-        self, shard: int = 0, num_shards: int = 1, limit: int = 65536, offset: int = 0, *, with_expired: bool = False
+        self,
+        shard: int = 0,
+        num_shards: int = 1,
+        limit: int = 65536,
+        offset: int = 0,
+        *,
+        with_expired: bool = False,
     ) -> Slice:
         """The next rows of a shard, fewer than `limit` only at its end. Begin with offset 0, go on with the slice's.
 
@@ -336,12 +364,20 @@ class EmbeddingTable:
         grows meanwhile. Rows expired at `max_update_s` are left out unless asked for.
         """
         if not (0 <= shard < num_shards and limit >= 1 and offset >= 0):
-            raise InvalidRequest(f"dump: shard {shard} of {num_shards}, limit {limit}, offset {offset} do not fit")
+            raise InvalidRequest(
+                f"dump: shard {shard} of {num_shards}, limit {limit}, offset {offset} do not fit"
+            )
         begin, end = (((shard + i) << 64) // num_shards for i in (0, 1))
-        keys, times, codes = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint64)
+        keys, times, codes = (
+            np.empty(limit, np.int64),
+            np.empty(limit, np.int64),
+            np.empty(limit, np.uint64),
+        )
         rows, count = np.empty((limit, self.layout.width), np.float32), 0
         if begin + offset < end:
-            expire_s = np.empty(0, np.int64) if with_expired else self._writer.expiry.seconds_by_slot
+            expire_s = (
+                np.empty(0, np.int64) if with_expired else self._writer.expiry.seconds_by_slot
+            )
             span = np.uint64(begin + offset), np.uint64(end - 1)
             arrays = self._index.arrays, self._rows.arrays
             count = scan.dump(*arrays, *span, expire_s, self.max_update_s, codes, keys, rows, times)
@@ -372,7 +408,9 @@ class EmbeddingTable:
         """
         name = self.config.name
         if signature is not None and signature != self.layout.signature:
-            raise TableConflict(f"table {name} has rows {self.layout.signature}, cannot load rows {signature}")
+            raise TableConflict(
+                f"table {name} has rows {self.layout.signature}, cannot load rows {signature}"
+            )
         batch.check_keys(keys, name)
         batch.check_floats(rows, keys.size, self.layout.width, name, "rows")
         batch.check_times(times, keys.size, name)

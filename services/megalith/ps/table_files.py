@@ -80,7 +80,9 @@ def write(table: EmbeddingTable, directory: Path, name: str) -> ShardFile:
     sync(path)
     digest = manifest.sha256_of(path)
     about_buckets = arrow_files.ranges_of(has_rows)
-    return ShardFile(name, "table", table.config.name, rows, path.stat().st_size, digest, about_buckets)
+    return ShardFile(
+        name, "table", table.config.name, rows, path.stat().st_size, digest, about_buckets
+    )
 
 
 def header(directory: Path, file: ShardFile) -> Header:
@@ -92,7 +94,9 @@ def header(directory: Path, file: ShardFile) -> Header:
             data_time = metadata.get(_DATA_TIME)
             return Header(config, None if data_time is None else int(data_time))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointDamaged(f"{directory / file.name} does not describe a table: {error!r}") from error
+            raise CheckpointDamaged(
+                f"{directory / file.name} does not describe a table: {error!r}"
+            ) from error
 
 
 def batches(directory: Path, file: ShardFile) -> Iterator[Batch]:
@@ -110,7 +114,9 @@ def batches(directory: Path, file: ShardFile) -> Iterator[Batch]:
                 batch.column("updated_s").to_numpy().astype(np.int64),
             )
     if rows != file.rows:
-        raise CheckpointDamaged(f"{directory / file.name} has {rows} rows, the manifest says {file.rows}")
+        raise CheckpointDamaged(
+            f"{directory / file.name} has {rows} rows, the manifest says {file.rows}"
+        )
 
 
 def newest(headers: dict[str, Header], files: list[ShardFile]) -> dict[str, int]:
@@ -138,9 +144,13 @@ def _schema(dim: int, state_width: int) -> Any:
 def _fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     # from_arrays divides by the width, which is 0 for the state of a stateless optimizer.
-    return pa.Array.from_buffers(pa.list_(pa.float32(), values.shape[1]), len(values), [None], children=[flat])
+    return pa.Array.from_buffers(
+        pa.list_(pa.float32(), values.shape[1]), len(values), [None], children=[flat]
+    )
 
 
 def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
-    matrix: NDArray[np.float32] = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    matrix: NDArray[np.float32] = (
+        column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    )
     return matrix

@@ -18,7 +18,9 @@ class TableStats:
     barred: int = 0  # writes of new ids dropped by the admission filter
     nonfinite: int = 0  # gradient rows left out: they, or the rows after them, were not finite
     expired: int = 0
-    touched_overflow: int = 0  # touched keys forgotten by the touched set; replicas need a full copy
+    touched_overflow: int = (
+        0  # touched keys forgotten by the touched set; replicas need a full copy
+    )
 
 
 @dataclass(frozen=True, slots=True)

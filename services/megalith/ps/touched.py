@@ -37,11 +37,17 @@ class TouchedKeySet:
     def add(self, keys: I64) -> int:
         """Insert keys, repeated ones once; returns how many held keys were dropped on the way."""
         if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
-            raise MalformedArray(f"touched keys: {keys.dtype} of shape {keys.shape} is not a packed int64 vector")
+            raise MalformedArray(
+                f"touched keys: {keys.dtype} of shape {keys.shape} is not a packed int64 vector"
+            )
         if not keys.size:
             return 0
         with self._lock:
-            dropped = int(touched.add(keys, self.capacity, self._multiplier, self._slots, self._listed, self._counts))
+            dropped = int(
+                touched.add(
+                    keys, self.capacity, self._multiplier, self._slots, self._listed, self._counts
+                )
+            )
             self._dropped += dropped
             return dropped
 
@@ -66,7 +72,11 @@ class TouchedKeySet:
             self.capacity = capacity
             self._counts[:] = 0
             self._slots, self._listed = slots, listed
-            dropped = int(touched.add(keys, capacity, self._multiplier, self._slots, self._listed, self._counts))
+            dropped = int(
+                touched.add(
+                    keys, capacity, self._multiplier, self._slots, self._listed, self._counts
+                )
+            )
             self._dropped += dropped
             return dropped
 
@@ -97,8 +107,12 @@ def _room_for(capacity: int) -> tuple[I64, I64]:
     if capacity < 1:
         raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
     check_capacity(capacity)
-    num_slots = 1 << (3 * (capacity + 1) // 2).bit_length()  # at 2/3 full most probes end in one line
+    num_slots = (
+        1 << (3 * (capacity + 1) // 2).bit_length()
+    )  # at 2/3 full most probes end in one line
     try:
         return np.zeros(num_slots, np.int64), np.empty(capacity + 1, np.int64)
     except MemoryError as error:
-        raise LimitExceeded(f"touched keys: the system refuses memory for a capacity of {capacity}") from error
+        raise LimitExceeded(
+            f"touched keys: the system refuses memory for a capacity of {capacity}"
+        ) from error

@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from megalith.ps.dense_optimizer import dense_state
 from megalith.ps.kernels import batches
 from megalith.ps.optimizer_state import check_step
-from megalith.wire.errors import DtypeMismatch, InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
+from megalith.wire.errors import (
+    DtypeMismatch,
+    InvalidRequest,
+    NonFiniteValue,
+    ShapeMismatch,
+    TableConflict,
+)
 from megalith.wire.schema import VariableConfig
 from megalith.wire.variable_parts import VariableShape
 
@@ -53,7 +59,9 @@ class Variable:
         """The variable that this is, or is a part of."""
         part, value = self._config.part, self._state.value
         shape = value.shape if part is None else (part.rows, *value.shape[1:])
-        return VariableShape(value.dtype, shape, part.count if part else 1, self._config.optimizer is not None)
+        return VariableShape(
+            value.dtype, shape, part.count if part else 1, self._config.optimizer is not None
+        )
 
     def reconfigure(self, config: VariableConfig) -> None:
         """Take new optimizer settings and keep the value."""
@@ -64,7 +72,9 @@ class Variable:
     def check_layout(self, config: VariableConfig) -> None:
         mine, theirs = _layout(self._config), _layout(config)
         if mine != theirs:
-            raise TableConflict(f"variable {config.name} exists as {mine}, asked for {theirs}; use another name")
+            raise TableConflict(
+                f"variable {config.name} exists as {mine}, asked for {theirs}; use another name"
+            )
 
     def read(self) -> NDArray[Any]:
         with self._lock:
@@ -86,7 +96,9 @@ class Variable:
                     f"variable {key} has no optimizer: it takes add, assign and at_least, not gradients"
                 )
         if not np.isfinite(update).all():
-            raise NonFiniteValue(f"variable {key}: the update holds NaN or infinity; nothing was applied")
+            raise NonFiniteValue(
+                f"variable {key}: the update holds NaN or infinity; nothing was applied"
+            )
 
     def apply(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> NDArray[Any] | None:
         """Update; ADD and RAISE return the new value. `step` decides the learning rate of a gradient.
@@ -135,13 +147,17 @@ class Variable:
         self.nonfinite += 1
         if self.nonfinite == 1:
             logger.warning(
-                "variable update left out: its result %s; more are only counted variable=%s", why, self._config.key
+                "variable update left out: its result %s; more are only counted variable=%s",
+                why,
+                self._config.key,
             )
 
     def dump(self) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
         """(value, optimizer state by field), taken together."""
         with self._lock:
-            return self._state.value.copy(), {name: field.copy() for name, field in self._state.fields.items()}
+            return self._state.value.copy(), {
+                name: field.copy() for name, field in self._state.fields.items()
+            }
 
     def load(self, value: NDArray[Any], state: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `dump`; another shape or other fields are refused.
@@ -155,9 +171,14 @@ class Variable:
                 f"variable {self._config.key}: saved as {_shapes(theirs)}, but it is held as {_shapes(mine)}"
             )
         if not _is_finite(value):
-            logger.warning("value is not finite, it learns nothing until it is assigned: variable=%s", self._config.key)
+            logger.warning(
+                "value is not finite, it learns nothing until it is assigned: variable=%s",
+                self._config.key,
+            )
         if not all(_is_finite(field) for field in state.values()):
-            logger.warning("optimizer state is not finite, it begins anew: variable=%s", self._config.key)
+            logger.warning(
+                "optimizer state is not finite, it begins anew: variable=%s", self._config.key
+            )
             theirs |= dense_state(self._config.optimizer, self._config.initial).fields
         with self._lock:
             for name, array in mine.items():
@@ -185,5 +206,9 @@ def _layout(config: VariableConfig) -> str:
     optimizer = config.optimizer
     kept = getattr(optimizer, "eigen_head", 0) + getattr(optimizer, "eigen_tail", 0)
     parts = f" in {config.part.count} parts of {config.part.rows} rows" if config.part else ""
-    moved = optimizer.name + (f" of {kept} eigenvalues" if kept else "") if optimizer else "no optimizer"
+    moved = (
+        optimizer.name + (f" of {kept} eigenvalues" if kept else "")
+        if optimizer
+        else "no optimizer"
+    )
     return f"{config.initial.dtype} {list(config.initial.shape)}{parts} with {moved}"

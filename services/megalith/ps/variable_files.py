@@ -61,10 +61,14 @@ def write(variables: Iterable[Variable], directory: Path, name: str) -> ShardFil
         for row in rows:
             writer.write_batch(pa.RecordBatch.from_pylist([row], schema=_SCHEMA))
     sync(path)
-    return ShardFile(name, "variables", "", len(rows), path.stat().st_size, manifest.sha256_of(path))
+    return ShardFile(
+        name, "variables", "", len(rows), path.stat().st_size, manifest.sha256_of(path)
+    )
 
 
-def read(reader: Any, file: ShardFile, owners: NDArray[np.uint16], index: int) -> list[SavedVariable]:
+def read(
+    reader: Any, file: ShardFile, owners: NDArray[np.uint16], index: int
+) -> list[SavedVariable]:
     """What one file has of the variables of which ps `index` holds something, and perhaps of other large ones."""
     saved, rows = [], 0
     for number in range(reader.num_record_batches):
@@ -82,7 +86,9 @@ def read(reader: Any, file: ShardFile, owners: NDArray[np.uint16], index: int) -
 def _may_be_held(row: Mapping[str, Any], owners: NDArray[np.uint16], index: int) -> bool:
     """Whether ps `index` may hold some of the variable; of one in parts, whose whole is not known here, it may."""
     num_ps = int(owners.max()) + 1
-    is_whole = row["parts"] == 1 and num_parts(row["shape"], np.dtype(row["dtype"]).itemsize, num_ps) == 1
+    is_whole = (
+        row["parts"] == 1 and num_parts(row["shape"], np.dtype(row["dtype"]).itemsize, num_ps) == 1
+    )
     return not is_whole or routing.part_owner(owners, num_ps, row["name"], 0) == index
 
 
@@ -99,7 +105,10 @@ def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int
         initial = np.zeros_like(whole.value)
         config = VariableConfig(name, initial, whole.optimizer, whole.schedule)
         for part in config.split(num_ps):
-            if routing.part_owner(owners, num_ps, name, part.part.index if part.part else 0) == index:
+            if (
+                routing.part_owner(owners, num_ps, name, part.part.index if part.part else 0)
+                == index
+            ):
                 variable = Variable(part)
                 state = {name: _rows(array, part.part) for name, array in whole.state.items()}
                 variable.load(_rows(whole.value, part.part), state)
@@ -111,11 +120,15 @@ def _joined(name: str, pieces: list[SavedVariable]) -> SavedVariable:
     """One piece for the whole. What a variable has once, such as adam's powers, is taken from the first part."""
     first = pieces[0]
     if [piece.part for piece in pieces] != list(range(first.parts)):
-        raise CheckpointDamaged(f"variable {name}: parts {[p.part for p in pieces]} of {first.parts} are in the files")
+        raise CheckpointDamaged(
+            f"variable {name}: parts {[p.part for p in pieces]} of {first.parts} are in the files"
+        )
     if first.parts == 1:
         return first
     state = {
-        field: array if array.ndim == 0 else np.concatenate([piece.state[field] for piece in pieces])
+        field: array
+        if array.ndim == 0
+        else np.concatenate([piece.state[field] for piece in pieces])
         for field, array in first.state.items()
     }
     value = np.concatenate([piece.value for piece in pieces])

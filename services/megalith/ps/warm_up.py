@@ -22,7 +22,9 @@ from megalith.wire.schema import (
 )
 
 
-def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequence[Initializer] = (Zeros(),)) -> None:
+def warm_up(
+    optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequence[Initializer] = (Zeros(),)
+) -> None:
     """Pull from, push to and save tables of these, with the argument types of real requests: read-only arrays.
 
     What a table needs beyond that is compiled at its first push, in some seconds, once per machine.
@@ -39,7 +41,9 @@ def warm_up(optimizers: Sequence[Optimizer] = (Adagrad(),), initializers: Sequen
             table.apply_gradients(keys, spoiled, req_time_s=1)
             table.lookup(keys)
             table.dump()
-        if isinstance(optimizer, Adagrad | Sgd):  # a gradient of a variable comes as another type of array
+        if isinstance(
+            optimizer, Adagrad | Sgd
+        ):  # a gradient of a variable comes as another type of array
             variable = Variable(VariableConfig("warm-up", np.zeros(2, np.float32), optimizer))
             variable.apply(UpdateKind.GRADIENT, gradients[0])
     batch.check_distinct(keys, "warm-up")
@@ -57,5 +61,7 @@ def warm_up_image() -> None:
         table.assign(keys, values)
         table.assign_add(keys, values)
         table.reinitialize(keys)
-        table.load(np.arange(1), np.zeros((1, table.layout.width), np.float32), np.zeros(1, np.int64))
+        table.load(
+            np.arange(1), np.zeros((1, table.layout.width), np.float32), np.zeros(1, np.int64)
+        )
         table.expire()

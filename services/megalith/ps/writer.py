@@ -20,7 +20,9 @@ from megalith.ps.table_stats import TableStats, WriteResult
 from megalith.wire.schema import TableConfig
 
 EVERYTHING = np.ones(1, np.bool_)  # as `admitted`: all positions
-_EXPIRE_AGAIN_S = 3600  # data time between expiries that a full table starts; each is a pass over the index
+_EXPIRE_AGAIN_S = (
+    3600  # data time between expiries that a full table starts; each is a pass over the index
+)
 
 
 class Writer:
@@ -47,9 +49,16 @@ class Writer:
         self._max_update_s = 0
         self._forced_expiry_s = -_EXPIRE_AGAIN_S
 
-    def reconfigure(self, config: TableConfig, layout: RowLayout, admission: AdmissionFilter | None) -> None:
+    def reconfigure(
+        self, config: TableConfig, layout: RowLayout, admission: AdmissionFilter | None
+    ) -> None:
         """Write by other settings from the next call on; a call under way finishes by the old ones."""
-        self._config, self._layout, self._admission, self.expiry = config, layout, admission, Expiry(config)
+        self._config, self._layout, self._admission, self.expiry = (
+            config,
+            layout,
+            admission,
+            Expiry(config),
+        )
 
     @property
     def max_update_s(self) -> int:
@@ -115,7 +124,9 @@ class Writer:
         """
         keys, inputs = batch.frozen(keys), batch.frozen(inputs)
         outcome = np.empty(keys.size, np.uint8) if outcome is None else outcome
-        notes = Notes(outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(2, np.int64))
+        notes = Notes(
+            outcome, np.empty(keys.size if track else 0, np.uint64), np.zeros(2, np.int64)
+        )
         self._index.expect(self._rows.num_taken + keys.size)
         arrays = self._index.arrays, self._rows.arrays, self._layout.fills
         if not write.write(*arrays, action, keys, inputs, times, admitted, notes):
@@ -162,7 +173,8 @@ class Writer:
         """Count what became of the positions; `outcome` may be empty if all of them existed."""
         undone = int(notes.tally[1])
         created, refused, barred = (
-            int(np.count_nonzero(outcome == code)) for code in (write.CREATED, write.REFUSED, write.BARRED)
+            int(np.count_nonzero(outcome == code))
+            for code in (write.CREATED, write.REFUSED, write.BARRED)
         )
         with self.lock:
             self.counts.created += created

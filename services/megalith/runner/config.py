@@ -32,7 +32,9 @@ _FINDING = ("controller", *_MEMBERS)
 
 def _job(help: str, default: Any, *reaches: str, alias: str = "") -> Any:
     """A field of the job itself, handed on to the services that it reaches."""
-    return dataclasses.field(default=default, metadata={"help": help, "alias": alias, "reaches": reaches})
+    return dataclasses.field(
+        default=default, metadata={"help": help, "alias": alias, "reaches": reaches}
+    )
 
 
 def _as_in(name: str, *reaches: str, alias: str = "") -> Any:
@@ -52,19 +54,31 @@ class RunnerConfig:
 
     model_dir: str = _job("Directory of the job: checkpoints, logs, addresses.", "model", *SERVICES)
     num_ps: int = _job("Parameter servers that hold the model.", 2, "controller", alias="--ps")
-    num_workers: int = _job("Workers; 0 = only SDK clients train.", 2, "controller", alias="--workers")
+    num_workers: int = _job(
+        "Workers; 0 = only SDK clients train.", 2, "controller", alias="--workers"
+    )
     num_extra_ps: int = _job(
-        "Further ps that workers measure; the slowest are not used.", 0, "controller", alias="--extra-ps"
+        "Further ps that workers measure; the slowest are not used.",
+        0,
+        "controller",
+        alias="--extra-ps",
     )
     num_redundant_ps: int = _job(
-        "Further ps that are not waited for; they stand by for those that die.", 0, "controller", alias="--redundant-ps"
+        "Further ps that are not waited for; they stand by for those that die.",
+        0,
+        "controller",
+        alias="--redundant-ps",
     )
     benchmark_s: float = _as_in("benchmark_s", "controller")
     ps_override: str = _as_in("ps_override", "controller")
     takeover_s: float = _as_in("takeover_s", "controller")
 
     discovery: str = _as_in("discovery", *_FINDING)
-    job: str = _job("Name of the job in ZooKeeper and Consul; empty = made from the model directory.", "", *_FINDING)
+    job: str = _job(
+        "Name of the job in ZooKeeper and Consul; empty = made from the model directory.",
+        "",
+        *_FINDING,
+    )
     discovery_dir: str = _as_in("discovery_dir", *_FINDING)
     zk_servers: str = _as_in("zk_servers", *_FINDING)
     consul: str = _as_in("consul", *_FINDING)
@@ -107,10 +121,14 @@ class RunnerConfig:
         if not self.model_dir:
             raise InvalidSetting("--model-dir='': the job needs a directory")
         for service in SERVICES:
-            settings.build(SERVICES[service], self.settings_of(service))  # each service checks what reaches it
+            settings.build(
+                SERVICES[service], self.settings_of(service)
+            )  # each service checks what reaches it
 
     @classmethod
-    def load(cls, *, flags: Mapping[str, str] | None = None, environ: Mapping[str, str], **code: Any) -> Self:
+    def load(
+        cls, *, flags: Mapping[str, str] | None = None, environ: Mapping[str, str], **code: Any
+    ) -> Self:
         """Values given in code over `flags` (texts by field name) over MEGALITH_RUNNER_* variables over defaults."""
         return settings.load(cls, PREFIX, code=code, flags=flags, environ=environ)
 
@@ -127,7 +145,14 @@ class RunnerConfig:
     ) -> Self:
         """The job of `megalith <command>`; a bad setting is one line on stderr and exit status 2."""
         return settings.parse(
-            command, cls, argv, environ, prefix=PREFIX, summary=summary, positional=positional, defaults=defaults
+            command,
+            cls,
+            argv,
+            environ,
+            prefix=PREFIX,
+            summary=summary,
+            positional=positional,
+            defaults=defaults,
         )
 
     def settings_of(self, service: str) -> dict[str, Any]:
@@ -146,7 +171,9 @@ class RunnerConfig:
         digest = hashlib.sha256(os.path.abspath(self.model_dir).encode()).hexdigest()[:8]
         return {
             "job": self.job
-            or f"{re.sub(r'[^A-Za-z0-9]+', '-', os.path.basename(self.model_dir))}-{digest}".lstrip("-"),
+            or f"{re.sub(r'[^A-Za-z0-9]+', '-', os.path.basename(self.model_dir))}-{digest}".lstrip(
+                "-"
+            ),
             "discovery_dir": self.discovery_dir or os.path.join(self.model_dir, "discovery"),
             **({"model_dir": ""} if service in _MEMBERS else {}),
         }

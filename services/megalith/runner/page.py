@@ -41,12 +41,16 @@ _LEFT_OUT_HEAD = """
 def page() -> str:
     """The whole page."""
     renamed = "".join(f"| `{theirs}` | `{ours}` |\n" for theirs, ours in RENAMED.items())
-    left_out = "".join(f"| {', '.join(f'`{name}`' for name in names)} | {why} |\n" for why, names in _by_reason())
+    left_out = "".join(
+        f"| {', '.join(f'`{name}`' for name in names)} | {why} |\n" for why, names in _by_reason()
+    )
     return _HEAD + "".join(_rows()) + _DEFAULTS_OF_TRAIN + renamed + _LEFT_OUT_HEAD + left_out
 
 
 def _rows() -> list[str]:
-    reaches = {name: field.metadata["reaches"] for name, field in RunnerConfig.__dataclass_fields__.items()}
+    reaches = {
+        name: field.metadata["reaches"] for name, field in RunnerConfig.__dataclass_fields__.items()
+    }
     rows = []
     for leaf in leaves(RunnerConfig):
         flags = f"`{leaf.flag}`, `{leaf.alias}`" if leaf.alias else f"`{leaf.flag}`"

@@ -30,7 +30,9 @@ def members(config: RunnerConfig) -> list[PlannedProcess]:
     num_ps = config.num_ps + config.num_extra_ps + config.num_redundant_ps
     counts = (("ps", num_ps), ("worker", config.num_workers))
     return [
-        PlannedProcess(f"{service}-{index}", service, config.settings_of(service) | {"index": index})
+        PlannedProcess(
+            f"{service}-{index}", service, config.settings_of(service) | {"index": index}
+        )
         for service, count in counts
         for index in range(count)
     ]

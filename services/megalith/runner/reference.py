@@ -95,7 +95,9 @@ LEFT_OUT: Mapping[str, str] = {
         ),
         _CHECKPOINT,
     ),
-    **dict.fromkeys(("clear_nn", "continue_training", "reload_alias_map", "enable_alias_map_auto_gen"), _DENSE),
+    **dict.fromkeys(
+        ("clear_nn", "continue_training", "reload_alias_map", "enable_alias_map_auto_gen"), _DENSE
+    ),
     **dict.fromkeys(
         (
             "enable_realtime_training",

@@ -21,8 +21,13 @@ def wired(discovery: str, planned: Sequence[PlannedProcess]) -> list[PlannedProc
     for process, port in zip(planned, free_ports(len(planned), _HOST), strict=True):
         cluster.setdefault(process.service, []).append(f"{_HOST}:{port}")
     if discovery == "static":
-        listed = ";".join(f"{service}={','.join(addresses)}" for service, addresses in cluster.items())
-        return [replace(process, values=process.values | {"static_cluster": listed}) for process in planned]
+        listed = ";".join(
+            f"{service}={','.join(addresses)}" for service, addresses in cluster.items()
+        )
+        return [
+            replace(process, values=process.values | {"static_cluster": listed})
+            for process in planned
+        ]
     environ = _tf_config if discovery == "tf-config" else _mlp
     return [replace(process, environ=environ(cluster, process)) for process in planned]
 
@@ -38,5 +43,7 @@ def _mlp(cluster: dict[str, list[str]], process: PlannedProcess) -> dict[str, st
         role = service.upper()
         variables[f"MLP_{role}_NUM"] = str(len(addresses))
         for index, address in enumerate(addresses):
-            variables[f"MLP_{role}_{index}_HOST"], _, variables[f"MLP_{role}_{index}_PORT"] = address.rpartition(":")
+            variables[f"MLP_{role}_{index}_HOST"], _, variables[f"MLP_{role}_{index}_PORT"] = (
+                address.rpartition(":")
+            )
     return variables

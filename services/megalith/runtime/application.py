@@ -48,7 +48,9 @@ def maybe_kill_application(reason: str, environ: Mapping[str, str] = os.environ)
     if not address:
         logger.info("Current framework doesn't support kill. Ignore killing...")
         return False
-    request = pb.KillRequest(exit_code=1, diagnose=reason, graceful_shutdown_timeout_ms=Int64Value(value=_GRACE_MS))
+    request = pb.KillRequest(
+        exit_code=1, diagnose=reason, graceful_shutdown_timeout_ms=Int64Value(value=_GRACE_MS)
+    )
     return _say(address, "kill", lambda stub: stub.kill(request, timeout=_CALL_S))
 
 
@@ -95,9 +97,15 @@ def create_primus_save_point(
     stub = _stub(address)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
-        created = stub.createSavepoint(pb.CreateSavepointRequest(savepoint_dir=dst), timeout=_CALL_S)
+        created = stub.createSavepoint(
+            pb.CreateSavepointRequest(savepoint_dir=dst), timeout=_CALL_S
+        )
         if created.code != 0:
-            logger.error("the AppMaster refused a savepoint code=%d message=%s", created.code, created.message)
+            logger.error(
+                "the AppMaster refused a savepoint code=%d message=%s",
+                created.code,
+                created.message,
+            )
             return False
         ask = pb.CreateSavepointStatusRequest(savepoint_restore_id=created.savepoint_id)
         while True:
@@ -105,7 +113,9 @@ def create_primus_save_point(
             if answer.create_savepoint_state not in (_STATES.PENDING, _STATES.RUNNING):
                 break
             if deadline is not None and time.monotonic() > deadline:
-                logger.error("savepoint %s is not complete after %s s", created.savepoint_id, timeout_s)
+                logger.error(
+                    "savepoint %s is not complete after %s s", created.savepoint_id, timeout_s
+                )
                 return False
             sleep(_POLL_S)
     except grpc.RpcError as error:
@@ -131,7 +141,9 @@ def _stub(address: str) -> appmaster_pb2_grpc.AppMasterServiceStub:
         return appmaster_pb2_grpc.AppMasterServiceStub(_channels[address])
 
 
-def _say(address: str, what: str, call: Callable[[appmaster_pb2_grpc.AppMasterServiceStub], object]) -> bool:
+def _say(
+    address: str, what: str, call: Callable[[appmaster_pb2_grpc.AppMasterServiceStub], object]
+) -> bool:
     try:
         call(_stub(address))
     except grpc.RpcError as error:

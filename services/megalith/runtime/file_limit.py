@@ -28,5 +28,7 @@ def room_for(wanted: int, what: str) -> int:
         return wanted
     room = max(1, soft - soft // _KEPT_SHARE)
     if room < wanted:
-        logger.warning("%d %s instead of %d: this process may have %d files open", room, what, wanted, soft)
+        logger.warning(
+            "%d %s instead of %d: this process may have %d files open", room, what, wanted, soft
+        )
     return min(wanted, room)

@@ -41,7 +41,11 @@ def open_plain(path: Path, mode: str) -> IO[bytes]:
     Only a plain file is opened: a symbolic link would lead into somebody else's file, a pipe would block for ever.
     NotPlainFile or IsADirectoryError otherwise.
     """
-    flags = {"rb": os.O_RDONLY, "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT, "r+b": os.O_RDWR | os.O_CREAT}[mode]
+    flags = {
+        "rb": os.O_RDONLY,
+        "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+        "r+b": os.O_RDWR | os.O_CREAT,
+    }[mode]
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -83,7 +87,9 @@ def sync(path: Path) -> None:
 def prepare_model_dir(model_dir: str) -> Path:
     """The directory as an absolute path, made if missing and proven writable."""
     if not model_dir:
-        raise InvalidSetting("--model-dir is not given; it holds checkpoints and the controller's address")
+        raise InvalidSetting(
+            "--model-dir is not given; it holds checkpoints and the controller's address"
+        )
     path = Path(model_dir).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -92,7 +98,11 @@ def prepare_model_dir(model_dir: str) -> Path:
         probe.unlink()
         owner = path.stat().st_uid
     except OSError as error:
-        raise InvalidSetting(f"directory {model_dir}: not writable ({error.strerror}); choose another") from error
+        raise InvalidSetting(
+            f"directory {model_dir}: not writable ({error.strerror}); choose another"
+        ) from error
     if owner not in (0, os.geteuid()):
-        logger.warning("directory %s belongs to user %d, who can change the job's files there", path, owner)
+        logger.warning(
+            "directory %s belongs to user %d, who can change the job's files there", path, owner
+        )
     return path

@@ -19,7 +19,9 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     port is meant for has started. These it gives to nobody; only another call of this function may choose the same.
     """
     low, high = _given_range()
-    candidates = [*range(_LOWEST, low), *range(high + 1, _HIGHEST + 1)] or list(range(_LOWEST, _HIGHEST + 1))
+    candidates = [*range(_LOWEST, low), *range(high + 1, _HIGHEST + 1)] or list(
+        range(_LOWEST, _HIGHEST + 1)
+    )
     found: list[int] = []
     with ExitStack() as stack:
         for port in random.SystemRandom().sample(candidates, len(candidates)):

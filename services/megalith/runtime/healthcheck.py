@@ -19,7 +19,9 @@ def check(address: str) -> tuple[bool, str]:
     """Whether the server at `address` is SERVING, and what to say about it."""
     with channel.open_channel(address) as probe:
         try:
-            answer = health_pb2_grpc.HealthStub(probe).Check(health_pb2.HealthCheckRequest(), timeout=_DEADLINE_S)
+            answer = health_pb2_grpc.HealthStub(probe).Check(
+                health_pb2.HealthCheckRequest(), timeout=_DEADLINE_S
+            )
         except grpc.RpcError as error:
             return False, f"{address}: {_reason(error)}"
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)

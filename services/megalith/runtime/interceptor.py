@@ -27,7 +27,13 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     ours while it waits for the message, and the call one that `silent` can give up.
     """
 
-    def __init__(self, metrics: Metrics, silent: SilentCalls, request_timeout_s: float, first_message_s: float) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        silent: SilentCalls,
+        request_timeout_s: float,
+        first_message_s: float,
+    ) -> None:
         """A unary call has `request_timeout_s` to send its message, a stream `first_message_s` to send its first."""
         self._metrics = metrics
         self._silent = silent
@@ -54,10 +60,14 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         # Parsed in `_unary`: grpc (1.85) answers bytes that are no message with INTERNAL and logs a traceback for each,
         # and the server grew by 40 MB with 4,000 of them.
         return grpc.stream_unary_rpc_method_handler(
-            self._unary(method, handler.unary_unary, handler.request_deserializer), None, handler.response_serializer
+            self._unary(method, handler.unary_unary, handler.request_deserializer),
+            None,
+            handler.response_serializer,
         )
 
-    def _unary(self, method: str, behavior: Any, parse: Any) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def _unary(
+        self, method: str, behavior: Any, parse: Any
+    ) -> Callable[[Any, grpc.ServicerContext], Any]:
         seconds, total = self._metrics.rpc_seconds.labels(method), self._metrics.rpc_total
 
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
@@ -78,7 +88,9 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 
         return answer
 
-    def _stream(self, method: str, behavior: Any) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def _stream(
+        self, method: str, behavior: Any
+    ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
         def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             try:
                 yield from behavior(self._begun(requests, context), context)

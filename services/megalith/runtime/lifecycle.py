@@ -16,7 +16,9 @@ from megalith.wire.errors import MegalithError
 logger = logging.getLogger(__name__)
 
 SIGNALLED = 128  # exit statuses above it: stopped in good order by the signal of that number more
-DRAIN_S = 3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
+DRAIN_S = (
+    3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
+)
 
 
 class ExitRequest:
@@ -27,7 +29,9 @@ class ExitRequest:
         self._lock = threading.Lock()  # guards `status` and `reason` until the event is set
         self.status = 0
         self.reason = ""
-        self.is_work_done = False  # true for a process that only lingers: whatever stops it then is no failure
+        self.is_work_done = (
+            False  # true for a process that only lingers: whatever stops it then is no failure
+        )
 
     def request(self, status: int, reason: str) -> None:
         """End with `status`; safe from any thread, any number of times."""
@@ -51,7 +55,9 @@ class Service(Protocol):
         """Stop accepting, report NOT_SERVING, drain for at most `grace_s`, flush, close."""
 
 
-def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, exit_with_stdin: bool) -> int:
+def run(
+    name: str, build: Callable[[ExitRequest], Service], *, log_level: str, exit_with_stdin: bool
+) -> int:
     """Run a service until a signal or the service itself ends it, then end the process with its exit status.
 
     Returns only when the service did not start.
@@ -62,7 +68,9 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     exit_request = ExitRequest()
     _serve_signals(exit_request, is_status_telling=exit_with_stdin)
     if exit_with_stdin:
-        threading.Thread(target=_watch_stdin, args=(exit_request,), name="stdin-watch", daemon=True).start()
+        threading.Thread(
+            target=_watch_stdin, args=(exit_request,), name="stdin-watch", daemon=True
+        ).start()
     try:
         service = build(exit_request)
         service.start()
@@ -72,7 +80,9 @@ def run(name: str, build: Callable[[ExitRequest], Service], *, log_level: str, e
     exit_request.wait()
     status = exit_request.status
     is_failure = 0 < status < SIGNALLED
-    logger.log(logging.ERROR if is_failure else logging.INFO, "%s stops: %s", name, exit_request.reason)
+    logger.log(
+        logging.ERROR if is_failure else logging.INFO, "%s stops: %s", name, exit_request.reason
+    )
     try:
         service.stop(DRAIN_S)
     except Exception:

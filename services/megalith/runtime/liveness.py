@@ -27,7 +27,9 @@ class Liveness:
 
 
 def probe(
-    asked: Iterable[str], timeout_s: float = 1.0, connect: Callable[[tuple[str, int], float], object] | None = None
+    asked: Iterable[str],
+    timeout_s: float = 1.0,
+    connect: Callable[[tuple[str, int], float], object] | None = None,
 ) -> Liveness:
     """Connect to every address, ten at a time, each for at most `timeout_s`; returns when all have been tried.
 
@@ -48,4 +50,6 @@ def probe(
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
         is_alive = list(pool.map(answers, listed))
     verdicts = list(zip(listed, is_alive, strict=True))
-    return Liveness(tuple(a for a, alive in verdicts if alive), tuple(a for a, alive in verdicts if not alive))
+    return Liveness(
+        tuple(a for a, alive in verdicts if alive), tuple(a for a, alive in verdicts if not alive)
+    )

@@ -42,7 +42,9 @@ _READ_VERSIONS = (1, 2)  # files of version 1 do not say which buckets they are 
 MANIFEST = "manifest.json"
 STATE_FILE = "checkpoint"
 # The list of a directory whose first checkpoint is about to get its name; other readers of the format find no newest.
-_FIRST_IS_PUBLISHED = '# the first checkpoint of this directory is being published\nmodel_checkpoint_path: ""\n'
+_FIRST_IS_PUBLISHED = (
+    '# the first checkpoint of this directory is being published\nmodel_checkpoint_path: ""\n'
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +100,9 @@ def work_directory(model_dir: Path, step: int, save_id: str, *, is_own: bool = T
 
 def own_work_directories(model_dir: Path) -> list[Path]:
     """Of saves of the job of that directory; each but the one under way was left by a controller that died."""
-    folders = (path for path in model_dir.glob("saving-*") if path.is_dir() and not path.is_symlink())
+    folders = (
+        path for path in model_dir.glob("saving-*") if path.is_dir() and not path.is_symlink()
+    )
     return sorted(path for path in folders if re.fullmatch(r"saving-\d+-[0-9a-f]+", path.name))
 
 
@@ -148,7 +152,9 @@ def free_directory(model_dir: Path, step: int) -> Path:
         if not os.path.lexists(path):
             return path
         if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path))
+            raise NotADirectoryError(
+                errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path)
+            )
     raise AssertionError("the names do not end")
 
 
@@ -157,17 +163,23 @@ def read(directory: Path) -> Manifest:
     try:
         content = json.loads((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
-        raise CheckpointNotFound(f"{directory} has no {MANIFEST}: not a complete checkpoint") from None
+        raise CheckpointNotFound(
+            f"{directory} has no {MANIFEST}: not a complete checkpoint"
+        ) from None
     except ValueError as error:
         raise CheckpointDamaged(f"{directory / MANIFEST} is not JSON: {error}") from error
     version = content.pop("format", None) if isinstance(content, dict) else None
     if version not in _READ_VERSIONS:
-        raise CheckpointDamaged(f"{directory / MANIFEST} has format {version}, this version reads {_READ_VERSIONS}")
+        raise CheckpointDamaged(
+            f"{directory / MANIFEST} has format {version}, this version reads {_READ_VERSIONS}"
+        )
     try:
         files = tuple(ShardFile(**file) for file in content.pop("files"))
         return Manifest(**content, files=files)
     except (TypeError, KeyError) as error:
-        raise CheckpointDamaged(f"{directory / MANIFEST} lacks or misnames a field: {error}") from error
+        raise CheckpointDamaged(
+            f"{directory / MANIFEST} lacks or misnames a field: {error}"
+        ) from error
 
 
 def verify(directory: Path, file: ShardFile) -> None:
@@ -235,7 +247,9 @@ def complete_list(model_dir: Path) -> None:
     newest = _newest_folder(model_dir)
     if newest is None:
         return
-    logger.warning("%s was saved by a controller that died before it was listed; it is listed now", newest)
+    logger.warning(
+        "%s was saved by a controller that died before it was listed; it is listed now", newest
+    )
     record_latest(model_dir, newest, read(newest).saved_at_s)
 
 
@@ -273,8 +287,12 @@ def record_latest(model_dir: Path, directory: Path, saved_at_s: float) -> None:
             _keep_aside(model_dir / STATE_FILE)
         paths = re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
         times = re.findall(r"^all_model_checkpoint_timestamps: (\S+)$", text, re.MULTILINE)
-        times += ["0.0"] * (len(paths) - len(times))  # other writers of this format may leave them out
-        entries = {path: time for path, time in zip(paths, times, strict=False) if path != directory.name}
+        times += ["0.0"] * (
+            len(paths) - len(times)
+        )  # other writers of this format may leave them out
+        entries = {
+            path: time for path, time in zip(paths, times, strict=False) if path != directory.name
+        }
         entries[directory.name] = repr(saved_at_s)
         lines = [
             f'model_checkpoint_path: "{directory.name}"',

@@ -22,7 +22,14 @@ from megalith.runtime.lease import RENEW_S, Lease
 from megalith.runtime.presence import Presence
 from megalith.runtime.settings import setting
 from megalith.wire import channel
-from megalith.wire.errors import IndexTaken, InvalidSetting, LimitExceeded, MegalithError, PeerUnreachable, Unavailable
+from megalith.wire.errors import (
+    IndexTaken,
+    InvalidSetting,
+    LimitExceeded,
+    MegalithError,
+    PeerUnreachable,
+    Unavailable,
+)
 from megalith.wire.status import error_from_rpc
 
 logger = logging.getLogger(__name__)
@@ -33,7 +40,9 @@ _RELEASE = object()  # in the outbox: the lease is not needed any more
 _CLOSE = object()  # in the outbox: end the stream
 _CLOSE_S = 1.0  # for the controller to read the last report and end the stream; a hung one is not waited for
 _LOG_EVERY = 10  # tries between two log lines: about ten seconds
-MAX_HEARTBEAT_S = 300.0  # a member is given up after three; one that reports less often would never be missed
+MAX_HEARTBEAT_S = (
+    300.0  # a member is given up after three; one that reports less often would never be missed
+)
 # A replacement may arrive before the controller has noticed that its predecessor died. The refusal says how long that
 # takes; this is the least, and the margin on top covers the wait between two tries.
 _TAKEN_GRACE_S = 5.0
@@ -44,17 +53,31 @@ _TAKEN_MARGIN_S = 2.0
 class MembershipSettings:
     """How a ps or worker finds and keeps its controller."""
 
-    controller: str = setting("host:port of the controller; empty = ask --discovery, then the model directory.", "")
-    model_dir: str = setting("Directory of the job; the controller's address is looked up here.", "")
-    job: str = setting("Name of the job to join; a controller of another one is refused. Empty = any.", "")
-    heartbeat_s: float = setting("Seconds between reports; shorter notices a hung process earlier.", 1.0)
-    join_timeout_s: float = setting("Seconds to look for the controller at start before giving up.", 30.0)
-    rejoin_timeout_s: float = setting("Seconds to wait for a lost controller to come back before giving up.", 600.0)
+    controller: str = setting(
+        "host:port of the controller; empty = ask --discovery, then the model directory.", ""
+    )
+    model_dir: str = setting(
+        "Directory of the job; the controller's address is looked up here.", ""
+    )
+    job: str = setting(
+        "Name of the job to join; a controller of another one is refused. Empty = any.", ""
+    )
+    heartbeat_s: float = setting(
+        "Seconds between reports; shorter notices a hung process earlier.", 1.0
+    )
+    join_timeout_s: float = setting(
+        "Seconds to look for the controller at start before giving up.", 30.0
+    )
+    rejoin_timeout_s: float = setting(
+        "Seconds to wait for a lost controller to come back before giving up.", 600.0
+    )
 
     def __post_init__(self) -> None:
         for name in ("heartbeat_s", "join_timeout_s", "rejoin_timeout_s"):
             if not getattr(self, name) > 0:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0"
+                )
         if self.heartbeat_s > MAX_HEARTBEAT_S:
             raise InvalidSetting(f"--heartbeat-s={self.heartbeat_s}: above {MAX_HEARTBEAT_S:.0f}")
 
@@ -65,7 +88,9 @@ class MembershipSettings:
 
     def open_presence(self, name: str, index: int, discovery: DiscoverySettings) -> Presence:
         """How this process finds its controller and is found itself."""
-        return Presence(name, index, discovery.open(self.job, self.model_dir), self.controller, self.model_dir)
+        return Presence(
+            name, index, discovery.open(self.job, self.model_dir), self.controller, self.model_dir
+        )
 
     def check_with(self, discovery: DiscoverySettings) -> None:
         """InvalidSetting if nothing says where to join."""
@@ -113,10 +138,14 @@ class Member:
         self._outbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._call: grpc.RpcContext | None = None
         self._was_welcomed = False
-        self._job = settings.job  # from the first welcome on the one joined: its rows and steps belong to no other
+        self._job = (
+            settings.job
+        )  # from the first welcome on the one joined: its rows and steps belong to no other
         self._address = ""
         self._last_contact = 0.0
-        self._taken_since: float | None = None  # the first refusal because another process has our place
+        self._taken_since: float | None = (
+            None  # the first refusal because another process has our place
+        )
         self._generation = 0  # of the newest controller that welcomed us
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
@@ -158,7 +187,9 @@ class Member:
                 self._handler.on_lost(self._explained(error))
         except Exception:
             logger.exception("the session thread failed")
-            self._handler.on_lost(MegalithError("the session thread failed; see the traceback above"))
+            self._handler.on_lost(
+                MegalithError("the session thread failed; see the traceback above")
+            )
 
     def _is_worth_another_try(self, error: BaseException) -> bool:
         """A registration is idempotent, so only time and refusals end the tries."""
@@ -168,15 +199,20 @@ class Member:
         if isinstance(error, IndexTaken):
             if self._taken_since is None:
                 self._taken_since = now
-            return now - self._taken_since < max(_TAKEN_GRACE_S, error.retry_for_s + _TAKEN_MARGIN_S)
+            return now - self._taken_since < max(
+                _TAKEN_GRACE_S, error.retry_for_s + _TAKEN_MARGIN_S
+            )
         silent_s = now - self._last_contact
-        limit_s = self._settings.rejoin_timeout_s if self._was_welcomed else self._settings.join_timeout_s
+        limit_s = (
+            self._settings.rejoin_timeout_s if self._was_welcomed else self._settings.join_timeout_s
+        )
         return isinstance(error, Unavailable | LimitExceeded) and silent_s < limit_s
 
     def _log_retry(self, attempt: tenacity.RetryCallState) -> None:
         if attempt.attempt_number == 1 or attempt.attempt_number % _LOG_EVERY == 0:
             logger.warning(
-                "no session with the controller, trying again: %s", attempt.outcome and attempt.outcome.exception()
+                "no session with the controller, trying again: %s",
+                attempt.outcome and attempt.outcome.exception(),
             )
 
     def _explained(self, error: MegalithError) -> MegalithError:
@@ -200,7 +236,9 @@ class Member:
             try:
                 for response in responses:
                     self._dispatch(response)
-                    self._last_contact = time.monotonic()  # not before: one that is not obeyed is no contact
+                    self._last_contact = (
+                        time.monotonic()
+                    )  # not before: one that is not obeyed is no contact
             except grpc.RpcError as error:
                 raise error_from_rpc(error, f"controller {address}") from error
             finally:
@@ -209,7 +247,9 @@ class Member:
         if not self._stopping.is_set():
             raise PeerUnreachable(f"controller {address} ended the session")
 
-    def _outgoing(self, outbox: queue.SimpleQueue[object]) -> Iterator[coordination_pb2.SessionRequest]:
+    def _outgoing(
+        self, outbox: queue.SimpleQueue[object]
+    ) -> Iterator[coordination_pb2.SessionRequest]:
         register = self._handler.register()
         register.incarnation, register.heartbeat_s = self._incarnation, self._settings.heartbeat_s
         register.job = self._job
@@ -229,7 +269,9 @@ class Member:
             now = time.monotonic()
             if message is _RENEW or message is _RELEASE:
                 renew_at = now + RENEW_S
-                renewal = coordination_pb2.Renewal(sent_ns=int(now * 1e9), is_last=message is _RELEASE)
+                renewal = coordination_pb2.Renewal(
+                    sent_ns=int(now * 1e9), is_last=message is _RELEASE
+                )
                 yield coordination_pb2.SessionRequest(renewal=renewal)
                 continue
             report_at = now + self._settings.heartbeat_s
@@ -238,7 +280,9 @@ class Member:
             else:
                 yield self._handler.report()
 
-    def _next_message(self, outbox: queue.SimpleQueue[object], report_at: float, renew_at: float) -> object:
+    def _next_message(
+        self, outbox: queue.SimpleQueue[object], report_at: float, renew_at: float
+    ) -> object:
         """What is queued, or what is due first when nothing is."""
         try:
             return outbox.get(timeout=max(0.0, min(report_at, renew_at) - time.monotonic()))

@@ -26,7 +26,10 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
         )
         self.rpc_total = Counter(
-            "megalith_rpc_total", "Calls answered, by outcome.", ["method", "code"], registry=self.registry
+            "megalith_rpc_total",
+            "Calls answered, by outcome.",
+            ["method", "code"],
+            registry=self.registry,
         )
 
     def gauge(self, name: str, help: str, value: Any) -> None:

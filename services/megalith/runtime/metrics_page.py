@@ -36,19 +36,25 @@ class MetricsServer:
     def start(self) -> int:
         """Bind and serve in the background; returns the port really bound."""
         try:
-            self._server = _Server(self._host, self._port, _Page.factory(self._metrics.registry), self._life_s)
+            self._server = _Server(
+                self._host, self._port, _Page.factory(self._metrics.registry), self._life_s
+            )
         except OSError as error:
             raise InvalidSetting(
                 f"--metrics-port={self._port}: cannot listen on {self._host}:{self._port} ({error.strerror}); "
                 "choose another port, or 0 for any free one"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True
+        )
         self._thread.start()
         return int(self._server.server_address[1])
 
     def stop(self) -> None:
         if self._server is not None:
-            with contextlib.suppress(OSError):  # wakes it up; by itself it looks twice a second whether it is to stop
+            with contextlib.suppress(
+                OSError
+            ):  # wakes it up; by itself it looks twice a second whether it is to stop
                 self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
             self._server.server_close()
@@ -77,7 +83,9 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, handler: type[http.server.BaseHTTPRequestHandler], life_s: float) -> None:
+    def __init__(
+        self, host: str, port: int, handler: type[http.server.BaseHTTPRequestHandler], life_s: float
+    ) -> None:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = infos[0][0]
         self._is_every_address = host == "::"

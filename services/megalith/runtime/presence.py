@@ -29,7 +29,9 @@ class Presence:
     the first. A back end that is away delays the entry and nothing else.
     """
 
-    def __init__(self, name: str, index: int, discovery: Discovery | None, controller: str, model_dir: str) -> None:
+    def __init__(
+        self, name: str, index: int, discovery: Discovery | None, controller: str, model_dir: str
+    ) -> None:
         self._name, self._index, self._discovery = name, index, discovery
         self._controller, self._model_dir = controller, model_dir
         self._address = ""
@@ -88,7 +90,9 @@ class Presence:
         try:
             tenacity.Retrying(
                 retry=tenacity.retry_if_exception(
-                    lambda error: not isinstance(error, InvalidRequest) and not self._stopping.is_set()
+                    lambda error: (
+                        not isinstance(error, InvalidRequest) and not self._stopping.is_set()
+                    )
                 ),
                 wait=tenacity.wait_fixed(_RETRY_S),
                 sleep=tenacity.sleep_using_event(self._stopping),

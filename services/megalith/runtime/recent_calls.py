@@ -53,6 +53,10 @@ def _quantile(cumulative: list[tuple[float, float]], rank: float) -> float:
     lower, below = 0.0, 0.0
     for bound, count in cumulative:
         if count >= rank:
-            return lower if bound == float("inf") else lower + (bound - lower) * (rank - below) / (count - below)
+            return (
+                lower
+                if bound == float("inf")
+                else lower + (bound - lower) * (rank - below) / (count - below)
+            )
         lower, below = bound, count
     return lower

@@ -36,7 +36,9 @@ class Reflection(reflection.ReflectionServicer):  # type: ignore[misc]  # it has
         """How gRPC answers a stream; it looks for the pool at the function itself."""
 
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            yield from reflection.ReflectionServicer.ServerReflectionInfo(self, self._asked(requests, context), context)
+            yield from reflection.ReflectionServicer.ServerReflectionInfo(
+                self, self._asked(requests, context), context
+            )
 
         answer.experimental_thread_pool = self._pool  # type: ignore[attr-defined]
         return answer

@@ -32,17 +32,24 @@ class ServerSettings:
         "",
     )
     port: int = setting("Port to bind; 0 takes a free one and reports it.", 0)
-    advertise_host: str = setting("Host that others are told; empty = the bound one, or this machine's address.", "")
+    advertise_host: str = setting(
+        "Host that others are told; empty = the bound one, or this machine's address.", ""
+    )
     metrics_port: int = setting("Port of the /metrics page; 0 takes a free one.", 0)
     max_message_bytes: int = setting(
         "Largest request or reply; a larger one costs memory, a smaller one more calls.",
         channel.DEFAULT_MAX_MESSAGE_BYTES,
     )
-    rpc_threads: int = setting("Calls answered at once; each costs a thread, and memory while it runs.", 16)
-    max_waiting_calls: int = setting(
-        "Calls that may wait for a thread; further ones are refused as overloaded, and clients try again.", 256
+    rpc_threads: int = setting(
+        "Calls answered at once; each costs a thread, and memory while it runs.", 16
     )
-    request_timeout_s: float = setting("Seconds that a call has to send its message before it is given up.", 30.0)
+    max_waiting_calls: int = setting(
+        "Calls that may wait for a thread; further ones are refused as overloaded, and clients try again.",
+        256,
+    )
+    request_timeout_s: float = setting(
+        "Seconds that a call has to send its message before it is given up.", 30.0
+    )
     first_message_s: float = setting(
         "Seconds that a stream has to send its first message, such as a member's registration.", 5.0
     )
@@ -54,18 +61,26 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: outside 0..65535")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: outside 0..65535"
+                )
         if self.max_message_bytes < 4096:
             raise InvalidSetting(f"--max-message-bytes={self.max_message_bytes}: below 4096")
         if self.rpc_threads < 1:
             raise InvalidSetting(f"--rpc-threads={self.rpc_threads}: at least 1 is needed")
         if self.max_waiting_calls < 1:
-            raise InvalidSetting(f"--max-waiting-calls={self.max_waiting_calls}: at least 1 is needed")
+            raise InvalidSetting(
+                f"--max-waiting-calls={self.max_waiting_calls}: at least 1 is needed"
+            )
         for name in ("request_timeout_s", "first_message_s"):
             if not getattr(self, name) > 0:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0"
+                )
         if self.log_level not in ("debug", "info", "warning", "error"):
-            raise InvalidSetting(f"--log-level={self.log_level}: expected debug, info, warning or error")
+            raise InvalidSetting(
+                f"--log-level={self.log_level}: expected debug, info, warning or error"
+            )
 
     @property
     def bind_host(self) -> str:
@@ -92,11 +107,15 @@ class RpcServer:
         self._names = [*services, ""]
         num_threads = settings.rpc_threads + extra_threads
         threads = CallPool(num_threads, "rpc")
-        self._silent = SilentCalls(threads, min(settings.request_timeout_s, settings.first_message_s))
+        self._silent = SilentCalls(
+            threads, min(settings.request_timeout_s, settings.first_message_s)
+        )
         self._server = grpc.server(
             threads,
             interceptors=[
-                ErrorInterceptor(metrics, self._silent, settings.request_timeout_s, settings.first_message_s)
+                ErrorInterceptor(
+                    metrics, self._silent, settings.request_timeout_s, settings.first_message_s
+                )
             ],
             options=channel.server_options(settings.max_message_bytes),
             maximum_concurrent_rpcs=num_threads + settings.max_waiting_calls,
@@ -126,7 +145,10 @@ class RpcServer:
                 "choose another port, or 0 for any free one, and check --host"
             ) from error
         if self._settings.bind_host in addresses.WILDCARDS and addresses.is_loopback(self.address):
-            logger.warning("others are told %s, which only this machine reaches; set --advertise-host", self.address)
+            logger.warning(
+                "others are told %s, which only this machine reaches; set --advertise-host",
+                self.address,
+            )
         try:
             self.metrics_port = self._metrics_server.start()
             self._silent.start()
@@ -151,7 +173,11 @@ class RpcServer:
 
     def set_serving(self, is_serving: bool) -> None:
         """What the health protocol answers."""
-        serving = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        serving = (
+            health_pb2.HealthCheckResponse.SERVING
+            if is_serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
         for name in self._names:
             self._health.set(name, serving)
 

@@ -73,7 +73,11 @@ def leaves(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
             yield from leaves(hints[field.name], here)
         else:
             yield Setting(
-                here, hints[field.name], field.default, field.metadata["help"], field.metadata.get("alias", "")
+                here,
+                hints[field.name],
+                field.default,
+                field.metadata["help"],
+                field.metadata.get("alias", ""),
             )
 
 
@@ -86,7 +90,9 @@ def from_env(cls: type[T], prefix: str, environ: Mapping[str, str]) -> dict[str,
             continue
         if variable not in by_variable:
             names = {leaf.name: known for known, leaf in by_variable.items()}
-            raise InvalidSetting(f"{variable} is not a setting{_suggestion(variable[len(prefix) :].lower(), names)}")
+            raise InvalidSetting(
+                f"{variable} is not a setting{_suggestion(variable[len(prefix) :].lower(), names)}"
+            )
         leaf = by_variable[variable]
         values[leaf.name] = leaf.parse(text, variable)
     return values
@@ -128,9 +134,13 @@ def load(
     by_name = {leaf.name: leaf for leaf in leaves(cls)}
     for name in (*(code or {}), *(flags or {}), *(defaults or {})):
         if name not in by_name:
-            raise InvalidSetting(f"{name} is not a setting{_suggestion(name, {known: known for known in by_name})}")
+            raise InvalidSetting(
+                f"{name} is not a setting{_suggestion(name, {known: known for known in by_name})}"
+            )
     values = dict(defaults or {}) | from_env(cls, prefix, environ)
-    values |= {name: by_name[name].parse(text, by_name[name].flag) for name, text in (flags or {}).items()}
+    values |= {
+        name: by_name[name].parse(text, by_name[name].flag) for name, text in (flags or {}).items()
+    }
     values |= {name: by_name[name].checked(value) for name, value in (code or {}).items()}
     return build(cls, values)
 
@@ -152,27 +162,42 @@ def parse(
     exit status 2.
     """
     usage = f"%(prog)s{f' [{positional.upper()}]' if positional else ''} [--setting VALUE ...]"
-    parser = argparse.ArgumentParser(f"megalith {name}", usage=usage, description=summary, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        f"megalith {name}", usage=usage, description=summary, allow_abbrev=False
+    )
     for leaf in leaves(cls):
         default = (defaults or {}).get(leaf.name, leaf.default)
         names = [leaf.flag, leaf.alias] if leaf.alias else [leaf.flag]
         parser.add_argument(
-            *names, dest=leaf.name, metavar=leaf.type.__name__.upper(), help=_help(leaf, default, prefix)
+            *names,
+            dest=leaf.name,
+            metavar=leaf.type.__name__.upper(),
+            help=_help(leaf, default, prefix),
         )
     if positional:
-        parser.add_argument("first", nargs="?", metavar=positional.upper(), help=f"The same as --{positional}.")
+        parser.add_argument(
+            "first", nargs="?", metavar=positional.upper(), help=f"The same as --{positional}."
+        )
     flags = {flag: text for flag, text in vars(parser.parse_args(argv)).items() if text is not None}
     try:
         if "first" in flags:
             if positional in flags:
-                raise InvalidSetting(f"{flags['first']!r}: --{positional}={flags[positional]} is given as well")
+                raise InvalidSetting(
+                    f"{flags['first']!r}: --{positional}={flags[positional]} is given as well"
+                )
             flags[positional] = flags.pop("first")
         return load(cls, prefix, flags=flags, environ=environ, defaults=defaults)
     except InvalidSetting as error:
         parser.error(str(error))
 
 
-def main(name: str, cls: type[T], run: Callable[[T], int], argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def main(
+    name: str,
+    cls: type[T],
+    run: Callable[[T], int],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
     """`megalith <name>` and `python -m megalith.<name>`: flags over MEGALITH_<NAME>_* over defaults, then run."""
     summary = (cls.__doc__ or "").strip().splitlines()[0]
     return run(parse(name, cls, argv, environ, prefix=f"MEGALITH_{name.upper()}_", summary=summary))
@@ -185,4 +210,8 @@ def _help(leaf: Setting, default: Any, prefix: str) -> str:
 
 def _suggestion(name: str, variables: Mapping[str, str]) -> str:
     close = difflib.get_close_matches(name, variables, n=1)
-    return f"; did you mean {variables[close[0]]}?" if close else f"; known are {', '.join(sorted(variables.values()))}"
+    return (
+        f"; did you mean {variables[close[0]]}?"
+        if close
+        else f"; known are {', '.join(sorted(variables.values()))}"
+    )

@@ -72,7 +72,11 @@ class SilentCalls:
     """
 
     def __init__(
-        self, pool: CallPool, shortest_limit_s: float, patience_s: float = _PATIENCE_S, look_s: float | None = None
+        self,
+        pool: CallPool,
+        shortest_limit_s: float,
+        patience_s: float = _PATIENCE_S,
+        look_s: float | None = None,
     ) -> None:
         self._pool = pool
         self._patience_s = patience_s
@@ -90,7 +94,9 @@ class SilentCalls:
         if self._thread.is_alive():
             self._thread.join()
 
-    def next_message(self, requests: Iterator[T], context: grpc.ServicerContext, limit_s: float) -> T:
+    def next_message(
+        self, requests: Iterator[T], context: grpc.ServicerContext, limit_s: float
+    ) -> T:
         """The peer's next message. Raises what gRPC raises for a call that has ended, also because it is given up."""
         silence = _Silence(context, time.monotonic(), limit_s)
         with self._lock:
@@ -101,7 +107,9 @@ class SilentCalls:
             with self._lock:
                 del self._silences[silence]
 
-    def only_message(self, requests: Iterator[T], context: grpc.ServicerContext, limit_s: float) -> T:
+    def only_message(
+        self, requests: Iterator[T], context: grpc.ServicerContext, limit_s: float
+    ) -> T:
         """The message of a unary call."""
         try:
             return self.next_message(requests, context, limit_s)
@@ -112,7 +120,11 @@ class SilentCalls:
         while not self._stopping.wait(self._look_s):
             for silence in self._overdue(time.monotonic()):
                 peer = silence.context.peer()
-                logger.info("a call of %s is given up: no message in %.1f s", peer, time.monotonic() - silence.began)
+                logger.info(
+                    "a call of %s is given up: no message in %.1f s",
+                    peer,
+                    time.monotonic() - silence.began,
+                )
                 silence.context.cancel()
 
     def _overdue(self, now: float) -> list[_Silence]:

@@ -27,7 +27,13 @@ class TrainingMetrics:
         self._prefix = environ.get(PREFIX_VARIABLE) or DEFAULT_PREFIX
 
     def store(
-        self, name: str, help: str, value: Callable[[], float] | None = None, *, prefix: str = "", **tags: str
+        self,
+        name: str,
+        help: str,
+        value: Callable[[], float] | None = None,
+        *,
+        prefix: str = "",
+        **tags: str,
     ) -> Gauge:
         """A gauge; with `value` it is asked for at each scrape."""
         gauge = Gauge(self._name(name, prefix), help, list(tags), registry=self._registry)

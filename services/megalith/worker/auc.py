@@ -14,4 +14,6 @@ def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
     negatives = labels.size - positives
     if not positives or not negatives:
         return float("nan")
-    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    return float(
+        (ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives)
+    )

@@ -46,7 +46,9 @@ class Feature:
         An id has the slot in bits 48 to 62, below it the scrambled rank, so that it does not tell its rank.
         """
         ids = np.empty(uniform.size, np.int64)
-        click_kernels.draw(uniform, self.num_ids, self.exponent, self.slot, self._spread, ids, truth)
+        click_kernels.draw(
+            uniform, self.num_ids, self.exponent, self.slot, self._spread, ids, truth
+        )
         return ids
 
     def effects_of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -80,7 +82,10 @@ def draw_batch(seed: int, number: int, size: int) -> ClickBatch:
     uniform = [rng.random(size) for _ in FEATURES]
     dense = rng.standard_normal((size, _NUM_DENSE), np.float32)
     truth = _BIAS + dense @ _DENSE_EFFECTS
-    ids = {feature.name: feature.draw(drawn, truth) for feature, drawn in zip(FEATURES, uniform, strict=True)}
+    ids = {
+        feature.name: feature.draw(drawn, truth)
+        for feature, drawn in zip(FEATURES, uniform, strict=True)
+    }
     labels = (rng.random(size, np.float32) < _sigmoid(truth)).astype(np.float32)
     return ClickBatch(ids, dense, labels, truth)
 
@@ -92,7 +97,10 @@ class ClicksTask:
         self._batch_size, self._num_examples, self._seed = batch_size, num_examples, seed
         readout = np.random.default_rng(seed).standard_normal((len(FEATURES), DIM)) / np.sqrt(DIM)
         self.tables = tuple(
-            TableConfig(feature.name, (Segment(DIM, optimizer=Adagrad(0.15, initial_accumulator_value=0.1)),))
+            TableConfig(
+                feature.name,
+                (Segment(DIM, optimizer=Adagrad(0.15, initial_accumulator_value=0.1)),),
+            )
             for feature in FEATURES
         )
         self.variables = (
@@ -125,7 +133,10 @@ class ClicksTask:
         readout = variables["readout"]
         readout_gradient = np.stack([mean_error @ rows[feature.name] for feature in FEATURES])
         return Gradients(
-            rows={feature.name: error[:, np.newaxis] * readout[place] for place, feature in enumerate(FEATURES)},
+            rows={
+                feature.name: error[:, np.newaxis] * readout[place]
+                for place, feature in enumerate(FEATURES)
+            },
             variables={
                 "readout": readout_gradient,
                 "dense": mean_error @ batch.dense,

@@ -14,10 +14,13 @@ class TaskSettings:
     """What is trained."""
 
     task: str = setting("clicks, or package.module:factory of your own.", "clicks")
-    batch_size: int = setting("Examples per step; larger steps cost fewer calls and react later.", 2048)
+    batch_size: int = setting(
+        "Examples per step; larger steps cost fewer calls and react later.", 2048
+    )
     num_examples: int = setting("Examples of all workers together; 0 = train until stopped.", 0)
     max_steps: int = setting(
-        "Global step at which training ends; each other worker may take one step more. 0 = the examples decide.", 0
+        "Global step at which training ends; each other worker may take one step more. 0 = the examples decide.",
+        0,
     )
     seed: int = setting("Decides the generated data and the initial values.", 1)
 
@@ -38,11 +41,16 @@ class TaskSettings:
 class RetrySettings:
     """How patient a worker is with servers and with other workers."""
 
-    retry_wait_s: float = setting("Seconds to wait before a step that failed for a passing reason is tried again.", 5.0)
-    max_retries: int = setting(
-        "Tries of one step after the cluster changed; while it is unchanged tries are not counted.", 6
+    retry_wait_s: float = setting(
+        "Seconds to wait before a step that failed for a passing reason is tried again.", 5.0
     )
-    chief_timeout_s: float = setting("Seconds that the chief waits at the end for the other workers.", 1800.0)
+    max_retries: int = setting(
+        "Tries of one step after the cluster changed; while it is unchanged tries are not counted.",
+        6,
+    )
+    chief_timeout_s: float = setting(
+        "Seconds that the chief waits at the end for the other workers.", 1800.0
+    )
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -57,7 +65,8 @@ class OverlapSettings:
     """How far the steps of a worker overlap."""
 
     staleness: int = setting(
-        "Own steps whose pushes a pull may miss; 1 pulls ahead, 2 also pushes behind, 0 = synchronous.", 2
+        "Own steps whose pushes a pull may miss; 1 pulls ahead, 2 also pushes behind, 0 = synchronous.",
+        2,
     )
     prefetch_batches: int = setting("Batches drawn ahead by a thread of their own; 0 = none.", 2)
 
@@ -71,13 +80,17 @@ class OverlapSettings:
 class WireSettings:
     """What numbers are between a worker and the servers, which compute in float32."""
 
-    row_dtype: str = setting("Of pulled rows on the wire: float32, or float16 for half the bytes.", "float32")
+    row_dtype: str = setting(
+        "Of pulled rows on the wire: float32, or float16 for half the bytes.", "float32"
+    )
     gradient_dtype: str = setting("Of pushed gradients on the wire: float32 or float16.", "float32")
 
     def __post_init__(self) -> None:
         for name in ("row_dtype", "gradient_dtype"):
             if getattr(self, name) not in ("float32", "float16"):
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: expected float32 or float16")
+                raise InvalidSetting(
+                    f"--{name.replace('_', '-')}={getattr(self, name)}: expected float32 or float16"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

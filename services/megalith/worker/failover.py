@@ -52,4 +52,6 @@ class Failover:
                 epoch, retries = self._epoch(), retries + 1
                 if retries > self._max_retries:
                     raise
-                logger.warning("the cluster changed: try %d of %d after: %s", retries, self._max_retries, error)
+                logger.warning(
+                    "the cluster changed: try %d of %d after: %s", retries, self._max_retries, error
+                )

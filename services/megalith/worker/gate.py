@@ -49,14 +49,18 @@ class Gate:
             while not self._view.is_stopping:
                 state = self._view.state
                 if state.barrier.id < self._called_for:
-                    self._called_for = 0  # a controller that has lost its journal numbers holds from 1 again
+                    self._called_for = (
+                        0  # a controller that has lost its journal numbers holds from 1 again
+                    )
                 if state.barrier.is_placed:
                     self._block(state.barrier)
                     continue
                 self._unblock()
                 if condition(state):
                     return True
-                if not self._view.wait_for(lambda now: now.barrier.is_placed or condition(now), timeout_s):
+                if not self._view.wait_for(
+                    lambda now: now.barrier.is_placed or condition(now), timeout_s
+                ):
                     return False
             return False
         finally:

@@ -21,7 +21,9 @@ _ID_SPACE = 1 << 20
 _CALL_S = 30.0  # a server compiles its kernels in the first call
 
 
-def measure(addresses: Sequence[str], seconds: float, is_stopping: Callable[[], bool]) -> dict[str, float]:
+def measure(
+    addresses: Sequence[str], seconds: float, is_stopping: Callable[[], bool]
+) -> dict[str, float]:
     """Rows per second pushed to and pulled from each server while all of them are asked at once.
 
     One that does not answer gets 0. The first call to each is not counted: it opens the connection, makes the table and
@@ -31,11 +33,15 @@ def measure(addresses: Sequence[str], seconds: float, is_stopping: Callable[[], 
         return {}
     together = threading.Barrier(len(addresses))
     with ThreadPoolExecutor(len(addresses), thread_name_prefix="measure") as pool:
-        rates = pool.map(lambda address: _rows_per_s(address, seconds, together, is_stopping), addresses)
+        rates = pool.map(
+            lambda address: _rows_per_s(address, seconds, together, is_stopping), addresses
+        )
         return dict(zip(addresses, rates, strict=True))
 
 
-def _rows_per_s(address: str, seconds: float, together: threading.Barrier, is_stopping: Callable[[], bool]) -> float:
+def _rows_per_s(
+    address: str, seconds: float, together: threading.Barrier, is_stopping: Callable[[], bool]
+) -> float:
     keys = np.random.default_rng(1).choice(_ID_SPACE, ROWS, replace=False).astype(arrays.KEY)
     request = benchmark_pb2.ExchangeRequest(
         keys=arrays.encode(keys), gradients=arrays.encode(np.ones((ROWS, DIM), arrays.VALUE))
@@ -55,6 +61,8 @@ def _rows_per_s(address: str, seconds: float, together: threading.Barrier, is_st
                 exchange(request, timeout=_CALL_S)
                 calls += 1
         except grpc.RpcError as error:
-            logger.warning("ps at %s was not measured to the end: %s", address, error_from_rpc(error, address))
+            logger.warning(
+                "ps at %s was not measured to the end: %s", address, error_from_rpc(error, address)
+            )
             return 0.0
         return calls * ROWS / (time.monotonic() - started)

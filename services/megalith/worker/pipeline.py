@@ -62,8 +62,15 @@ class Pipeline:
         prefetch_batches: int,
         on_step: Callable[[Stepped], None],
     ) -> None:
-        self._task, self._cluster, self._staleness, self._on_step = task, cluster, staleness, on_step
-        self._ahead = min(staleness, max(1, staleness - 1))  # steps; from 2 on one of them is for the push behind
+        self._task, self._cluster, self._staleness, self._on_step = (
+            task,
+            cluster,
+            staleness,
+            on_step,
+        )
+        self._ahead = min(
+            staleness, max(1, staleness - 1)
+        )  # steps; from 2 on one of them is for the push behind
         self._names = [variable.name for variable in task.variables]
         self._input = _Input(task, numbers, prefetch_batches)
         self.position = 0  # the next step that counts: everything before it was answered
@@ -118,7 +125,9 @@ class Pipeline:
         try:
             self._settle()
         except RETRIABLE as error:
-            what = "is still unknown" if self.has_open_push else "is that its step will be taken again"
+            what = (
+                "is still unknown" if self.has_open_push else "is that its step will be taken again"
+            )
             logger.warning("the outcome of a push %s: %s", what, error)
         finally:
             self._abandon()
@@ -213,7 +222,9 @@ class _Input:
 
     def _draw(self, number: int) -> Drawn:
         batch = self._task.batch(number)
-        return Drawn(batch, {table: _ids(table, values) for table, values in self._task.ids(batch).items()})
+        return Drawn(
+            batch, {table: _ids(table, values) for table, values in self._task.ids(batch).items()}
+        )
 
     def _number(self, position: int) -> int:
         number = self._numbers(position)
@@ -231,4 +242,6 @@ def _ids(table: str, values: ArrayLike) -> Ids:
 
 def share(total: int | None, index: int, num_workers: int) -> Callable[[int], int | None]:
     """The batch number of each position of a worker's share; None after its end."""
-    return lambda position: index + position * num_workers if total is None or position < total else None
+    return lambda position: (
+        index + position * num_workers if total is None or position < total else None
+    )

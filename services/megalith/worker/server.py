@@ -85,7 +85,9 @@ class WorkerServer:
     def start(self) -> None:
         self._rpc.start()
         self._member.start()
-        logger.info("worker listening address=%s metrics=%s", self.address, self._rpc.metrics_address)
+        logger.info(
+            "worker listening address=%s metrics=%s", self.address, self._rpc.metrics_address
+        )
 
     def stop(self, grace_s: float) -> None:
         self._view.stop()
@@ -98,9 +100,14 @@ class WorkerServer:
         # Daemons: a step that waits for a lost ps must not hold up the exit.
         if self._config.index == 0:
             threading.Thread(
-                target=self._edge, args=(self._keep_initialized, welcome), name="initialize", daemon=True
+                target=self._edge,
+                args=(self._keep_initialized, welcome),
+                name="initialize",
+                daemon=True,
             ).start()
-        threading.Thread(target=self._edge, args=(self._train, welcome), name="train", daemon=True).start()
+        threading.Thread(
+            target=self._edge, args=(self._train, welcome), name="train", daemon=True
+        ).start()
         self._rpc.set_serving(True)
 
     def _keep_initialized(self, welcome: coordination_pb2.Welcome) -> None:
@@ -112,7 +119,10 @@ class WorkerServer:
             self._training.initialize(self._view.state)
 
     def _must_initialize(self, state: State) -> bool:
-        return state.phase is Phase.INITIALIZING and state.epoch > self._progress.snapshot().initialized_epoch
+        return (
+            state.phase is Phase.INITIALIZING
+            and state.epoch > self._progress.snapshot().initialized_epoch
+        )
 
     def _train(self, welcome: coordination_pb2.Welcome) -> None:
         self._training.run(welcome.num_workers)
@@ -122,7 +132,9 @@ class WorkerServer:
             if self._view.wait_for(lambda state: state.phase is Phase.FINISHED):
                 self._exit_request.request(0, "the share is done")
 
-    def _edge(self, work: Callable[[coordination_pb2.Welcome], None], welcome: coordination_pb2.Welcome) -> None:
+    def _edge(
+        self, work: Callable[[coordination_pb2.Welcome], None], welcome: coordination_pb2.Welcome
+    ) -> None:
         """The outer edge of a thread: a failure ends the process, with its reason."""
         try:
             work(welcome)
@@ -160,8 +172,14 @@ class WorkerServer:
     def _metrics(self) -> Metrics:
         metrics = Metrics()
         progress = self._progress
-        metrics.counter("megalith_examples_total", "Examples trained.", lambda: progress.snapshot().examples)
-        metrics.gauge("megalith_examples_per_second", "Recent rate.", lambda: progress.snapshot().examples_per_s)
+        metrics.counter(
+            "megalith_examples_total", "Examples trained.", lambda: progress.snapshot().examples
+        )
+        metrics.gauge(
+            "megalith_examples_per_second",
+            "Recent rate.",
+            lambda: progress.snapshot().examples_per_s,
+        )
         metrics.gauge("megalith_loss", "Mean over recent steps.", lambda: progress.snapshot().loss)
         metrics.counter(
             "megalith_pushes_unknown_total",
@@ -169,7 +187,12 @@ class WorkerServer:
             lambda: self._cluster.writes_unknown,
         )
         progress.watched_by(
-            StepMetrics(metrics, self._config.index, self._model_name(), lambda: progress.snapshot().is_finished)
+            StepMetrics(
+                metrics,
+                self._config.index,
+                self._model_name(),
+                lambda: progress.snapshot().is_finished,
+            )
         )
         return metrics
 

@@ -72,7 +72,9 @@ class StepCounter:
             return self._step
 
     def _merged(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.maximum(self._places, places) if self._places.size == places.size else places.copy()
+        return (
+            np.maximum(self._places, places) if self._places.size == places.size else places.copy()
+        )
 
 
 def _name_of_places(num_workers: int) -> str:

@@ -36,8 +36,12 @@ class StepMetrics:
         if index == 0:
             tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
             self._steps = named.counter("run_steps.all", "Steps of the chief.", **tags)
-            self._step_time = named.timer("run_steps_elapsed_time.all", "Seconds per step of the chief.", **tags)
-            beat = named.tagged_store("training_heart_beat", "Unix time at which training ran, or stopped.", "type")
+            self._step_time = named.timer(
+                "run_steps_elapsed_time.all", "Seconds per step of the chief.", **tags
+            )
+            beat = named.tagged_store(
+                "training_heart_beat", "Unix time at which training ran, or stopped.", "type"
+            )
             beat.labels("running").set_function(self._running_beat)
             beat.labels("stopped").set_function(self._stopped_beat)
 

@@ -24,7 +24,8 @@ def wait_for_others(
     others = frozenset(range(1, num_workers))
     deadline = clock() + timeout_s
     while not gate.wait_for(
-        lambda state: others <= state.finished_workers, max(0.0, min(log_every_s, deadline - clock()))
+        lambda state: others <= state.finished_workers,
+        max(0.0, min(log_every_s, deadline - clock())),
     ):
         remaining = sorted(others - view.state.finished_workers)
         if view.is_stopping:

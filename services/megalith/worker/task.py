@@ -21,7 +21,9 @@ _MEGALITH = tuple(megalith.__path__)  # both roots of the package
 Rows = Mapping[str, NDArray[np.float32]]
 Ids = Mapping[str, NDArray[np.int64]]
 Variables = Mapping[str, NDArray[Any]]
-Read = Callable[[Ids, Sequence[str]], tuple[Rows, Variables]]  # rows of ids by table, and variables by name
+Read = Callable[
+    [Ids, Sequence[str]], tuple[Rows, Variables]
+]  # rows of ids by table, and variables by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,9 @@ def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
     try:
         task: Task[Any] = factory(**options)
     except TypeError as error:
-        raise InvalidSetting(f"--task={name}: it does not take the keywords {sorted(options)} ({error})") from error
+        raise InvalidSetting(
+            f"--task={name}: it does not take the keywords {sorted(options)} ({error})"
+        ) from error
     return task
 
 

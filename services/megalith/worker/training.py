@@ -25,7 +25,9 @@ from megalith.worker.view import ClusterView, Phase, State
 logger = logging.getLogger(__name__)
 
 _NEAR_END = 8  # times all steps that can be under way at once: workers are not equally fast
-_PUBLISH_S = 5.0  # much longer than a push takes, and short for workers that wait for the initialization
+_PUBLISH_S = (
+    5.0  # much longer than a push takes, and short for workers that wait for the initialization
+)
 
 
 class Training:
@@ -77,13 +79,17 @@ class Training:
         self._failover.run(partial(self._initialize, state))
 
     def _initialize(self, state: State) -> None:
-        self._cluster.expect_epoch(state.epoch)  # what is made on servers of an older map is not made on these
+        self._cluster.expect_epoch(
+            state.epoch
+        )  # what is made on servers of an older map is not made on these
         position = self._progress.snapshot().position
         last = self._last_variables
         variables = [begun_again(config, last.get(config.name)) for config in self._task.variables]
         self._cluster.create_tables(*self._task.tables)
         self._cluster.create_variables(*self._counter.variables(state, position), *variables)
-        self._publish_soon(state, position)  # a counter that was restored from a checkpoint is behind
+        self._publish_soon(
+            state, position
+        )  # a counter that was restored from a checkpoint is behind
         self._progress.set(initialized_epoch=state.epoch)
         self._announce()
         logger.info("initialized epoch=%d step=%d", state.epoch, self._counter.step)
@@ -99,7 +105,12 @@ class Training:
         settings = self._overlap
         self._near_end = _NEAR_END * num_workers * (settings.staleness + 1)
         pipeline = Pipeline(
-            self._task, self._cluster, numbers, settings.staleness, settings.prefetch_batches, self._on_step
+            self._task,
+            self._cluster,
+            numbers,
+            settings.staleness,
+            settings.prefetch_batches,
+            self._on_step,
         )
         pipeline.begin(position)
         self._pipeline = pipeline
@@ -132,10 +143,14 @@ class Training:
             if not wait_for_others(self._gate, self._view, num_workers, self._chief_timeout_s):
                 return
             # Nobody trains any more: what a ps forgot of workers that were done is made good now.
-            self._failover.run(lambda: self._publish(self._view.state, self._progress.snapshot().position))
+            self._failover.run(
+                lambda: self._publish(self._view.state, self._progress.snapshot().position)
+            )
             self._progress.set(is_trained=True)
             self._announce()
-            if not self._gate.wait_for(lambda state: state.is_saved or state.phase is Phase.FINISHED):
+            if not self._gate.wait_for(
+                lambda state: state.is_saved or state.phase is Phase.FINISHED
+            ):
                 return
             self._failover.run(self._evaluate)
         self._progress.set(is_finished=True)
@@ -143,7 +158,9 @@ class Training:
 
     def _evaluate(self) -> None:
         results = self._task.evaluate(self._read)
-        logger.info("evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items()))
+        logger.info(
+            "evaluated %s", " ".join(f"{name}={value:.5f}" for name, value in results.items())
+        )
         self._progress.set(results=results)
 
     def _has_steps_left(self) -> bool:
@@ -159,12 +176,16 @@ class Training:
         total = self._task.num_batches()
         return max(0, -(-(total - self._index) // num_workers)) if total else None
 
-    def _taught(self, pipeline: Pipeline, pulled: Pulled, drawn: Drawn) -> tuple[float, dict[str, Any]]:
+    def _taught(
+        self, pipeline: Pipeline, pulled: Pulled, drawn: Drawn
+    ) -> tuple[float, dict[str, Any]]:
         """The loss of the next batch to compute, and what to push."""
         self._last_variables = pulled.variables
         taught = self._task.gradients(drawn.batch, pulled.rows, pulled.variables)
         return taught.loss, {
-            "gradients": {table: (drawn.ids[table], gradients) for table, gradients in taught.rows.items()},
+            "gradients": {
+                table: (drawn.ids[table], gradients) for table, gradients in taught.rows.items()
+            },
             "variables": taught.variables,
             "at_least": self._counter.least(self._view.state, pipeline.is_begun_to + 1),
             "step": self._step,
@@ -172,7 +193,9 @@ class Training:
 
     def _on_step(self, step: Stepped) -> None:
         # Of a push with a lost part the counters are not known either; the next push raises them.
-        global_step = self._counter.answered(self._view.state, step.added) if step.added else self._step
+        global_step = (
+            self._counter.answered(self._view.state, step.added) if step.added else self._step
+        )
         self._progress.step_done(global_step, step.num_examples, step.loss)
 
     def _publish(self, state: State, position: int) -> None:
@@ -195,7 +218,9 @@ class Training:
         self._publishing.start()
         self._publishing.join(_PUBLISH_S)
         if self._publishing.is_alive():
-            logger.warning("the counter lags behind another write of this worker, the next push will mend it")
+            logger.warning(
+                "the counter lags behind another write of this worker, the next push will mend it"
+            )
 
     def _publish_or_say(self, state: State, position: int) -> None:
         try:
@@ -216,7 +241,9 @@ class Training:
             try:
                 self._publish(self._view.state, self._pipeline.position)
             except RETRIABLE as error:
-                logger.warning("the counter lags at the barrier, the next push will mend it: %s", error)
+                logger.warning(
+                    "the counter lags at the barrier, the next push will mend it: %s", error
+                )
         return self._until_known(self._cluster.settle)
 
     def _drain_pipeline(self, pipeline: Pipeline) -> bool:
@@ -255,7 +282,8 @@ def begun_again(config: VariableConfig, last: NDArray[Any] | None) -> VariableCo
         return config
     if not np.isfinite(last).all():
         logger.warning(
-            "the value last read is not finite; if its ps lost it, the variable begins anew variable=%s", config.name
+            "the value last read is not finite; if its ps lost it, the variable begins anew variable=%s",
+            config.name,
         )
         return config
     return replace(config, initial=last)

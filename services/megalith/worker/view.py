@@ -81,5 +81,7 @@ class ClusterView:
     def wait_for(self, condition: Callable[[State], bool], timeout_s: float | None = None) -> bool:
         """Block until the state satisfies `condition` (True), or the worker stops or time is over (False)."""
         with self._changed:
-            is_met = self._changed.wait_for(lambda: self._is_stopping or condition(self._state), timeout_s)
+            is_met = self._changed.wait_for(
+                lambda: self._is_stopping or condition(self._state), timeout_s
+            )
             return is_met and not self._is_stopping

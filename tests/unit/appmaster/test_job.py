@@ -1,7 +1,12 @@
 import pytest
 
 from megalith.appmaster.job import Ending, FinalStatus, Job
-from megalith.wire.errors import ApplicationEnded, BarrierAlreadyPlaced, InvalidRequest, PeerUnreachable
+from megalith.wire.errors import (
+    ApplicationEnded,
+    BarrierAlreadyPlaced,
+    InvalidRequest,
+    PeerUnreachable,
+)
 
 KILLED, DONE = Ending(False, "out of memory", 3), Ending(True, "all done")
 
@@ -38,7 +43,9 @@ def kept():
 
 @pytest.fixture
 def make_job(controller, kept):
-    return lambda can_force=False, before=None: Job("app", controller, lambda: can_force, before or {}, kept.append)
+    return lambda can_force=False, before=None: Job(
+        "app", controller, lambda: can_force, before or {}, kept.append
+    )
 
 
 def test_the_first_end_decides_and_reaches_the_controller_once(make_job, controller, kept):

@@ -10,7 +10,9 @@ class Harness:
         self.savepoints = self.make()
 
     def make(self):
-        return Savepoints(self.save, self.started.append, lambda: self.is_over, self.kept[-1], self.kept.append)
+        return Savepoints(
+            self.save, self.started.append, lambda: self.is_over, self.kept[-1], self.kept.append
+        )
 
     def save(self, directory):
         if self.error:
@@ -31,7 +33,11 @@ def test_a_savepoint_goes_from_pending_to_succeeded(harness):
     done = harness.savepoints.get(savepoint.id)
     assert (done.state, done.path) == (SavepointState.SUCCEEDED, "/models/model.ckpt-1")
     assert harness.savepoints.finished_path(savepoint.id) == done.path
-    assert [kept["all"][0]["state"] for kept in harness.kept[1:]] == ["pending", "running", "succeeded"]
+    assert [kept["all"][0]["state"] for kept in harness.kept[1:]] == [
+        "pending",
+        "running",
+        "succeeded",
+    ]
 
 
 def test_a_failed_savepoint_says_why_and_the_next_may_begin(harness):

@@ -35,7 +35,8 @@ def test_the_state_of_another_application_is_not_taken_up(path):
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"{", b"[]", b'"text"', b"{}", b'{"app_id": "app-1", "ending": 3}', b"\xff\xfe"]
+    "garbage",
+    [b"", b"{", b"[]", b'"text"', b"{}", b'{"app_id": "app-1", "ending": 3}', b"\xff\xfe"],
 )
 def test_a_damaged_file_is_kept_aside_and_the_appmaster_starts(path, garbage):
     path.write_bytes(garbage)

@@ -38,7 +38,9 @@ def process(name="worker-0", starts=1, status=None):
     ids=str,
 )
 def test_what_died_is_started_again_as_often_as_the_policy_says(supervision, state, is_restarted):
-    assert supervision.hear([state, process("ps-0")], is_over=False) == ([state.name] if is_restarted else [])
+    assert supervision.hear([state, process("ps-0")], is_over=False) == (
+        [state.name] if is_restarted else []
+    )
 
 
 def test_a_lost_answer_is_given_again_and_counts_once(supervision):

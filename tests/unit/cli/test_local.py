@@ -13,9 +13,14 @@ from megalith.wire.errors import ModelDirInUse
 
 @pytest.mark.parametrize(
     ("address", "message"),
-    [("", "another megalith up or train is starting there"), ("h:1", "a controller at h:1 serves it")],
+    [
+        ("", "another megalith up or train is starting there"),
+        ("h:1", "a controller at h:1 serves it"),
+    ],
 )
-def test_a_second_up_leaves_the_lock_of_the_first_one_s_controller_alone(tmp_path, monkeypatch, address, message):
+def test_a_second_up_leaves_the_lock_of_the_first_one_s_controller_alone(
+    tmp_path, monkeypatch, address, message
+):
     (tmp_path / "controller_server_addr.txt").write_text(address)
     locked = []
     flock = fcntl.flock

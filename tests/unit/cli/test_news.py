@@ -50,7 +50,10 @@ def tell():
 def test_what_was_restored_is_said_once_and_again_for_a_ps_that_is_replaced(tell):
     part = Restored("/m/model.ckpt-7", 7, 6_500, 3, 0, 1.24)
     other = dataclasses.replace(part, rows=6_520, expired=0, left_out=11, seconds=0.5)
-    members = (dataclasses.replace(PS, restored=part), dataclasses.replace(PS, index=1, restored=other))
+    members = (
+        dataclasses.replace(PS, restored=part),
+        dataclasses.replace(PS, index=1, restored=other),
+    )
     status = dataclasses.replace(STATUS, members=members)
     assert tell(dataclasses.replace(status, phase="forming")) == []
     assert tell(status, status) == [
@@ -71,7 +74,9 @@ def test_each_loss_is_said_once_also_over_a_restart_of_the_controller(tell):
 
 
 def test_a_journal_that_cannot_be_written_is_said_once_and_so_is_that_it_is_written_again(tell):
-    failing = dataclasses.replace(STATUS, journal_error="/m/controller_state.json: No space left on device")
+    failing = dataclasses.replace(
+        STATUS, journal_error="/m/controller_state.json: No space left on device"
+    )
     assert tell(failing, failing, STATUS, STATUS) == [
         "the journal cannot be written (/m/controller_state.json: No space left on device); if the controller dies "
         "now, the next one forgets a stop of training",
@@ -82,14 +87,18 @@ def test_a_journal_that_cannot_be_written_is_said_once_and_so_is_that_it_is_writ
 def test_a_failing_save_is_said_once_and_so_is_that_saves_work_again(tell):
     failing = dataclasses.replace(STATUS, last_save=FAILED, last_checkpoint="/m/model.ckpt-7")
     again = dataclasses.replace(failing, last_save=dataclasses.replace(FAILED, ended_at_s=9.0))
-    assert tell(failing, again) == ["a save failed: no space left on device; /m/model.ckpt-7 stands; training goes on"]
+    assert tell(failing, again) == [
+        "a save failed: no space left on device; /m/model.ckpt-7 stands; training goes on"
+    ]
     saved = dataclasses.replace(STATUS, last_save=SAVED)
     assert tell(saved, saved) == ["saves work again: /m/model.ckpt-40"]
 
 
 @pytest.mark.parametrize("change", [{"phase": "recovering"}, {"is_stopped": True}], ids=str)
 def test_a_failing_save_does_not_claim_that_training_goes_on_where_it_does_not(tell, change):
-    assert tell(dataclasses.replace(STATUS, last_save=FAILED, **change)) == ["a save failed: no space left on device"]
+    assert tell(dataclasses.replace(STATUS, last_save=FAILED, **change)) == [
+        "a save failed: no space left on device"
+    ]
 
 
 def test_a_last_save_that_fails_is_said_with_the_way_out(tell):
@@ -105,7 +114,11 @@ def test_the_farewell_says_what_is_not_saved(tell):
     assert tell.news.farewell() == ""
     tell(STATUS)
     assert tell.news.farewell() == "not saved: there is no checkpoint"
-    tell(dataclasses.replace(STATUS, unsaved="steps 7..40 since /m/model.ckpt-7", last_checkpoint="/m/model.ckpt-7"))
+    tell(
+        dataclasses.replace(
+            STATUS, unsaved="steps 7..40 since /m/model.ckpt-7", last_checkpoint="/m/model.ckpt-7"
+        )
+    )
     assert tell.news.farewell() == "not saved: steps 7..40 since /m/model.ckpt-7"
     tell(dataclasses.replace(STATUS, last_checkpoint="/m/model.ckpt-40"))
     assert tell.news.farewell() == "saved: /m/model.ckpt-40"

@@ -40,8 +40,30 @@ STATUS = ClusterStatus(
             resident_bytes=2_000_000_000,
             memory_limit_bytes=4_000_000_000,
         ),
-        Member("ps", 1, "h:3", "h:4", False, 7.0, "suspect", is_ready=True, buckets=512, complaint="Memory [limit]"),
-        Member("worker", 0, "h:5", "h:6", True, 0.1, "alive", global_step=1234, is_blocked=True, total_batches=5000),
+        Member(
+            "ps",
+            1,
+            "h:3",
+            "h:4",
+            False,
+            7.0,
+            "suspect",
+            is_ready=True,
+            buckets=512,
+            complaint="Memory [limit]",
+        ),
+        Member(
+            "worker",
+            0,
+            "h:5",
+            "h:6",
+            True,
+            0.1,
+            "alive",
+            global_step=1234,
+            is_blocked=True,
+            total_batches=5000,
+        ),
         Member("worker", 1, "h:7", "h:8", False, 99.0, "dead"),
         Member("worker", 2, "", "", False, 0.0, "expected"),
     ),
@@ -83,7 +105,10 @@ def test_every_figure_of_the_issue_is_there():
     assert "next save  in 42.0 s" in text
     assert "ps 1: Memory [limit]" in text
     (ps0,) = [line for line in lines if line.startswith("ps 0")]
-    assert " ".join(ps0.split()) == "ps 0 h:1 ready 12,345 2.5 MB 2.00 GB/4.00 GB 512 321 12.3 ms 0.4 s ago"
+    assert (
+        " ".join(ps0.split())
+        == "ps 0 h:1 ready 12,345 2.5 MB 2.00 GB/4.00 GB 512 321 12.3 ms 0.4 s ago"
+    )
     states = {line.split()[1]: line.split()[3] for line in lines if line.startswith("worker ")}
     assert states["0"] == "blocked"
     assert "dead" in text
@@ -96,14 +121,20 @@ def test_saves_that_are_not_there_are_said_so():
     text = shown(dataclasses.replace(STATUS, last_save=None, next_save_s=None))
     assert "none by this controller" in text
     assert "when asked for, and at the end" in text
-    failed = dataclasses.replace(STATUS, last_save=LastSave(0.0, 1.0, 7, "", "disk full"), next_save_step=90)
+    failed = dataclasses.replace(
+        STATUS, last_save=LastSave(0.0, 1.0, 7, "", "disk full"), next_save_step=90
+    )
     assert "failed" in shown(failed)
     assert "disk full" in shown(failed)
     assert "at step 90" in shown(dataclasses.replace(failed, next_save_s=None))
 
 
 def test_a_watch_outlives_the_controller_and_ends_with_the_job(capsys):
-    answers = [STATUS, PeerUnreachable("nobody there"), dataclasses.replace(STATUS, outcome="succeeded")]
+    answers = [
+        STATUS,
+        PeerUnreachable("nobody there"),
+        dataclasses.replace(STATUS, outcome="succeeded"),
+    ]
     slept = []
 
     def ask():
@@ -156,13 +187,23 @@ def test_a_watch_ends_when_the_controller_stays_away_and_says_how_the_job_was_la
 
 def test_a_journal_that_cannot_be_written_is_in_the_status():
     text = shown(dataclasses.replace(STATUS, journal_error="/m/j: No space left on device"))
-    assert "journal    cannot be written (/m/j: No space left on device); if the controller dies now" in text
+    assert (
+        "journal    cannot be written (/m/j: No space left on device); if the controller dies now"
+        in text
+    )
     assert "journal" not in shown(STATUS)
 
 
 def test_what_is_lost_and_not_saved_is_in_the_status():
-    losses = (Loss(0.0, 135_280, "ps 1 was replaced by an empty one"), Loss(1.0, 0, "worker 2 was lost [for good]"))
-    text = shown(dataclasses.replace(STATUS, losses=losses, rows_lost=135_280, unsaved="steps 1..2", ending="done"))
+    losses = (
+        Loss(0.0, 135_280, "ps 1 was replaced by an empty one"),
+        Loss(1.0, 0, "worker 2 was lost [for good]"),
+    )
+    text = shown(
+        dataclasses.replace(
+            STATUS, losses=losses, rows_lost=135_280, unsaved="steps 1..2", ending="done"
+        )
+    )
     for line in (
         "lost       135,280 rows",
         "lost       ps 1 was replaced by an empty one",

@@ -6,7 +6,12 @@ from megalith.cli.training import summary_line
 def status(*positions, phase="running", finished=False):
     workers = [
         SimpleNamespace(
-            role="worker", position=done, total_batches=total, examples_per_s=10.0, loss=0.5, is_finished=finished
+            role="worker",
+            position=done,
+            total_batches=total,
+            examples_per_s=10.0,
+            loss=0.5,
+            is_finished=finished,
         )
         for done, total in positions
     ]
@@ -23,7 +28,11 @@ def test_an_endless_job_shows_its_rate():
 
 def test_when_all_batches_are_done_the_rest_is_evaluation():
     assert summary_line(status((5, 5), (6, 6))) == (11, 11, "step 7  evaluating and saving")
-    assert summary_line(status((5, 0), (6, 0), finished=True)) == (11, 0, "step 7  evaluating and saving")
+    assert summary_line(status((5, 0), (6, 0), finished=True)) == (
+        11,
+        0,
+        "step 7  evaluating and saving",
+    )
     assert summary_line(status((4, 5), (6, 6)))[2].endswith("loss 0.5000")
 
 

@@ -51,8 +51,12 @@ def test_nothing_is_said_of_a_quick_start_and_then_one_line_every_few_seconds(li
 
 def test_a_line_names_who_is_missing_and_what_the_first_of_them_complains_of(lines, clock, screen):
     clock.now = 6.0
-    status = SimpleNamespace(members=[member("ps", 0, True), member("ps", 1, False), member("worker", 0, False)])
-    processes = [process(name, log) for name, log in (("ps-0", LOG), ("ps-1", ""), ("worker-0", LOG))]
+    status = SimpleNamespace(
+        members=[member("ps", 0, True), member("ps", 1, False), member("worker", 0, False)]
+    )
+    processes = [
+        process(name, log) for name, log in (("ps-0", LOG), ("ps-1", ""), ("worker-0", LOG))
+    ]
     lines.tell_of(status, processes)
     assert screen.getvalue() == (
         "waiting for ps 1, worker 0; worker-0 says: trying again: no ZooKeeper answers at [::1]:1\n"

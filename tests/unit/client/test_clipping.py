@@ -48,11 +48,16 @@ def test_golden_g31_infinities_become_nan():
 
 def test_golden_g31_a_large_list_equals_the_formula():
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal(rng.integers(1, 50, rng.integers(1, 4))).astype(np.float32) for _ in range(53)]
+    arrays = [
+        rng.standard_normal(rng.integers(1, 50, rng.integers(1, 4))).astype(np.float32)
+        for _ in range(53)
+    ]
     outs, norm = clip_by_global_norm(arrays, 1.0)
     flat = np.concatenate([array.ravel() for array in arrays]).astype(np.float64)
     assert norm == pytest.approx(np.linalg.norm(flat), rel=1e-6)
-    np.testing.assert_allclose(np.concatenate([out.ravel() for out in outs]), flat / np.linalg.norm(flat), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate([out.ravel() for out in outs]), flat / np.linalg.norm(flat), rtol=1e-5
+    )
 
 
 def test_one_infinity_makes_the_finite_ones_zero_and_itself_nan():
@@ -82,7 +87,9 @@ def test_large_gradients_do_not_overflow_the_norm():
     assert norm == pytest.approx(5e30, rel=1e-6)
 
 
-@given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), max_size=5), max_size=5), st.floats(0.1, 10))
+@given(
+    st.lists(st.lists(st.floats(-1e3, 1e3, width=32), max_size=5), max_size=5), st.floats(0.1, 10)
+)
 def test_the_result_never_exceeds_the_norm_and_keeps_its_direction(lists, clip):
     arrays = [np.array(values, np.float32) for values in lists]
     outs, norm = clip_by_global_norm(arrays, clip)
@@ -106,7 +113,12 @@ DENSE, SPARSE = {"w": [3.0]}, {"t": [[4.0, 0.0]]}
         ({"clip_norm": 2.5, "sparse_norm_warmup_steps": 4}, 1, 1.5, 0.5),
         ({"clip_norm": 2.5, "sparse_norm_warmup_steps": 4}, 9, 1.5, 2.0),
         ({"clip": Clip.BY_DENSE_AND_SPARSE, "clip_norm": 1.5}, 0, 1.5, 4.0),
-        ({"clip": Clip.BY_DENSE_AND_SPARSE, "clip_norm": 1.5, "sparse_clip_norm": 1.0}, 0, 1.5, 1.0),
+        (
+            {"clip": Clip.BY_DENSE_AND_SPARSE, "clip_norm": 1.5, "sparse_clip_norm": 1.0},
+            0,
+            1.5,
+            1.0,
+        ),
         ({"clip": Clip.BY_NORM, "clip_norm": 3.5}, 0, 3.0, 3.5),
         ({"clip": Clip.BY_VALUE, "clip_norm": 2.0}, 0, 2.0, 2.0),
         ({"dense_reduce_mean": True}, 0, 1.5, 4.0),
@@ -114,7 +126,9 @@ DENSE, SPARSE = {"w": [3.0]}, {"t": [[4.0, 0.0]]}
     ],
 )
 def test_the_recipe_of_tables_md_3_7(settings, step, dense, sparse):
-    prepared, rows = GradientRecipe(**settings).prepare(DENSE, SPARSE, values={"w": [10.0]}, batch_size=2, step=step)
+    prepared, rows = GradientRecipe(**settings).prepare(
+        DENSE, SPARSE, values={"w": [10.0]}, batch_size=2, step=step
+    )
     np.testing.assert_allclose(prepared["w"], [dense], rtol=1e-6)
     np.testing.assert_allclose(rows["t"], [[sparse, 0.0]], rtol=1e-6)
     assert (DENSE, SPARSE) == ({"w": [3.0]}, {"t": [[4.0, 0.0]]})
@@ -127,7 +141,11 @@ def test_what_a_recipe_needs_and_does_not_get_is_named():
         GradientRecipe(dense_weight_decay=1.0).prepare(DENSE, SPARSE)
     with pytest.raises(errors.ShapeMismatch, match="variable w is"):
         GradientRecipe(dense_weight_decay=1.0).prepare(DENSE, SPARSE, values={"w": [1.0, 2.0]})
-    for wrong in ({"clip_norm": -1.0}, {"sparse_norm_warmup_steps": -1}, {"dense_weight_decay": -1.0}):
+    for wrong in (
+        {"clip_norm": -1.0},
+        {"sparse_norm_warmup_steps": -1},
+        {"dense_weight_decay": -1.0},
+    ):
         with pytest.raises(errors.InvalidSetting):
             GradientRecipe(**wrong)
 

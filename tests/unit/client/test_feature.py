@@ -15,7 +15,13 @@ from megalith.client import (
     Slice,
 )
 from megalith.client._feature_tables import group_by_table, merged_table_name, table_config
-from megalith.wire.errors import DuplicateKeys, InvalidRequest, InvalidSetting, TableConflict, WrongSlot
+from megalith.wire.errors import (
+    DuplicateKeys,
+    InvalidRequest,
+    InvalidSetting,
+    TableConflict,
+    WrongSlot,
+)
 
 VEC = (Slice("vec", 4),)
 
@@ -68,14 +74,20 @@ def test_features_with_slots_and_equal_slices_are_merged_and_no_others():
 
 
 def test_slice_names_do_not_keep_features_apart_but_compressors_do():
-    features = (Feature("a", (Slice("x", 4),), slot=1), Feature("b", (Slice("y", 1), Slice("z", 3)), slot=2))
+    features = (
+        Feature("a", (Slice("x", 4),), slot=1),
+        Feature("b", (Slice("y", 1), Slice("z", 3)), slot=2),
+    )
     assert len(group_by_table(features, merge=True)) == 1
     coarse = Feature("c", (Slice("x", 4, compressor=Fp16()),), slot=3)
     assert len(group_by_table((*features, coarse), merge=True)) == 2
 
 
 def test_a_named_table_is_shared_also_by_naming_the_other_feature():
-    item, history = Feature("item", VEC, slot=2), Feature("history", VEC, slot=2, combiner=FirstN(3), table="item")
+    item, history = (
+        Feature("item", VEC, slot=2),
+        Feature("history", VEC, slot=2, combiner=FirstN(3), table="item"),
+    )
     assert names(group_by_table((item, history), merge=True)) == {"item": ["history", "item"]}
 
 
@@ -100,7 +112,9 @@ def test_features_that_cannot_share_a_table_are_refused():
     with pytest.raises(TableConflict, match="a and b have different slices"):
         config_of(Feature("a", VEC, table="t"), Feature("b", (Slice("vec", 5),), table="t"))
     with pytest.raises(TableConflict, match="expire_days is 1 in feature a and 2 in b"):
-        config_of(Feature("a", VEC, slot=1, expire_days=1), Feature("b", VEC, slot=1, expire_days=2))
+        config_of(
+            Feature("a", VEC, slot=1, expire_days=1), Feature("b", VEC, slot=1, expire_days=2)
+        )
     with pytest.raises(TableConflict, match="occurrence_threshold is 0 in feature a and 2 in b"):
         config_of(Feature("a", VEC), Feature("b", VEC, occurrence_threshold=2))
 
@@ -111,7 +125,9 @@ def test_ids_of_another_slot_are_refused():
     assert V2.slots(good).tolist() == [5, 5]
     assert feature.stored(Ragged.of(good)).values.tolist() == good.tolist()
     for bad in (V2.pack(6, 1), good[0] | np.int64(-(2**63))):
-        with pytest.raises(WrongSlot, match=r"feature f: 1 ids are not of slot \[5\]; .*at value 2"):
+        with pytest.raises(
+            WrongSlot, match=r"feature f: 1 ids are not of slot \[5\]; .*at value 2"
+        ):
             feature.stored(Ragged.of(np.array([*good, bad])))
     with pytest.raises(WrongSlot, match=r"not of slot \[5, 7\]"):
         Feature("f", VEC, slot=(5, 7)).stored(Ragged.of(V2.pack([5, 6, 7], 1)))
@@ -143,7 +159,12 @@ def test_features_that_cannot_be_are_refused(changes, error, message):
 
 
 def test_slices_that_cannot_be_are_refused():
-    for build in (lambda: Slice("a.b", 1), lambda: Slice("", 1), lambda: Slice("a", 0), lambda: FirstN(0)):
+    for build in (
+        lambda: Slice("a.b", 1),
+        lambda: Slice("", 1),
+        lambda: Slice("a", 0),
+        lambda: FirstN(0),
+    ):
         with pytest.raises(InvalidSetting):
             build()
     with pytest.raises(InvalidRequest, match="it has 2 slots"):

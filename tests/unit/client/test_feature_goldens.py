@@ -60,7 +60,9 @@ def test_golden_reduce_sqrtn_and_gradient():
     outputs, _ = pooled([[3, 3], [4, 4], [4, 4]], [0, 2, 3], Sqrtn(), (2,))
     assert outputs == [[[5, 5], [4, 4]]]
     _, context = pooled([[3, 4], [4, 3]], [0, 2], Sqrtn(), (2,))
-    np.testing.assert_allclose(trained(*context, [[[-1, -1]]]), [[-0.6, -0.8], [-0.8, -0.6]], rtol=1e-6)
+    np.testing.assert_allclose(
+        trained(*context, [[[-1, -1]]]), [[-0.6, -0.8], [-0.8, -0.6]], rtol=1e-6
+    )
     _, context = pooled([[0, 0], [0, 0]], [0, 2], Sqrtn(), (2,))
     assert trained(*context, [[[-1, -1]]]) == [[0, 0], [0, 0]]
 
@@ -97,7 +99,9 @@ def test_golden_unique_key_with_value_and_offset_and_fill_with_offset_map():
     rows = RecordedRows({100: [0, 1], 101: [2, 3], 102: [4, 5], 200: [6, 7, 8], 201: [9, 10, 11]})
     features = [Feature(f"k{dim}", (Slice("v", dim),), combiner=FirstN(5)) for dim in (1, 2, 3, 4)]
     model = FeatureSet(rows, features)
-    batch = model.lookup({"k1": [[]], "k2": [[100, 101, 102, 101, 100]], "k3": [[200, 201, 200]], "k4": [[]]})
+    batch = model.lookup(
+        {"k1": [[]], "k2": [[100, 101, 102, 101, 100]], "k3": [[200, 201, 200]], "k4": [[]]}
+    )
     assert rows.pulls == [{"k2": [100, 101, 102], "k3": [200, 201]}]
     filled = [*batch["k2"].flat, *batch["k3"][0, :3].flat]
     assert filled == [0, 1, 2, 3, 4, 5, 2, 3, 0, 1, 6, 7, 8, 9, 10, 11, 6, 7, 8]
@@ -121,7 +125,9 @@ def test_golden_gather_embeddings_by_input():
     batch = model.lookup({"f": [1, 2, 1]})
     assert trained(model, batch, rows, [np.full((3, 2), -1)]) == [[-2, -2], [-1, -1]]
     out = np.zeros((3, 1), np.float32)
-    row_kernels.add(np.array([[1], [2], [4], [8]], np.float32), np.array([1, 0, 1, 2], np.int32), out)
+    row_kernels.add(
+        np.array([[1], [2], [4], [8]], np.float32), np.array([1, 0, 1, 2], np.int32), out
+    )
     assert out.tolist() == [[2], [5], [8]]
 
 
@@ -157,7 +163,9 @@ def reorder(tables, num_servers, dims):
         ids = np.array(ids, np.int64)
         keys, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
         one_server, servers = np.zeros(1024, np.uint16), np.empty(ids.size, np.int32)
-        count = distinct.distinct(distinct.SECRET, ids, one_server, keys, servers, numbers, np.zeros(1, np.int64))
+        count = distinct.distinct(
+            distinct.SECRET, ids, one_server, keys, servers, numbers, np.zeros(1, np.int64)
+        )
         ordered, counts, places = split(keys[:count], keys[:count] % num_servers, num_servers)
         distinct.follow(places, numbers, numbers)
         parts.append((ordered, counts, numbers))
@@ -169,7 +177,9 @@ def reorder(tables, num_servers, dims):
             sizes.append(int(counts[server]))
             starts |= {(table, begin + k): floats + k * dims[table] for k in range(counts[server])}
             floats += int(counts[server]) * dims[table]
-    offsets = [starts[table, number] for table, part in enumerate(parts) for number in part[2].tolist()]
+    offsets = [
+        starts[table, number] for table, part in enumerate(parts) for number in part[2].tolist()
+    ]
     shards = np.array(sizes).reshape(num_servers, -1).sum(axis=1).tolist()
     return out, shards, sizes, offsets
 
@@ -198,10 +208,20 @@ def reorder(tables, num_servers, dims):
             [[0, 1, 2, 2, 3, 5], [6, 7, 8, 8, 9, 11]],
             3,
             [1, 1],
-            ([0, 3, 6, 9, 1, 7, 2, 5, 8, 11], [4, 2, 4], [2, 2, 1, 1, 2, 2], [0, 4, 6, 6, 1, 7, 2, 5, 8, 8, 3, 9]),
+            (
+                [0, 3, 6, 9, 1, 7, 2, 5, 8, 11],
+                [4, 2, 4],
+                [2, 2, 1, 1, 2, 2],
+                [0, 4, 6, 6, 1, 7, 2, 5, 8, 8, 3, 9],
+            ),
         ),
         ([[], []], 2, [1, 1], ([], [0, 0], [0, 0, 0, 0], [])),
-        ([[0, 1, 2, 2, 3, 5], []], 3, [1, 1], ([0, 3, 1, 2, 5], [2, 1, 2], [2, 0, 1, 0, 2, 0], [0, 2, 3, 3, 1, 4])),
+        (
+            [[0, 1, 2, 2, 3, 5], []],
+            3,
+            [1, 1],
+            ([0, 3, 1, 2, 5], [2, 1, 2], [2, 0, 1, 0, 2, 0], [0, 2, 3, 3, 1, 4]),
+        ),
     ],
 )
 def test_golden_fused_reorder_by_indices(tables, num_servers, dims, expected):
@@ -220,7 +240,13 @@ def test_golden_reorder_by_indices_but_by_first_appearance(ids, servers, ordered
     keys, numbers = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
     one_server = np.zeros(1024, np.uint16)
     count = distinct.distinct(
-        distinct.SECRET, np.array(ids), one_server, keys, np.empty(len(ids), np.int32), numbers, np.zeros(1, np.int64)
+        distinct.SECRET,
+        np.array(ids),
+        one_server,
+        keys,
+        np.empty(len(ids), np.int32),
+        numbers,
+        np.zeros(1, np.int64),
     )
     first = np.array([ids.index(key) for key in keys[:count].tolist()])
     found, counts, _ = split(keys[:count], np.array(servers)[first], len(sizes))
@@ -236,7 +262,10 @@ def test_golden_fused_gather_gradient_sums_the_uses_of_an_id():
 
 
 def test_golden_normalize_merged_split():
-    first, second = Ragged(np.arange(9), np.array([0, 2, 5, 5, 9])), Ragged(np.arange(4), np.array([0, 0, 3, 4]))
+    first, second = (
+        Ragged(np.arange(9), np.array([0, 2, 5, 5, 9])),
+        Ragged(np.arange(4), np.array([0, 0, 3, 4])),
+    )
     joined = Ragged.concat([first, second])
     assert joined.row_splits.tolist() == [0, 2, 5, 5, 9, 9, 12, 13]
     assert joined.values.tolist() == [*range(9), *range(4)]

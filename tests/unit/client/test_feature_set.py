@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from megalith.client import Columns, Feature, FeatureSet, FirstN, Layout, Mean, Ragged, Slice, Sqrtn, Sum
+from megalith.client import (
+    Columns,
+    Feature,
+    FeatureSet,
+    FirstN,
+    Layout,
+    Mean,
+    Ragged,
+    Slice,
+    Sqrtn,
+    Sum,
+)
 from megalith.wire.errors import (
     DtypeMismatch,
     DuplicateKeys,
@@ -63,7 +74,10 @@ def test_golden_worked_example_forward(model):
     assert batch["bias"].tolist() == [[9], [2]]
     assert batch["cat"].tolist() == [[40, 60, 200, 300], [30, 40, 0, 0]]
     assert batch["stk"].tolist() == [[[40, 60], [200, 300]], [[30, 40], [0, 0]]]
-    assert [part.tolist() for part in batch.parts("non")] == [[[40, 60], [30, 40]], [[200, 300], [0, 0]]]
+    assert [part.tolist() for part in batch.parts("non")] == [
+        [[40, 60], [30, 40]],
+        [[200, 300], [0, 0]],
+    ]
     assert batch["seq"].tolist() == [[[9, 9], [8, 8]], [[7, 7], [0, 0]]]
 
 
@@ -84,7 +98,9 @@ def test_golden_worked_example_backward(model, rows):
 def test_gradients_of_all_layouts_add_up(model, rows):
     batch = model.lookup(BATCH)
     two = np.full((2, 2), 2, np.float32)
-    model.apply(batch, {"cat": np.tile(two, 2), "stk": np.stack([two, two], axis=1), "non": (two, 3 * two)})
+    model.apply(
+        batch, {"cat": np.tile(two, 2), "stk": np.stack([two, two], axis=1), "non": (two, 3 * two)}
+    )
     assert rows.pushed() == {11: [0, 6, 6], 12: [0, 12, 12], 21: [0, 5, 5], 22: [0, 5, 5]}
 
 
@@ -105,7 +121,11 @@ def test_ids_that_no_gradient_reaches_are_not_pushed(model, rows):
 
 
 def test_a_lookup_is_one_pull_of_distinct_ids_per_table(rows):
-    features = (Feature("a", ROW, table="t"), Feature("b", ROW, table="t", combiner=FirstN(1)), Feature("c", ROW))
+    features = (
+        Feature("a", ROW, table="t"),
+        Feature("b", ROW, table="t", combiner=FirstN(1)),
+        Feature("c", ROW),
+    )
     model = FeatureSet(rows, features)
     model.lookup({"a": [[11, 12, 11], []], "b": [[21, 99], [11]], "c": [11, 11]})
     assert rows.pulls == [{"t": [11, 12, 21], "c": [11]}]
@@ -128,7 +148,9 @@ def test_features_left_out_and_empty_lists_read_zeros(model, rows):
 
 
 def test_a_shared_list_is_pooled_once_and_copied_to_every_example(model, rows):
-    batch = model.lookup({"f_a": Ragged.shared([11, 12]), "f_b": [[21], [], [22]], "f_s": Ragged.shared([31])})
+    batch = model.lookup(
+        {"f_a": Ragged.shared([11, 12]), "f_b": [[21], [], [22]], "f_s": Ragged.shared([31])}
+    )
     assert batch["bias"].tolist() == [[8], [3], [10]]
     assert batch["cat"].tolist() == [[40, 60, 100, 200], [40, 60, 0, 0], [40, 60, 300, 400]]
     assert batch["seq"].tolist() == [[[9, 9], [0, 0]]] * 3
@@ -154,7 +176,9 @@ def test_sequences_concatenate_and_stack_in_their_right_places(rows):
 
 
 def test_without_layouts_there_is_an_array_per_feature(rows):
-    model = FeatureSet(rows, (Feature("f_a", ROW), Feature("f_s", (Slice("seq", 2),), combiner=FirstN(2))))
+    model = FeatureSet(
+        rows, (Feature("f_a", ROW), Feature("f_s", (Slice("seq", 2),), combiner=FirstN(2)))
+    )
     batch = model.lookup({"f_a": [11, 12], "f_s": [[31], [32, 33]]})
     assert (batch["f_a"].shape, batch["f_s"].shape) == ((2, 3), (2, 2, 2))
 
@@ -162,8 +186,15 @@ def test_without_layouts_there_is_an_array_per_feature(rows):
 def test_variables_and_update_time_travel_with_the_same_calls(model):
     batch = model.lookup({"f_a": [11]}, variables=["w"])
     assert list(batch.variables) == ["w"]
-    others = model.apply(batch, {}, variables={"w": np.ones(1)}, add={"n": np.array(1)}, req_time_s=5, step=6)
-    assert (others["req_time_s"], others["step"], set(others["variables"]), set(others["add"])) == (5, 6, {"w"}, {"n"})
+    others = model.apply(
+        batch, {}, variables={"w": np.ones(1)}, add={"n": np.array(1)}, req_time_s=5, step=6
+    )
+    assert (others["req_time_s"], others["step"], set(others["variables"]), set(others["add"])) == (
+        5,
+        6,
+        {"w"},
+        {"n"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +202,11 @@ def test_variables_and_update_time_travel_with_the_same_calls(model):
     [
         ({"x": [1]}, UnknownFeature, "no feature 'x'; there are"),
         ({"f_a": [1.5]}, InvalidRequest, "feature f_a: ragged: values are float64"),
-        ({"f_a": [1, 2], "f_b": [1]}, ShapeMismatch, "different numbers of examples: {'f_a': 2, 'f_b': 1}"),
+        (
+            {"f_a": [1, 2], "f_b": [1]},
+            ShapeMismatch,
+            "different numbers of examples: {'f_a': 2, 'f_b': 1}",
+        ),
         ({}, InvalidRequest, "names no feature"),
     ],
 )
@@ -192,7 +227,11 @@ def test_an_id_of_another_slot_is_refused_before_any_call(rows):
     ("gradients", "error", "message"),
     [
         ({"x": np.ones(1)}, UnknownLayout, "no layout 'x'"),
-        ({"bias": np.ones((3, 1))}, ShapeMismatch, r"layout bias: gradients are \['float64 \[3, 1\]'\]"),
+        (
+            {"bias": np.ones((3, 1))},
+            ShapeMismatch,
+            r"layout bias: gradients are \['float64 \[3, 1\]'\]",
+        ),
         ({"bias": np.ones((2, 1), np.int64)}, DtypeMismatch, "int64"),
         ({"non": np.ones((2, 2))}, ShapeMismatch, r"expected float32 of \[\[2, 2\], \[2, 2\]\]"),
         ({"non": (np.ones((2, 2)),)}, ShapeMismatch, "layout non"),
@@ -218,7 +257,11 @@ def test_layouts_are_taken_by_name(model):
     [
         (Layout.concat("x.vec"), UnknownFeature, "no feature for part 'x.vec'"),
         (Layout.concat("a.x"), UnknownFeature, "feature a has no slice 'x'; it has"),
-        (Layout.concat(Columns("a", 1, 4)), InvalidSetting, r"columns \[1, 4\) are not within the 3 of a"),
+        (
+            Layout.concat(Columns("a", 1, 4)),
+            InvalidSetting,
+            r"columns \[1, 4\) are not within the 3 of a",
+        ),
         (Layout.stack("a.bias", "a.vec"), InvalidSetting, "equal width"),
         (Layout.add_n("a.bias", "a.vec"), InvalidSetting, "equal width"),
         (Layout.add_n("s"), InvalidSetting, "cannot be added"),
@@ -250,7 +293,9 @@ def random_model(rng, num_features):
         combiner = (Sum(), Mean(), FirstN(int(rng.integers(1, 4))), Sqrtn())[rng.integers(4)]
         name = f"f{number}"
         features.append(Feature(name, ROW, combiner=combiner, table="t"))
-        layouts[f"all{number}"] = Layout.none(name) if number % 2 else Layout.concat(f"{name}.bias", f"{name}.vec")
+        layouts[f"all{number}"] = (
+            Layout.none(name) if number % 2 else Layout.concat(f"{name}.bias", f"{name}.vec")
+        )
     sums = [feature.name for feature in features if not isinstance(feature.combiner, FirstN)]
     layouts |= {"cat": Layout.concat(*(f"{name}.vec" for name in sums)), "add": Layout.add_n(*sums)}
     return features, layouts
@@ -276,13 +321,19 @@ def test_golden_random_200_features_forward_and_gradient():
     values = {key: rng.uniform(0.5, 1.5, 3).astype(np.float32).tolist() for key in range(50)}
     rows = RecordedRows(values)
     model = FeatureSet(rows, features, layouts)
-    ids = {feature.name: [rng.integers(0, 50, rng.integers(0, 5)).tolist() for _ in range(4)] for feature in features}
+    ids = {
+        feature.name: [rng.integers(0, 50, rng.integers(0, 5)).tolist() for _ in range(4)]
+        for feature in features
+    }
     batch = model.lookup(ids)
 
     def naive(table):
         return {
             feature.name: np.stack(
-                [naive_pooling(feature.combiner, table[example].reshape(-1, 3)) for example in ids[feature.name]]
+                [
+                    naive_pooling(feature.combiner, table[example].reshape(-1, 3))
+                    for example in ids[feature.name]
+                ]
             )
             for feature in features
         }
@@ -293,7 +344,9 @@ def test_golden_random_200_features_forward_and_gradient():
         np.testing.assert_allclose(batch[f"all{number}"], expected[feature.name], rtol=1e-4)
     sums = [feature.name for feature in features if not isinstance(feature.combiner, FirstN)]
     np.testing.assert_allclose(batch["add"], sum(expected[name] for name in sums), rtol=1e-4)
-    np.testing.assert_allclose(batch["cat"], np.hstack([expected[name][:, 1:] for name in sums]), rtol=1e-4)
+    np.testing.assert_allclose(
+        batch["cat"], np.hstack([expected[name][:, 1:] for name in sums]), rtol=1e-4
+    )
 
     model.apply(batch, {name: np.ones_like(batch[name]) for name in layouts})
     pushed = rows.pushed()

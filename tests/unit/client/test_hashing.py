@@ -50,7 +50,9 @@ def test_golden_hashes_never_change():
 @pytest.mark.parametrize("bits", [1, 24, 48, 54, 63])
 def test_hashes_are_what_the_definition_says(bits):
     numbers = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1000)
-    assert mg.hash_ids(numbers, bits=bits).tolist() == [reference_of(int(n) & MASK, bits) for n in numbers]
+    assert mg.hash_ids(numbers, bits=bits).tolist() == [
+        reference_of(int(n) & MASK, bits) for n in numbers
+    ]
     texts = [f"value {number} é" for number in numbers]
     expected = [reference_of(fnv1a(text.encode()), bits) for text in texts]
     assert mg.hash_ids(texts, bits=bits).tolist() == expected
@@ -86,7 +88,18 @@ def test_as_many_values_collide_as_is_said(kind):
 
 
 @pytest.mark.parametrize(
-    "values", [[1.5], [None], ["a", None], [True], [{}], ["\ud800"], [-1, 2**64 - 1], [2**64], [["a"], ["b", "c"]]]
+    "values",
+    [
+        [1.5],
+        [None],
+        ["a", None],
+        [True],
+        [{}],
+        ["\ud800"],
+        [-1, 2**64 - 1],
+        [2**64],
+        [["a"], ["b", "c"]],
+    ],
 )
 def test_what_is_neither_integer_nor_string_is_refused(values):
     with pytest.raises(InvalidRequest, match="hash_ids"):
@@ -102,7 +115,9 @@ def test_a_range_that_ids_do_not_have_is_refused(bits):
 @pytest.mark.parametrize("bad", [-1, 2**48, 5 + 2**48, 5 + 2**50, -(2**63), 2**63])
 def test_fids_refuses_an_id_that_does_not_fit_and_names_it(bad):
     feature = mg.Feature("item", SLICES, slot=3)
-    with pytest.raises(InvalidRequest, match=rf"feature item: 1 of 2 ids are outside 0..281474976710655 .*{bad}"):
+    with pytest.raises(
+        InvalidRequest, match=rf"feature item: 1 of 2 ids are outside 0..281474976710655 .*{bad}"
+    ):
         feature.fids(np.array([5, bad], np.uint64 if bad > 0 else np.int64))
 
 

@@ -12,7 +12,13 @@ from megalith.client._data_call import DataCall, NotSent
 from megalith.client._lane import Lane, LaneClosed
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import frames
-from megalith.wire.errors import DeadlinePassed, MalformedArray, MegalithError, MessageTooLarge, PeerUnreachable
+from megalith.wire.errors import (
+    DeadlinePassed,
+    MalformedArray,
+    MegalithError,
+    MessageTooLarge,
+    PeerUnreachable,
+)
 
 
 class Server:
@@ -21,7 +27,9 @@ class Server:
     def __init__(self, answer, hangs_up=False):
         self._answer, self._hangs_up, self.connections = answer, hangs_up, []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.terms = pb.NegotiateResponse(lane_port=self._listener.getsockname()[1], max_message_bytes=1 << 20)
+        self.terms = pb.NegotiateResponse(
+            lane_port=self._listener.getsockname()[1], max_message_bytes=1 << 20
+        )
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
@@ -76,7 +84,12 @@ def frame(reply, body=b""):
 def pull(sink=None):
     message = pb.PullRequest(tables=[pb.TableKeys(table="t")])
     memory = bytearray(8)
-    return DataCall(message, [np.zeros(1, np.int64)], 1, sink or (lambda place, nbytes: memoryview(memory)[:nbytes]))
+    return DataCall(
+        message,
+        [np.zeros(1, np.int64)],
+        1,
+        sink or (lambda place, nbytes: memoryview(memory)[:nbytes]),
+    )
 
 
 def soon():
@@ -104,14 +117,18 @@ def test_a_server_that_does_not_answer_is_given_up_at_the_deadline_and_hung_up_o
 
 
 def test_a_server_that_hangs_up_is_unreachable(serve):
-    for answer in (b"MGL1\x05", frame(pb.LaneReply(pull=pb.PullResponse(), array_bytes=[8]), b"12345678")[:-3]):
+    for answer in (
+        b"MGL1\x05",
+        frame(pb.LaneReply(pull=pb.PullResponse(), array_bytes=[8]), b"12345678")[:-3],
+    ):
         _, lane = serve(answer, hangs_up=True)
         with pytest.raises(PeerUnreachable):
             lane.start(pull(), soon()).finish(soon())
 
 
 @pytest.mark.parametrize(
-    ("lengths", "body"), [([8], b"1234"), ([4, 4], b"12345678"), ([], b""), ([], b"1234"), ([-8, 16], b"12345678")]
+    ("lengths", "body"),
+    [([8], b"1234"), ([4, 4], b"12345678"), ([], b""), ([], b"1234"), ([-8, 16], b"12345678")],
 )
 def test_a_reply_with_other_arrays_than_asked_for_is_refused(serve, lengths, body):
     _, lane = serve(frame(pb.LaneReply(pull=pb.PullResponse(), array_bytes=lengths), body))

@@ -34,7 +34,9 @@ def servers(controller):
     return Servers(controller, 1 << 20, 1 << 20, 4)
 
 
-def test_a_map_that_is_known_to_be_out_of_date_is_asked_for_before_the_next_request(servers, controller):
+def test_a_map_that_is_known_to_be_out_of_date_is_asked_for_before_the_next_request(
+    servers, controller
+):
     assert servers.routing().epoch == 1
     controller.epoch = 2
     assert servers.routing().epoch == 1
@@ -44,7 +46,9 @@ def test_a_map_that_is_known_to_be_out_of_date_is_asked_for_before_the_next_requ
     assert controller.asked == 2
 
 
-def test_without_a_controller_the_map_stays_and_requests_say_so_until_it_answers(servers, controller, monkeypatch):
+def test_without_a_controller_the_map_stays_and_requests_say_so_until_it_answers(
+    servers, controller, monkeypatch
+):
     servers.routing()
     assert not servers.is_controller_away()
     controller.epoch = None
@@ -57,7 +61,9 @@ def test_without_a_controller_the_map_stays_and_requests_say_so_until_it_answers
     assert not servers.is_controller_away()
 
 
-def test_a_map_that_is_known_to_be_out_of_date_is_not_used_when_no_controller_answers(servers, controller):
+def test_a_map_that_is_known_to_be_out_of_date_is_not_used_when_no_controller_answers(
+    servers, controller
+):
     servers.routing()
     controller.epoch = None
     servers.expect_epoch(2)

@@ -43,14 +43,18 @@ def twin(ids, num_ps):
 @given(ids_of_any_kind, st.integers(1, 5))
 def test_a_partition_is_that_of_its_numpy_twin(ids, num_ps):
     partition = Partition.of(np.array(ids, np.int64), routing_of(num_ps))
-    for mine, expected in zip((partition.keys, partition.bounds, partition.slots), twin(ids, num_ps), strict=True):
+    for mine, expected in zip(
+        (partition.keys, partition.bounds, partition.slots), twin(ids, num_ps), strict=True
+    ):
         np.testing.assert_array_equal(mine, expected)
 
 
 @given(st.sets(st.integers(-(2**63), 2**63 - 1), max_size=60), st.integers(1, 5))
 def test_ids_known_to_be_distinct_give_the_same_partition(ids, num_ps):
     array = np.array(list(ids), np.int64)
-    searched, promised = (Partition.of(array, routing_of(num_ps), is_distinct=known) for known in (False, True))
+    searched, promised = (
+        Partition.of(array, routing_of(num_ps), is_distinct=known) for known in (False, True)
+    )
     for name in ("keys", "bounds", "slots"):
         np.testing.assert_array_equal(getattr(searched, name), getattr(promised, name))
 
@@ -69,7 +73,11 @@ def test_parts_are_the_ids_of_each_server_and_cover_all(ids, num_ps):
 @given(ids_of_any_kind, st.integers(1, 40), st.randoms(use_true_random=False))
 def test_gradients_of_equal_ids_are_summed_in_the_order_of_the_batch(ids, width, random):
     partition = Partition.of(np.array(ids, np.int64), routing_of(3))
-    values = np.random.default_rng(random.getrandbits(32)).standard_normal((len(ids), width)).astype(np.float32)
+    values = (
+        np.random.default_rng(random.getrandbits(32))
+        .standard_normal((len(ids), width))
+        .astype(np.float32)
+    )
     expected = np.zeros((partition.keys.size, width), np.float32)
     np.add.at(expected, partition.slots, values)
     np.testing.assert_array_equal(partition.summed(values), expected)
@@ -137,7 +145,10 @@ def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_
 
     values, grads, expanded, summed = np.arange(12), np.arange(19, dtype=np.float32), [], []
     for partition, dim in zip(partitions, dims, strict=True):
-        distinct, values = values[: partition.keys.size * dim].reshape(-1, dim), values[partition.keys.size * dim :]
+        distinct, values = (
+            values[: partition.keys.size * dim].reshape(-1, dim),
+            values[partition.keys.size * dim :],
+        )
         expanded += distinct[partition.slots].reshape(-1).tolist()
         floats = partition.slots.size * dim
         if floats:
@@ -153,7 +164,9 @@ def test_importing_the_sdk_does_not_import_numba():
 
 
 def test_pulled_rows_behind_gradients_are_not_summed_but_the_first_of_an_id_stays():
-    partition = Partition.of(np.array([4, 8, 4, 4]), routing.Routing(1, ("a",), routing.even_owners(1)))
+    partition = Partition.of(
+        np.array([4, 8, 4, 4]), routing.Routing(1, ("a",), routing.even_owners(1))
+    )
     rows = np.array([[1, 10], [2, 20], [3, 30], [4, 40]], np.float32)
     assert partition.keys.tolist() == [4, 8]
     np.testing.assert_array_equal(partition.summed(rows, 1), [[8, 10], [2, 20]])
@@ -162,7 +175,9 @@ def test_pulled_rows_behind_gradients_are_not_summed_but_the_first_of_an_id_stay
 
 def test_ids_that_collide_in_the_routing_hash_are_partitioned_as_fast_as_others():
     """A search that runs through all ids before it takes a thousand times as long."""
-    with np.errstate(over="ignore"):  # the finalizer of splitmix64 backwards: the last 40 bits of its results are zeros
+    with np.errstate(
+        over="ignore"
+    ):  # the finalizer of splitmix64 backwards: the last 40 bits of its results are zeros
         x = np.arange(100_000, dtype=np.uint64) << np.uint64(40)
         x ^= (x >> np.uint64(31)) ^ (x >> np.uint64(62))
         x *= np.uint64(pow(0x94D049BB133111EB, -1, 1 << 64))

@@ -76,7 +76,9 @@ def test_roots_of_squares_and_their_gradient(case, is_zero):
         used = rows[mine, first : first + width].astype(np.float64)
         roots = np.sqrt((used**2).sum(axis=0))
         forward[b, base : base + width] += roots
-        slope = np.divide(matrix[b, base : base + width], roots, out=np.zeros(width), where=roots > 0)
+        slope = np.divide(
+            matrix[b, base : base + width], roots, out=np.zeros(width), where=roots > 0
+        )
         for place, row in zip(mine, used, strict=True):
             backward[place, first : first + width] += slope * row
     np.testing.assert_allclose(out, forward, rtol=1e-4, atol=1e-5)
@@ -102,5 +104,12 @@ def test_marking_and_cutting(case, most):
 def test_no_examples_at_all(is_mean):
     nothing = np.empty((0, 2), np.float32)
     pooling.add_sums(
-        np.ones((1, 2), np.float32), np.empty(0, np.int32), np.zeros(1, np.int64), is_mean, 0, 2, 0, nothing
+        np.ones((1, 2), np.float32),
+        np.empty(0, np.int32),
+        np.zeros(1, np.int64),
+        is_mean,
+        0,
+        2,
+        0,
+        nothing,
     )

@@ -10,7 +10,9 @@ rows_of_ids = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), m
 
 
 def as_lists(ragged):
-    return [part.tolist() for part in np.split(ragged.values, ragged.row_splits[1:-1])][: len(ragged)]
+    return [part.tolist() for part in np.split(ragged.values, ragged.row_splits[1:-1])][
+        : len(ragged)
+    ]
 
 
 @given(rows_of_ids)

@@ -118,7 +118,9 @@ def test_close_ends_the_thread():
     cache = VariableCache(Remote(), ["v"])
     cache.fetch()
     cache.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("variable-cache")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("variable-cache")
+    ]
 
 
 def test_a_fetch_that_fails_after_the_last_step_is_said_once(caplog):

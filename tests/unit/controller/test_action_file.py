@@ -51,12 +51,16 @@ def test_golden_a_request_is_obeyed_once_and_removed(look, calls, request_text, 
         (b"x" * 1_000_000, "no field named"),
     ],
 )
-def test_anything_else_is_answered_with_what_is_wrong_and_removed(look, calls, request_text, answer):
+def test_anything_else_is_answered_with_what_is_wrong_and_removed(
+    look, calls, request_text, answer
+):
     assert answer in look(request_text)
     assert calls == []
 
 
-@pytest.mark.parametrize("error", [NotReady("cannot save: waiting for ps [1]"), BarrierAlreadyPlaced("placed already")])
+@pytest.mark.parametrize(
+    "error", [NotReady("cannot save: waiting for ps [1]"), BarrierAlreadyPlaced("placed already")]
+)
 def test_what_cannot_be_done_is_answered_with_the_reason(tmp_path, error):
     def fail():
         raise error
@@ -79,7 +83,11 @@ def test_a_pipe_or_a_link_is_not_read_and_blocks_nobody(tmp_path, calls):
     secret.write_text("password: hunter2")
     request = tmp_path / "monolith_action"
     actions = ActionFile(tmp_path, lambda: calls.append("save"), lambda: calls.append("stop"))
-    for put in (lambda: os.mkfifo(request), lambda: request.symlink_to(secret), lambda: request.hardlink_to(secret)):
+    for put in (
+        lambda: os.mkfifo(request),
+        lambda: request.symlink_to(secret),
+        lambda: request.hardlink_to(secret),
+    ):
         put()
         actions.look()
         assert not request.exists()

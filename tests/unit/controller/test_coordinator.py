@@ -6,7 +6,14 @@ import time_machine
 
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
-from megalith.controller.roster import Patience, PsLoad, Registration, Role, Standing, WorkerProgress
+from megalith.controller.roster import (
+    Patience,
+    PsLoad,
+    Registration,
+    Role,
+    Standing,
+    WorkerProgress,
+)
 from megalith.controller.schedule import SaveSchedule
 from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.runtime.manifest import Restored
@@ -145,7 +152,9 @@ def test_block_status_covers_every_worker(cluster):
     assert cluster.block_status() == ([], [0, 1])
     cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=1))
     assert cluster.block_status() == ([1], [0])
-    cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1))
+    cluster.report_worker(
+        workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1)
+    )
     assert cluster.block_status() == ([0, 1], [])
     cluster.leave(workers[1].session)
     assert cluster.block_status() == ([0], [1])
@@ -170,7 +179,9 @@ def test_the_step_is_the_newest_that_anyone_reported(cluster):
 
 def test_a_replacement_goes_on_where_the_lost_worker_stood(cluster):
     _, workers = formed(cluster)
-    cluster.report_worker(workers[1].session, WorkerProgress(position=17, global_step=30, has_begun=True))
+    cluster.report_worker(
+        workers[1].session, WorkerProgress(position=17, global_step=30, has_begun=True)
+    )
     cluster.leave(workers[1].session)
     again = Member(cluster, Role.WORKER, 1, "two")
     assert (again.state.positions, again.state.global_step) == ((0, 17), 30)
@@ -203,7 +214,9 @@ def test_unchanged_state_is_not_sent_again(cluster):
     _, workers = formed(cluster)
     count = len(workers[1].told)
     for step in range(5):
-        cluster.report_worker(workers[0].session, WorkerProgress(global_step=step, initialized_epoch=1))
+        cluster.report_worker(
+            workers[0].session, WorkerProgress(global_step=step, initialized_epoch=1)
+        )
     assert len(workers[1].told) == count
 
 
@@ -296,7 +309,9 @@ def test_a_hold_waits_until_no_worker_can_step_and_lets_go_of_its_own_barrier_on
     holding.start()
     wait_until(lambda: cluster.state().barrier.is_placed)
     assert not held
-    cluster.report_worker(workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1))
+    cluster.report_worker(
+        workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1)
+    )
     holding.join(30)
     assert workers[0].state.barrier.action == "Save"
     held[0]()
@@ -319,7 +334,9 @@ def test_a_hold_does_not_wait_for_dead_workers_and_is_bounded_for_others(cluster
 
 def test_a_ps_of_another_job_is_refused(clock):
     cluster = Coordinator(1, 0, patience=PATIENCE, job="/models/a", clock=clock)
-    with pytest.raises(NotInCluster, match="ps 0 belongs to job /models/b, this controller runs /models/a"):
+    with pytest.raises(
+        NotInCluster, match="ps 0 belongs to job /models/b, this controller runs /models/a"
+    ):
         Member(cluster, Role.PS, 0, job="/models/b")
     Member(cluster, Role.PS, 0, job="/models/a")
 
@@ -391,7 +408,9 @@ def test_servers_with_a_part_of_the_model_end_the_job_before_anyone_hears_of_a_m
 
 def test_a_replacement_is_asked_for_what_it_restored_and_not_saved_before(clock):
     faults = ["", "c has 6 rows, restored 5"]
-    cluster = Coordinator(2, 2, patience=PATIENCE, clock=clock, restore_fault=lambda restored, *, is_first: faults[0])
+    cluster = Coordinator(
+        2, 2, patience=PATIENCE, clock=clock, restore_fault=lambda restored, *, is_first: faults[0]
+    )
     (first, _), _ = formed(cluster)
     assert cluster.outcome is None
     del faults[0]
@@ -422,7 +441,9 @@ def test_a_report_without_news_looks_at_no_other_member(num_workers):
     cluster.report_worker(worker.session, WorkerProgress(has_begun=True, global_step=1))
     before = looks
     for step in range(2, 102):
-        cluster.report_worker(worker.session, WorkerProgress(has_begun=True, global_step=step, position=step))
+        cluster.report_worker(
+            worker.session, WorkerProgress(has_begun=True, global_step=step, position=step)
+        )
         cluster.report_ps(servers[0].session, PsLoad(is_ready=True, rows=step))
     assert looks - before == 200  # each member is heard, and that is all
     assert (cluster.global_step, cluster.state().positions[3]) == (101, 101)

@@ -22,7 +22,11 @@ class Scene:
 
     def restart_controller(self):
         self.formation = Formation(
-            self.shape, self.ps_list, self.order, probe=lambda asked: Liveness((), self.dead), clock=lambda: self.now
+            self.shape,
+            self.ps_list,
+            self.order,
+            probe=lambda asked: Liveness((), self.dead),
+            clock=lambda: self.now,
         )
 
     def order(self, order):
@@ -31,7 +35,11 @@ class Scene:
 
     def arrive(self, index, held_shard=None, process=0):
         registration = Registration(
-            Role.PS, index, f"host{index}:{1000 + process}", incarnation=f"{index}-{process}", held_shard=held_shard
+            Role.PS,
+            index,
+            f"host{index}:{1000 + process}",
+            incarnation=f"{index}-{process}",
+            held_shard=held_shard,
         )
         self.offers[index] = self.formation.offer(registration)
         self.formation.advance()
@@ -125,7 +133,9 @@ def test_extra_ps_are_measured_and_the_best_are_chosen_in_the_order_of_their_spe
     assert scene.shards() == {0: None, 1: 0, 2: None, 3: 1}
 
 
-def test_the_mean_of_all_workers_counts_and_those_that_do_not_answer_are_not_waited_for_long(tmp_path):
+def test_the_mean_of_all_workers_counts_and_those_that_do_not_answer_are_not_waited_for_long(
+    tmp_path,
+):
     scene = Scene(tmp_path, num_ps=1, num_extra_ps=1, num_workers=3, benchmark_s=5.0)
     scene.sessions = [1, 2, 3]
     scene.arrive(0)

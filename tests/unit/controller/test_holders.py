@@ -39,7 +39,9 @@ def cluster(clock):
 def servers(cluster):
     """The sessions of two ps that are well."""
     sessions = [
-        cluster.join(Registration(Role.PS, index, f"ps-{index}:1", incarnation=f"{index}"), lambda told: None)
+        cluster.join(
+            Registration(Role.PS, index, f"ps-{index}:1", incarnation=f"{index}"), lambda told: None
+        )
         for index in range(2)
     ]
     for session in sessions:
@@ -133,7 +135,9 @@ def test_a_save_is_one_moment_a_worker_counts_as_blocked_once_it_has_heard_of_th
     assert not cluster.state().barrier.is_placed
 
 
-def test_a_resume_runs_above_the_memory_limit_for_a_while_and_no_longer(cluster, servers, clock, caplog):
+def test_a_resume_runs_above_the_memory_limit_for_a_while_and_no_longer(
+    cluster, servers, clock, caplog
+):
     cluster.report_ps(servers[1], ILL)
     cluster.remove_barrier()
     clock.now += RESUME_S - 1

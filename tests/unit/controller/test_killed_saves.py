@@ -28,7 +28,9 @@ def assert_each_start_works(deaths):
 @pytest.mark.parametrize("deaths", ["first"], indirect=True)
 def test_a_start_after_the_first_save_was_killed_at_any_line_takes_what_was_complete(deaths):
     assert_each_start_works(deaths)
-    assert [death["started"] for death in deaths] == ["".join(death["complete"]) for death in deaths]
+    assert [death["started"] for death in deaths] == [
+        "".join(death["complete"]) for death in deaths
+    ]
     assert {death["started"] for death in deaths} == {"", "model.ckpt-12"}
 
 

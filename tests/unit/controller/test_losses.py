@@ -29,7 +29,10 @@ def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
     ("restored", "lost"),
     [
         (Restored(), "2 tables, 3 variables, all updates."),
-        (Restored("/m/model.ckpt-0", tables=1, variables=2), "1 table, 1 variable, all updates since."),
+        (
+            Restored("/m/model.ckpt-0", tables=1, variables=2),
+            "1 table, 1 variable, all updates since.",
+        ),
     ],
     ids=["empty", "checkpoint"],
 )
@@ -37,7 +40,10 @@ def test_variables_and_tables_that_a_replacement_does_not_have_are_lost(losses, 
     held = PsLoad(is_ready=True, pushes=5, restored=Restored(), tables=2, variables=3)
     losses.ps_gone(0, held, step=0, silent_s=7.4)
     losses.ps_ready(0, restored, counts_steps=False)
-    assert f"Lost: {lost} Its last report, 7 s before it was replaced, was of 0 rows" in losses.said[0].what
+    assert (
+        f"Lost: {lost} Its last report, 7 s before it was replaced, was of 0 rows"
+        in losses.said[0].what
+    )
 
 
 def test_variables_that_nobody_has_pushed_to_are_lost_too(losses):
@@ -49,7 +55,11 @@ def test_variables_that_nobody_has_pushed_to_are_lost_too(losses):
 def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
     losses.saved("/m/model.ckpt-40", 965.0)
     losses.ps_gone(1, HELD, step=50)
-    losses.ps_ready(1, Restored("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100), counts_steps=True)
+    losses.ps_ready(
+        1,
+        Restored("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100),
+        counts_steps=True,
+    )
     assert losses.rows == 19_900
     assert losses.said[0].what == (
         "ps 1 was replaced and starts from checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago). "
@@ -61,7 +71,9 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
 @pytest.mark.parametrize(("step", "counts_steps", "pushes", "is_lost"), [
     (50, True, 9, False), (51, True, 9, True), (50, False, 0, False), (50, False, 1, True),
 ])  # fmt: skip
-def test_updates_are_lost_when_something_was_done_since_the_checkpoint(losses, step, counts_steps, pushes, is_lost):
+def test_updates_are_lost_when_something_was_done_since_the_checkpoint(
+    losses, step, counts_steps, pushes, is_lost
+):
     losses.ps_gone(0, PsLoad(is_ready=True, rows=7, pushes=pushes), step)
     losses.ps_ready(0, Restored("/m/model.ckpt-50", 50, rows=7), counts_steps=counts_steps)
     assert losses.rows == 0
@@ -69,7 +81,9 @@ def test_updates_are_lost_when_something_was_done_since_the_checkpoint(losses, s
 
 
 def test_rows_that_the_lost_ps_had_dropped_already_do_not_make_the_loss_smaller(losses):
-    losses.ps_gone(0, PsLoad(is_ready=True, rows=1_100), step=50)  # 400 of 1,000 had expired, and 500 are new
+    losses.ps_gone(
+        0, PsLoad(is_ready=True, rows=1_100), step=50
+    )  # 400 of 1,000 had expired, and 500 are new
     losses.ps_ready(0, Restored("/m/model.ckpt-40", 40, rows=600, expired=400), counts_steps=True)
     assert losses.rows == 500
 

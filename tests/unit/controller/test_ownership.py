@@ -73,7 +73,9 @@ def test_a_controller_that_did_not_start_replaces_nobody(own, monkeypatch):
     assert not first.is_replaced
 
 
-def test_a_look_whether_the_directory_is_free_claims_nothing_and_replaces_nobody(own, tmp_path, monkeypatch):
+def test_a_look_whether_the_directory_is_free_claims_nothing_and_replaces_nobody(
+    own, tmp_path, monkeypatch
+):
     check_free(tmp_path, "job")
     assert not (tmp_path / "controller.generation").exists()
     first = own()
@@ -154,7 +156,9 @@ def test_runs_before_the_last_one_are_remembered_too_and_not_without_end(tmp_pat
     for number in range(3):
         record_ended(tmp_path, f"run-{number}")
     assert ended_runs(tmp_path) == ("run-0", "run-1", "run-2")
-    (tmp_path / "controller_ended_run.txt").write_text("\n".join(f"old-{number}" for number in range(1000)))
+    (tmp_path / "controller_ended_run.txt").write_text(
+        "\n".join(f"old-{number}" for number in range(1000))
+    )
     record_ended(tmp_path, "new")
     assert len(ended_runs(tmp_path)) == 1000
     assert ended_runs(tmp_path)[0] == "old-1"

@@ -19,7 +19,12 @@ GREATEST = 2**63 - 1
 
 
 def register(**changes):
-    fields = {"role": common_pb2.ROLE_WORKER, "index": 1, "address": "127.0.0.1:7", "incarnation": "a"} | changes
+    fields = {
+        "role": common_pb2.ROLE_WORKER,
+        "index": 1,
+        "address": "127.0.0.1:7",
+        "incarnation": "a",
+    } | changes
     return decode_registration(coordination_pb2.Register(**fields))
 
 
@@ -38,7 +43,8 @@ def test_a_member_whose_death_nobody_would_notice_is_refused(heartbeat_s):
 
 
 @pytest.mark.parametrize(
-    "address", ["here", "here:", ":7", "here:0", "here:65536", "here:7x", "a b:7", "x:" + "9" * 5000]
+    "address",
+    ["here", "here:", ":7", "here:0", "here:65536", "here:7x", "a b:7", "x:" + "9" * 5000],
 )
 def test_an_address_that_is_not_host_and_port_is_refused(address):
     with pytest.raises(InvalidRequest, match="is not host:port"):
@@ -55,7 +61,9 @@ def test_endless_texts_of_a_member_are_refused():
         decode_ps_report(coordination_pb2.PsReport(complaint="x" * 5000))
 
 
-@pytest.mark.parametrize("field", ["global_step", "position", "total_batches", "initialized_epoch", "barrier_id"])
+@pytest.mark.parametrize(
+    "field", ["global_step", "position", "total_batches", "initialized_epoch", "barrier_id"]
+)
 def test_a_worker_s_report_with_a_number_that_no_run_has_is_refused(field):
     for value in (GREATEST, -1):
         with pytest.raises(InvalidRequest, match=f"worker report: {field}={value}"):
@@ -75,11 +83,17 @@ def cluster():
     return cluster
 
 
-@pytest.mark.parametrize("claim", [{"epoch": 2**52}, {"initialized_epoch": 2}, {"global_step": 2**52}])
-def test_a_member_ahead_of_what_its_run_can_have_reached_gets_no_place_and_changes_nothing(cluster, claim):
+@pytest.mark.parametrize(
+    "claim", [{"epoch": 2**52}, {"initialized_epoch": 2}, {"global_step": 2**52}]
+)
+def test_a_member_ahead_of_what_its_run_can_have_reached_gets_no_place_and_changes_nothing(
+    cluster, claim
+):
     before = cluster.journal()
     with pytest.raises(InvalidRequest):
-        cluster.join(Registration(Role.WORKER, 1, "w:1", incarnation="w", **claim), lambda told: None)
+        cluster.join(
+            Registration(Role.WORKER, 1, "w:1", incarnation="w", **claim), lambda told: None
+        )
     assert cluster.journal() == before
     assert cluster.current_routing().epoch == 1
 
@@ -94,7 +108,9 @@ def test_a_report_ahead_of_what_its_run_can_have_reached_changes_nothing(cluster
 
 
 def test_a_run_does_not_begin_after_the_step_that_it_has_reached(cluster):
-    cluster.join(Registration(Role.WORKER, 1, "w:1", incarnation="w", first_step=2**52), lambda told: None)
+    cluster.join(
+        Registration(Role.WORKER, 1, "w:1", incarnation="w", first_step=2**52), lambda told: None
+    )
     assert cluster.state().first_step == 0
 
 
@@ -110,7 +126,8 @@ def test_a_shard_that_does_not_exist_is_not_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "poison", [{"epoch": GREATEST}, {"global_step": -1}, {"initialized_epoch": 2**60}, {"first_step": 1.5}]
+    "poison",
+    [{"epoch": GREATEST}, {"global_step": -1}, {"initialized_epoch": 2**60}, {"first_step": 1.5}],
 )
 def test_a_poisoned_journal_is_set_aside_and_said(cluster, tmp_path, caplog, poison):
     keeper = JournalKeeper(tmp_path, cluster.journal)

@@ -35,7 +35,9 @@ def coordinator(clock, left=None, num_workers=2, **settings):
 def join(cluster, role, index, incarnation=None, **changes):
     told = []
     name = incarnation or f"{role}-{index}"
-    session = cluster.join(Registration(role, index, f"{name}:1", incarnation=name, **changes), told.append)
+    session = cluster.join(
+        Registration(role, index, f"{name}:1", incarnation=name, **changes), told.append
+    )
     return session, told
 
 
@@ -50,7 +52,9 @@ def left(clock):
     for index in range(2):
         cluster.report_ps(join(cluster, Role.PS, index)[0], PsLoad(is_ready=True))
     workers = [join(cluster, Role.WORKER, index)[0] for index in range(2)]
-    cluster.report_worker(workers[0], WorkerProgress(initialized_epoch=1, position=16, has_begun=True))
+    cluster.report_worker(
+        workers[0], WorkerProgress(initialized_epoch=1, position=16, has_begun=True)
+    )
     cluster.report_worker(workers[1], WorkerProgress(position=14, global_step=30, has_begun=True))
     cluster.place_barrier(reason="operator")
     return cluster.journal()
@@ -66,7 +70,11 @@ def test_map_barrier_step_and_positions_go_on_once_a_member_is_back(left, clock)
     assert state.phase is Phase.RUNNING
     assert cluster.current_routing().epoch == 1
     assert cluster.current_routing().addresses == ("ps-0:1", "ps-1:1")
-    assert (state.barrier.id, state.barrier.is_placed, state.barrier.reason) == (1, True, "operator")
+    assert (state.barrier.id, state.barrier.is_placed, state.barrier.reason) == (
+        1,
+        True,
+        "operator",
+    )
     assert (state.positions, state.global_step) == ((16, 14), 30)
 
 
@@ -158,7 +166,8 @@ def test_the_end_of_a_job_leaves_no_journal(left, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"junk", b"[]", b"{}", b'{"format": 99}', b'{"format": 1, "epoch": 3}', b"\xff"]
+    "content",
+    [b"", b"junk", b"[]", b"{}", b'{"format": 99}', b'{"format": 1, "epoch": 3}', b"\xff"],
 )
 def test_a_journal_that_cannot_be_read_is_no_journal(tmp_path, caplog, content):
     (tmp_path / journal.FILE_NAME).write_bytes(content)
@@ -191,7 +200,9 @@ def test_a_keeper_says_why_it_cannot_write_until_it_can(left, tmp_path):
 
 def ready(cluster, *incarnations, **changes):
     for index, incarnation in enumerate(incarnations):
-        cluster.report_ps(join(cluster, Role.PS, index, incarnation, **changes)[0], PsLoad(is_ready=True))
+        cluster.report_ps(
+            join(cluster, Role.PS, index, incarnation, **changes)[0], PsLoad(is_ready=True)
+        )
 
 
 def test_a_run_that_goes_on_keeps_its_id_and_its_instances(left, clock):
@@ -200,7 +211,10 @@ def test_a_run_that_goes_on_keeps_its_id_and_its_instances(left, clock):
     routing = cluster.current_routing()
     assert routing.run_id == left.run_id != ""
     assert len(set(routing.instances)) == 2
-    assert not set(routing.instances) & {"ps-0", "ps-1"}  # with its incarnation anybody could take a place
+    assert not set(routing.instances) & {
+        "ps-0",
+        "ps-1",
+    }  # with its incarnation anybody could take a place
     with pytest.raises(WrongRun, match="this client is of run 0123"):
         cluster.current_routing("0123")
 
@@ -223,7 +237,9 @@ def test_a_new_run_has_an_id_of_its_own_and_refuses_who_was_in_the_old_one(left,
     cluster.watch()
     ready(cluster, "new-0", "new-1")
     assert cluster.current_routing().run_id not in ("", left.run_id)
-    with pytest.raises(NotInCluster, match="began from the newest checkpoint without it; start the process again"):
+    with pytest.raises(
+        NotInCluster, match="began from the newest checkpoint without it; start the process again"
+    ):
         join(cluster, Role.WORKER, 0, run_id=left.run_id)
 
 
@@ -251,7 +267,9 @@ def test_a_member_of_a_run_that_has_ended_is_refused_also_without_a_journal(cloc
 
 def test_members_of_the_journal_that_listen_are_waited_for_a_while(left, clock):
     listening = ["ps-0:1"]
-    cluster = coordinator(clock, left, find_alive=lambda addresses: [a for a in addresses if a in listening])
+    cluster = coordinator(
+        clock, left, find_alive=lambda addresses: [a for a in addresses if a in listening]
+    )
     for _ in range(40):
         clock.now += 1.0
         cluster.watch()
@@ -303,10 +321,14 @@ def kept(directory, left):
     keeper.start()
     keeper.flush()
     keeper.stop(is_over=False)
-    return lambda later_s, job="j", shape=(2, 2): journal.left_for(directory, job, shape, 1000.0 + later_s)
+    return lambda later_s, job="j", shape=(2, 2): journal.left_for(
+        directory, job, shape, 1000.0 + later_s
+    )
 
 
-def test_an_outcome_is_told_again_only_by_a_controller_that_takes_the_place_of_the_dead_one(left, tmp_path):
+def test_an_outcome_is_told_again_only_by_a_controller_that_takes_the_place_of_the_dead_one(
+    left, tmp_path
+):
     ended = replace(left, job="j", outcome=journal.Outcome(True, "all workers finished", 1000.0))
     find = kept(tmp_path, ended)
     assert find(5.0) == ended
@@ -342,7 +364,9 @@ def unclean(clock):
             cluster.report_ps(join(cluster, Role.PS, index)[0], load)
         for index in range(num_workers):
             worker, _ = join(cluster, Role.WORKER, index)
-            cluster.report_worker(worker, WorkerProgress(global_step=900, initialized_epoch=1, has_begun=True))
+            cluster.report_worker(
+                worker, WorkerProgress(global_step=900, initialized_epoch=1, has_begun=True)
+            )
         return cluster.journal()
 
     return made
@@ -359,7 +383,9 @@ def restored(cluster, num_ps, rows):
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 1)])
 def test_what_a_run_of_another_shape_has_lost_is_said(unclean, clock, shape):
-    cluster = Coordinator(*shape, patience=PATIENCE, journal=unclean(2), clock=clock, checkpoint_step=100)
+    cluster = Coordinator(
+        *shape, patience=PATIENCE, journal=unclean(2), clock=clock, checkpoint_step=100
+    )
     (said,) = restored(cluster, shape[0], 1_000)
     lost = 5_000 - shape[0] * 1_000
     assert cluster.losses()[0] == lost
@@ -375,7 +401,9 @@ def test_steps_of_the_last_run_are_lost_also_when_its_servers_come_late(unclean,
     cluster.watch()  # this is a new run now, at the step of the checkpoint
     said = restored(cluster, 2, 2_500)
     assert len(said) == 2
-    assert "starts from checkpoint /m/model.ckpt-100 (step 100). Lost: all updates since. " in said[0]
+    assert (
+        "starts from checkpoint /m/model.ckpt-100 (step 100). Lost: all updates since. " in said[0]
+    )
 
 
 def test_pushes_of_clients_are_lost_with_controller_and_servers(unclean, clock):

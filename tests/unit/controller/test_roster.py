@@ -97,7 +97,9 @@ def test_a_worker_is_done_when_it_says_so_or_has_been_lost_for_long(roster, cloc
 
 
 def test_a_cluster_without_workers_is_never_done_by_itself():
-    assert not Roster(1, 0, Patience(silence_s=1.0, suspect_s=1.0, lost_worker_s=1.0)).are_workers_done()
+    assert not Roster(
+        1, 0, Patience(silence_s=1.0, suspect_s=1.0, lost_worker_s=1.0)
+    ).are_workers_done()
 
 
 def test_time_that_is_forgiven_is_no_silence(roster, clock):

@@ -85,7 +85,10 @@ def test_golden_a_save_that_holds_training_writes_nothing_before_the_barrier_and
     saver, cluster
 ):
     events = []
-    cluster.hold = lambda action, reason, timeout_s: (events.append(action), lambda: events.append("let go"))[1]
+    cluster.hold = lambda action, reason, timeout_s: (
+        events.append(action),
+        lambda: events.append("let go"),
+    )[1]
     cluster.on_order = lambda order: (events.append("write"), answer_both(saver, order))
     saver.save(hold=True)
     cluster.on_order = lambda order: (
@@ -127,7 +130,9 @@ def test_a_ps_lost_during_a_save_fails_it_at_once(saver, cluster):
         saver.save()
 
 
-def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_first(saver, cluster, tmp_path):
+def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_first(
+    saver, cluster, tmp_path
+):
     cluster.on_order = lambda order: answer_both(saver, order)
     first = saver.save()
     before = everything_in(first.path)
@@ -136,7 +141,11 @@ def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_firs
     assert (second.step, second.rows) == (12, 6)
     assert everything_in(first.path) == before
     assert manifest.latest(tmp_path) == third.path
-    listed = [line for line in (tmp_path / "checkpoint").read_text().splitlines() if line.startswith("all_model_ch")]
+    listed = [
+        line
+        for line in (tmp_path / "checkpoint").read_text().splitlines()
+        if line.startswith("all_model_ch")
+    ]
     assert listed[:3] == [
         'all_model_checkpoint_paths: "model.ckpt-12"',
         'all_model_checkpoint_paths: "model.ckpt-r1-12"',
@@ -150,7 +159,9 @@ def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_firs
     ]
 
 
-def test_two_jobs_that_save_one_step_into_one_directory_at_once_take_nothing_from_each_other(tmp_path):
+def test_two_jobs_that_save_one_step_into_one_directory_at_once_take_nothing_from_each_other(
+    tmp_path,
+):
     at_once = threading.Barrier(2)
     saved = []
 
@@ -167,7 +178,10 @@ def test_two_jobs_that_save_one_step_into_one_directory_at_once_take_nothing_fro
     for thread in threads:
         thread.join(60)
     assert len(set(saved)) == 40
-    assert {path.name for path in saved} == {"model.ckpt-12", *(f"model.ckpt-r{k}-12" for k in range(1, 40))}
+    assert {path.name for path in saved} == {
+        "model.ckpt-12",
+        *(f"model.ckpt-r{k}-12" for k in range(1, 40)),
+    }
     for path in saved:
         assert all((path / item.name).read_bytes() == CONTENT for item in manifest.read(path).files)
         assert f'all_model_checkpoint_paths: "{path.name}"' in (tmp_path / "checkpoint").read_text()
@@ -183,14 +197,18 @@ def test_a_file_named_like_the_list_that_is_none_is_kept(saver, cluster, tmp_pat
 
 
 @pytest.mark.parametrize("content", [None, CONTENT[:-1]])
-def test_a_file_that_a_ps_lists_but_that_is_not_here_fails_the_save(saver, cluster, tmp_path, content):
+def test_a_file_that_a_ps_lists_but_that_is_not_here_fails_the_save(
+    saver, cluster, tmp_path, content
+):
     def answer(order):
         answer_both(saver, order)
         path = manifest.Path(order.directory) / f"t-2-{order.save_id}"
         path.unlink() if content is None else path.write_bytes(content)
 
     cluster.on_order = answer
-    with pytest.raises(SaveFailed, match=r"10 bytes to .*t-2-.*does every ps see the same directory"):
+    with pytest.raises(
+        SaveFailed, match=r"10 bytes to .*t-2-.*does every ps see the same directory"
+    ):
         saver.save()
     assert list(tmp_path.iterdir()) == []
 
@@ -229,7 +247,9 @@ def test_a_disk_that_is_full_at_any_step_leaves_the_old_checkpoint_and_nothing_e
     assert saver.save().path.name == "model.ckpt-r1-12"
 
 
-def test_a_checkpoint_that_the_list_names_stays_though_the_list_cannot_be_synced(saver, cluster, tmp_path, monkeypatch):
+def test_a_checkpoint_that_the_list_names_stays_though_the_list_cannot_be_synced(
+    saver, cluster, tmp_path, monkeypatch
+):
     cluster.on_order = lambda order: answer_both(saver, order)
     saver.save()
     record = manifest.record_latest
@@ -245,7 +265,9 @@ def test_a_checkpoint_that_the_list_names_stays_though_the_list_cannot_be_synced
     assert saver.last.error == ""
 
 
-def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkpoint(cluster, tmp_path):
+def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkpoint(
+    cluster, tmp_path
+):
     saver = Saver(cluster, tmp_path, timeout_s=0.1, appear_s=0.0)
     with pytest.raises(SaveFailed, match="2 ps did not finish within"):
         saver.save()
@@ -332,7 +354,9 @@ def test_the_own_model_directory_under_another_name_is_the_own_one(saver, cluste
     assert saver.save(str(other_name)).path == tmp_path / "model.ckpt-12"
 
 
-def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(saver, cluster, tmp_path, caplog):
+def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(
+    saver, cluster, tmp_path, caplog
+):
     cluster.on_order = lambda order: answer_both(saver, order)
     good = saver.save()
     own = manifest.work_directory(tmp_path, 13, "0a1b2c3d")
@@ -351,7 +375,9 @@ def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(sa
     assert f"{foreign} is a save of another job, or left of one" in caplog.text
 
 
-def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start_here(cluster, tmp_path):
+def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start_here(
+    cluster, tmp_path
+):
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir()
     saver = Saver(cluster, theirs, timeout_s=60.0, appear_s=0.0)
@@ -368,27 +394,43 @@ def become_a_job(directory, name):
     path.mkdir() if name == "controller.generation" else path.touch()
 
 
-JOB_FILES = ["controller.lock", "controller.generation", "controller_state.json", "controller_server_addr.txt"]
+JOB_FILES = [
+    "controller.lock",
+    "controller.generation",
+    "controller_state.json",
+    "controller_server_addr.txt",
+]
 
 
 @pytest.mark.parametrize("name", JOB_FILES)
-def test_a_save_into_the_model_directory_of_another_job_is_refused_and_changes_nothing(saver, cluster, tmp_path, name):
+def test_a_save_into_the_model_directory_of_another_job_is_refused_and_changes_nothing(
+    saver, cluster, tmp_path, name
+):
     cluster.on_order = lambda order: answer_both(saver, order)
     theirs = tmp_path / "theirs"
     saver.save(str(theirs))  # no job is there yet
     become_a_job(theirs, name)
     before = everything_in(theirs)
-    with pytest.raises(ModelDirInUse, match=r"theirs: it is the model directory of another job.*choose a directory"):
+    with pytest.raises(
+        ModelDirInUse, match=r"theirs: it is the model directory of another job.*choose a directory"
+    ):
         saver.save(str(theirs))
     assert everything_in(theirs) == before
-    assert sorted(path.name for path in theirs.iterdir()) == sorted(["checkpoint", "model.ckpt-12", name])
+    assert sorted(path.name for path in theirs.iterdir()) == sorted(
+        ["checkpoint", "model.ckpt-12", name]
+    )
     assert len(cluster.orders) == 1
     assert saver.last.error.startswith("cannot save into")
 
 
-def test_a_save_into_a_directory_in_which_a_job_starts_meanwhile_leaves_nothing_there(saver, cluster, tmp_path):
+def test_a_save_into_a_directory_in_which_a_job_starts_meanwhile_leaves_nothing_there(
+    saver, cluster, tmp_path
+):
     theirs = tmp_path / "theirs"
-    cluster.on_order = lambda order: (answer_both(saver, order), become_a_job(theirs, "controller.lock"))
+    cluster.on_order = lambda order: (
+        answer_both(saver, order),
+        become_a_job(theirs, "controller.lock"),
+    )
     with pytest.raises(ModelDirInUse):
         saver.save(str(theirs))
     assert [path.name for path in theirs.iterdir()] == ["controller.lock"]
@@ -400,12 +442,17 @@ def test_the_own_model_directory_is_saved_into_by_name_too(saver, cluster, tmp_p
     assert saver.save(str(tmp_path)).path == tmp_path / "model.ckpt-12"
 
 
-def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_and_says_what(saver, cluster, tmp_path):
+def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_and_says_what(
+    saver, cluster, tmp_path
+):
     cluster.on_order = lambda order: answer_both(saver, order)
     good = saver.save()
 
     def answer(order):
-        for session, tables, parts in ((1, ["t"], ["w@1/3"]), (2, ["t", "cnt"], ["v@0/2", "w@0/3", "v@1/2"])):
+        for session, tables, parts in (
+            (1, ["t"], ["w@1/3"]),
+            (2, ["t", "cnt"], ["v@0/2", "w@0/3", "v@1/2"]),
+        ):
             files = []
             for table in tables:
                 name = f"{table}-{session}-{order.save_id}"
@@ -416,7 +463,9 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
     cluster.on_order = answer
     with pytest.raises(SaveFailed) as refused:
         saver.save()
-    assert "table 'cnt' is not on ps [0]; parts [2] of 3 of variable 'w' are on no ps" in str(refused.value)
+    assert "table 'cnt' is not on ps [0]; parts [2] of 3 of variable 'w' are on no ps" in str(
+        refused.value
+    )
     assert "create_tables and create_variables, or restart the chief" in str(refused.value)
     assert manifest.latest(tmp_path) == good.path
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [good.path.name]

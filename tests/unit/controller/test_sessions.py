@@ -30,7 +30,9 @@ def test_closing_twice_or_asking_for_what_is_closed_is_none(sessions):
 def test_one_role_is_told_in_the_order_of_indices(sessions):
     told = []
     opened = {
-        (role, index): sessions.open(Place(role, index), lambda item, at=(role, index): told.append((at, item)))
+        (role, index): sessions.open(
+            Place(role, index), lambda item, at=(role, index): told.append((at, item))
+        )
         for role, index in [(Role.PS, 2), (Role.WORKER, 0), (Role.PS, 0), (Role.PS, 1)]
     }
     assert sessions.tell(ORDER, Role.PS) == [opened[Role.PS, index] for index in range(3)]

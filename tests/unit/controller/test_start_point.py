@@ -13,7 +13,9 @@ def saved(tmp_path):
     """A checkpoint of 300 rows in two files."""
     folder = tmp_path / "model.ckpt-7"
     folder.mkdir()
-    files = tuple(ShardFile(name, "table", "t", rows, 1, "00") for name, rows in (("a", 100), ("b", 200)))
+    files = tuple(
+        ShardFile(name, "table", "t", rows, 1, "00") for name, rows in (("a", 100), ("b", 200))
+    )
     manifest.write(folder, Manifest(step=7, num_ps=2, saved_at_s=1.0, files=files))
     manifest.record_latest(tmp_path, folder, 1.0)
     return folder
@@ -25,7 +27,9 @@ def test_a_new_model_directory_starts_empty(tmp_path):
     assert start_point.fault([Restored(), Restored()], is_first=True) == ""
 
 
-def test_a_checkpoint_of_a_running_job_that_is_gone_with_its_list_is_no_reason_to_start_empty(tmp_path, saved):
+def test_a_checkpoint_of_a_running_job_that_is_gone_with_its_list_is_no_reason_to_start_empty(
+    tmp_path, saved
+):
     start_point = StartPoint(tmp_path)
     assert start_point.find() == saved
     shutil.rmtree(saved)
@@ -44,12 +48,17 @@ def test_a_checkpoint_that_a_job_wrote_itself_is_not_forgotten_either(tmp_path, 
 
 def test_a_manifest_that_is_garbage_is_named_with_the_ways_out(tmp_path, saved):
     (saved / "manifest.json").write_text("{")
-    with pytest.raises(CheckpointDamaged, match=r"manifest.json is not JSON.*to start with an empty model on purpose"):
+    with pytest.raises(
+        CheckpointDamaged,
+        match=r"manifest.json is not JSON.*to start with an empty model on purpose",
+    ):
         StartPoint(tmp_path).find()
 
 
 @pytest.mark.parametrize(("expired", "left_out"), [(0, 0), (30, 0), (0, 40), (30, 40)])
-def test_rows_expired_and_left_out_add_up_to_those_of_the_manifest(tmp_path, saved, expired, left_out):
+def test_rows_expired_and_left_out_add_up_to_those_of_the_manifest(
+    tmp_path, saved, expired, left_out
+):
     start_point = StartPoint(tmp_path)
     start_point.find()
     first = Restored(str(saved), 7, rows=100 - expired, expired=expired)
@@ -60,7 +69,10 @@ def test_rows_expired_and_left_out_add_up_to_those_of_the_manifest(tmp_path, sav
 def test_a_row_less_is_a_fault_that_gives_the_numbers(tmp_path, saved):
     start_point = StartPoint(tmp_path)
     start_point.find()
-    restored = [Restored(str(saved), 7, rows=90, expired=9), Restored(str(saved), 7, rows=199, left_out=1)]
+    restored = [
+        Restored(str(saved), 7, rows=90, expired=9),
+        Restored(str(saved), 7, rows=199, left_out=1),
+    ]
     assert start_point.fault(restored, is_first=True) == (
         f"{saved} has 300 rows, but 2 parameter servers restored 289, found 9 expired and left 1 out: "
         "1 rows are missing"
@@ -72,4 +84,6 @@ def test_servers_that_start_together_start_from_one_checkpoint(tmp_path, saved):
     start_point.find()
     restored = [Restored(str(saved), 7, rows=300), Restored()]
     assert "different checkpoints: ['', " in start_point.fault(restored, is_first=True)
-    assert start_point.fault(restored, is_first=False) == ""  # the first is a replacement, and has checked its part
+    assert (
+        start_point.fault(restored, is_first=False) == ""
+    )  # the first is a replacement, and has checked its part

@@ -15,7 +15,10 @@ SIGNATURE = "void(f4[::1], i8[::1], i8, i8, f4[:, ::1], i8, i8, f4, f4[::1], i8)
 
 def state_by_name(optimizer, state):
     """The state slots of rows [n, state_width] by field: [n, width] floats, or [n] integers for a step."""
-    parts = {field.name: state[:, field.offset : field.offset + field.width].copy() for field in optimizer.fields}
+    parts = {
+        field.name: state[:, field.offset : field.offset + field.width].copy()
+        for field in optimizer.fields
+    }
     steps = [field.name for field in optimizer.fields if field.is_step]
     return parts | {name: parts[name].astype(np.int64) @ [1 << STEP_SHIFT, 1] for name in steps}
 
@@ -48,7 +51,9 @@ class Rows:
         return state_by_name(self.optimizer, self.state)
 
     def padding(self):
-        return np.concatenate([self.table[:, :3], self.table[:, self.s - 2 : self.s], self.table[:, -1:]], axis=1)
+        return np.concatenate(
+            [self.table[:, :3], self.table[:, self.s - 2 : self.s], self.table[:, -1:]], axis=1
+        )
 
     def apply(self, grads, lr=0.01, step=0, rows=None, pulled=None):
         """One call; `grads` is [n, dim] or one gradient. The segment sits at column 2 of a wider array."""
@@ -61,7 +66,9 @@ class Rows:
             old = np.full_like(wide, np.nan)
             old[:, 2 : 2 + self.dim] = pulled
             wide = np.concatenate([wide, old], axis=1)
-        self.optimizer.apply(self.values, starts, self.w, self.s, wide, 2, self.dim, np.float32(lr), step)
+        self.optimizer.apply(
+            self.values, starts, self.w, self.s, wide, 2, self.dim, np.float32(lr), step
+        )
         return self.weights
 
 
@@ -84,7 +91,9 @@ def compare_with_twin(config, call):
     weights, states, padding = rows.weights.copy(), rows.dump(), rows.padding().copy()
     for step, batch in enumerate(batches, start=3):
         grads = rng.uniform(-1, 1, (len(batch), dim)).astype(np.float32)
-        weights, states = reference_optimizers.run(config, weights, states, batch, grads, 0.05, step)
+        weights, states = reference_optimizers.run(
+            config, weights, states, batch, grads, 0.05, step
+        )
         rows.apply(grads.reshape(-1, dim), lr=0.05, step=step, rows=batch)
     np.testing.assert_allclose(rows.weights, weights, rtol=2e-5, atol=2e-6)
     for name, values in rows.dump().items():
@@ -95,7 +104,9 @@ def compare_with_twin(config, call):
 def assert_vectorised(config, instructions):
     """Nothing else shows when a constant turns an expression into float64 or a length makes the loop unroll."""
     (stage,) = row_optimizer(config, 16).stages
-    compiled = numba.njit(SIGNATURE, nogil=True, error_model="numpy", fastmath={"contract"})(stage.apply.py_func)
+    compiled = numba.njit(SIGNATURE, nogil=True, error_model="numpy", fastmath={"contract"})(
+        stage.apply.py_func
+    )
     assembly = compiled.inspect_asm(compiled.signatures[0])
     assert [instruction for instruction in instructions if instruction not in assembly] == []
     assert config.name.startswith("rmsprop") or "vcvtss2sd" not in assembly

@@ -73,7 +73,9 @@ class NaiveTable:
         return time_s or self.now_s
 
     def lookup(self, keys: I64) -> F32:
-        return np.array([self._row(int(key))[0] for key in keys], np.float32).reshape(len(keys), self.dim)
+        return np.array([self._row(int(key))[0] for key in keys], np.float32).reshape(
+            len(keys), self.dim
+        )
 
     def assign(self, keys: I64, values: F32, time_s: int) -> None:
         self._note_time(time_s)

@@ -65,7 +65,9 @@ class RingFilter:
         number, at = found
         is_new = self.blocks[number][at] == 0
         old = self._behind(start, signature) if is_new else self.blocks[number][at] & self.limit
-        self.blocks[number][at] = (signature << self.layout.count_bits) + min(self.limit, old + count)
+        self.blocks[number][at] = (signature << self.layout.count_bits) + min(
+            self.limit, old + count
+        )
         if is_new:
             self.elements[number] = min(self.elements[number] + 1, self.layout.block_capacity)
             if self.layout.ring > 1 and self.elements[self.head] >= self.layout.block_capacity - 1:

@@ -32,7 +32,9 @@ def fixed_r8(values, r):
     """Quantized integers, halves away from zero."""
     spacing = F(r) / F(128)
     with np.errstate(invalid="ignore", over="ignore"):
-        scaled = np.trunc((values + np.where(values >= 0, F(1), F(-1)) * (spacing / F(2))) / spacing)
+        scaled = np.trunc(
+            (values + np.where(values >= 0, F(1), F(-1)) * (spacing / F(2))) / spacing
+        )
     return np.where(np.isnan(values), F(0), np.clip(scaled, -128, 127)).astype(np.int8)
 
 

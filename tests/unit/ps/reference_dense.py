@@ -29,7 +29,10 @@ def adam(c, w, st, g, lr, step):
     v = c.beta2 * st["v"] + (1 - c.beta2) * g**2
     rate = lr * np.sqrt(1 - st["beta2_power"]) / (1 - st["beta1_power"])
     along = (1 - c.beta1) * g + c.beta1 * m if c.use_nesterov else m
-    powers = {"beta1_power": st["beta1_power"] * c.beta1, "beta2_power": st["beta2_power"] * c.beta2}
+    powers = {
+        "beta1_power": st["beta1_power"] * c.beta1,
+        "beta2_power": st["beta2_power"] * c.beta2,
+    }
     return w - rate * along / (np.sqrt(v) + c.epsilon), {"m": m, "v": v, **powers}
 
 
@@ -74,12 +77,16 @@ class Shampoo:
                 other = letters.replace(letters[i], "z")
                 self.samples[i] = np.einsum(f"{letters},{other}->{letters[i]}z", g, g)
             if c.beta_2 < 1 - 1e-10:
-                self.statistics[i] = c.beta_2 * self.statistics[i] + (1 - c.beta_2) * self.samples[i]
+                self.statistics[i] = (
+                    c.beta_2 * self.statistics[i] + (1 - c.beta_2) * self.samples[i]
+                )
             else:
                 self.statistics[i] = self.statistics[i] + self.samples[i]
             if t > c.warmup and t % c.tau_1 == 0:
                 self.roots[i] = inverse_root(self.statistics[i], 2 * rank, c)
-            x = np.einsum(f"{letters},{letters[i]}z->{letters.replace(letters[i], 'z')}", x, self.roots[i])
+            x = np.einsum(
+                f"{letters},{letters[i]}z->{letters.replace(letters[i], 'z')}", x, self.roots[i]
+            )
         self.d += g**2
         self.m = c.beta_1 * self.m + (1 - c.beta_1) * g / np.sqrt(self.d + 1e-30)
         self.pm = c.beta_1 * self.pm + (1 - c.beta_1) * x

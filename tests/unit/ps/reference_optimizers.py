@@ -165,7 +165,9 @@ def run(config, weights, states, rows, grads, lr, step):
     for row, gradient in zip(rows, grads, strict=True):
         if row >= 0:
             state = {name: values[row] for name, values in states.items()}
-            weights[row], new = STEP_OF[type(config)](config, weights[row], state, gradient, F(lr), step)
+            weights[row], new = STEP_OF[type(config)](
+                config, weights[row], state, gradient, F(lr), step
+            )
             for name, value in new.items():
                 states[name][row] = value
     return weights, states

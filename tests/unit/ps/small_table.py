@@ -53,7 +53,12 @@ class SmallTable:
         )
         rows = np.empty((count + 1, DIM), np.float32)
         whole = np.uint64(0), np.uint64(2**64 - 1)
-        assert scan.dump(self.index.arrays, self.memory.arrays, *whole, NEVER, 0, codes, keys, rows, times) == count
+        assert (
+            scan.dump(
+                self.index.arrays, self.memory.arrays, *whole, NEVER, 0, codes, keys, rows, times
+            )
+            == count
+        )
         assert keys[:count].tolist() == reference.walk(keys[:count].tolist())
         np.testing.assert_array_equal(rows[:count], row_of(keys[:count]))
         is_found = np.zeros(count, np.bool_)
@@ -66,7 +71,10 @@ class SmallTable:
     def keys_in_slots(self) -> list[int]:
         """All keys, partition by partition in the order of their slots."""
         slots, parts, _ = self.index.arrays
-        spans = [(begin_of(parts, record), end_of(parts, record)) for record in range(0, PARTITIONS * RECORD, RECORD)]
+        spans = [
+            (begin_of(parts, record), end_of(parts, record))
+            for record in range(0, PARTITIONS * RECORD, RECORD)
+        ]
         words = np.concatenate([slots[2 * begin : 2 * end].reshape(-1, 2) for begin, end in spans])
         return [reference.key_of(int(code)) for code, entry in words if entry]
 

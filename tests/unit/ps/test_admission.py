@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from megalith.ps.admission import NoFilter, ProbabilisticFilter, admission_filter
 from megalith.ps.counting_filter import CountingFilter
 from megalith.wire.admission import AdmissionConfig, FilterKind
-from megalith.wire.errors import CheckpointDamaged, InvalidRequest, InvalidSetting, MalformedArray, ShapeMismatch
+from megalith.wire.errors import (
+    CheckpointDamaged,
+    InvalidRequest,
+    InvalidSetting,
+    MalformedArray,
+    ShapeMismatch,
+)
 from unit.ps.reference_admission import ExactFilter
 
 MANY = 1_000_000
@@ -16,7 +22,8 @@ MANY = 1_000_000
 
 def thresholds(default=0, **by_slot):
     return AdmissionConfig(
-        default_threshold=default, threshold_by_slot={int(slot[1:]): t for slot, t in by_slot.items()}
+        default_threshold=default,
+        threshold_by_slot={int(slot[1:]): t for slot, t in by_slot.items()},
     ).thresholds()
 
 
@@ -38,7 +45,9 @@ def old_count(filter_, key, count=1):
 
 
 FILTERS = {
-    "hash_filter, 1 byte": lambda capacity: CountingFilter.plain(thresholds(1), capacity, cell_bytes=1),
+    "hash_filter, 1 byte": lambda capacity: CountingFilter.plain(
+        thresholds(1), capacity, cell_bytes=1
+    ),
     "hash_filter, 2 bytes": lambda capacity: CountingFilter.plain(thresholds(1), capacity),
     "sliding": lambda capacity: CountingFilter.sliding(thresholds(1), capacity, 10),
 }
@@ -78,7 +87,9 @@ def error_rate(filter_):
     return (filter_.counts_of(keys) != 1).mean()
 
 
-@pytest.mark.parametrize(("cell_bytes", "fill_rate", "expected"), [(1, 4, 0.0208), (2, 2, 0.000242)])
+@pytest.mark.parametrize(
+    ("cell_bytes", "fill_rate", "expected"), [(1, 4, 0.0208), (2, 2, 0.000242)]
+)
 def test_golden_hash_filter_test_compare_to_unordered_map(cell_bytes, fill_rate, expected):
     filter_ = CountingFilter.plain(thresholds(1), MANY, fill_rate, cell_bytes)
     assert expected / 2 < error_rate(filter_) < expected * 2
@@ -139,7 +150,9 @@ def test_golden_hash_filter_ops_test_save_restore_across_multiple_filters():
     assert admit(restored, ids) == [True] * 4
 
 
-@pytest.mark.parametrize("config", [AdmissionConfig(kind=FilterKind.NO_FILTER, default_threshold=3), AdmissionConfig()])
+@pytest.mark.parametrize(
+    "config", [AdmissionConfig(kind=FilterKind.NO_FILTER, default_threshold=3), AdmissionConfig()]
+)
 def test_golden_hash_filter_ops_test_dummy_hash_filter_basic_and_save_restore(config):
     filter_ = admission_filter(config)
     assert isinstance(filter_, NoFilter)
@@ -181,16 +194,22 @@ def test_golden_hash_table_ops_test_hash_table_and_hash_filter_save_restore_hook
 @pytest.mark.parametrize("threshold", [1, 15, 16, 100, 65535])
 @pytest.mark.parametrize("kind", [FilterKind.PLAIN, FilterKind.SLIDING])
 def test_an_id_is_admitted_at_the_sighting_after_its_threshold(kind, threshold):
-    filter_ = admission_filter(AdmissionConfig(kind=kind, default_threshold=threshold, capacity=1000))
+    filter_ = admission_filter(
+        AdmissionConfig(kind=kind, default_threshold=threshold, capacity=1000)
+    )
     ids = np.full(threshold + 2, 123456789, np.int64)
     assert admit(filter_, ids) == [False] * threshold + [True, True]
 
 
 def test_slots_have_their_own_thresholds():
     filter_ = admission_filter(
-        AdmissionConfig(default_threshold=2, threshold_by_slot={5: 0, 6: 20, 32767: 1}, capacity=1000)
+        AdmissionConfig(
+            default_threshold=2, threshold_by_slot={5: 0, 6: 20, 32767: 1}, capacity=1000
+        )
     )
-    sightings = [[admit(filter_, [(slot << 48) + 7])[0] for _ in range(25)] for slot in (0, 5, 6, 32767)]
+    sightings = [
+        [admit(filter_, [(slot << 48) + 7])[0] for _ in range(25)] for slot in (0, 5, 6, 32767)
+    ]
     assert [answers.index(True) for answers in sightings] == [2, 0, 20, 1]
 
 
@@ -221,7 +240,9 @@ def test_an_id_that_finds_no_cell_is_admitted_and_counted_as_a_failure():
 
 
 @given(
-    batches=st.lists(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=20), max_size=6),
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=20), max_size=6
+    ),
     threshold=st.integers(0, 15),
     build=st.sampled_from([CountingFilter.plain, CountingFilter.sliding]),
 )
@@ -324,10 +345,14 @@ def test_probabilistic_draws_follow_the_seed():
 
 
 def test_the_settings_choose_the_filter_and_reach_it():
-    equal = AdmissionConfig(kind=FilterKind.PROBABILISTIC, default_threshold=7, equal_probability=True)
+    equal = AdmissionConfig(
+        kind=FilterKind.PROBABILISTIC, default_threshold=7, equal_probability=True
+    )
     share = np.mean(admit(admission_filter(equal), np.arange(20000)))
     assert abs(share - 0.348) < 0.02
-    assert isinstance(admission_filter(AdmissionConfig(default_threshold=1, capacity=300)), CountingFilter)
+    assert isinstance(
+        admission_filter(AdmissionConfig(default_threshold=1, capacity=300)), CountingFilter
+    )
 
 
 def test_a_restored_filter_forgets_what_it_had_counted():
@@ -340,7 +365,10 @@ def test_a_restored_filter_forgets_what_it_had_counted():
 
 
 def test_a_ring_remembers_at_least_three_hundred_ids():
-    assert CountingFilter.sliding(thresholds(1), 1, 7).layout == CountingFilter.sliding(thresholds(1), 300, 7).layout
+    assert (
+        CountingFilter.sliding(thresholds(1), 1, 7).layout
+        == CountingFilter.sliding(thresholds(1), 300, 7).layout
+    )
 
 
 def test_split_num_below_five_means_five_everywhere():
@@ -371,7 +399,10 @@ def test_bad_questions_are_refused(build):
         (lambda: thresholds(-1), "default_threshold is -1"),
         (lambda: thresholds(0, s32768=1), "slot 32768 is outside"),
         (lambda: thresholds(0, s3=2**31), "the threshold of slot 3 is 2147483648"),
-        (lambda: CountingFilter.sliding(thresholds(16), 100, cell_bytes=2), "threshold 16 is above 15"),
+        (
+            lambda: CountingFilter.sliding(thresholds(16), 100, cell_bytes=2),
+            "threshold 16 is above 15",
+        ),
         (lambda: CountingFilter.sliding(thresholds(65536), 100), "threshold 65536 is above 65535"),
         (lambda: CountingFilter.plain(thresholds(1), 0), "capacity 0"),
         (lambda: CountingFilter.plain(thresholds(1), 10, fill_rate=0.5), r"fill_rate 0\.5"),
@@ -380,7 +411,10 @@ def test_bad_questions_are_refused(build):
         (lambda: CountingFilter.sliding(thresholds(1), 300, 1000), "leaves a capacity of 0"),
         (lambda: CountingFilter.sliding(thresholds(1), 2**36), "too many"),
         (lambda: ProbabilisticFilter(thresholds(1), seed=-1), "seed -1"),
-        (lambda: admission_filter(AdmissionConfig(kind="bloom", default_threshold=1)), "unknown kind 'bloom'"),
+        (
+            lambda: admission_filter(AdmissionConfig(kind="bloom", default_threshold=1)),
+            "unknown kind 'bloom'",
+        ),
     ],
 )
 def test_bad_settings_are_named(build, message):

@@ -16,7 +16,9 @@ ids = st.integers(0, 400).map(lambda number: (number % 3 << 48) + (number << 15)
 sightings = st.lists(st.tuples(ids, st.integers(1, 20)), max_size=150)
 BUILDS = {
     "plain": lambda cell_bytes: CountingFilter.plain(THRESHOLDS, 40, cell_bytes=cell_bytes),
-    "ring": lambda cell_bytes: CountingFilter.sliding(THRESHOLDS, 300, 60, cell_bytes),  # blocks that 4 ids fill
+    "ring": lambda cell_bytes: CountingFilter.sliding(
+        THRESHOLDS, 300, 60, cell_bytes
+    ),  # blocks that 4 ids fill
 }
 
 
@@ -71,7 +73,9 @@ LAYOUT = Layout(
     forward=1,
     backward=0,
 )
-searches = st.lists(st.tuples(st.integers(0, 19), st.integers(0, 5), st.integers(1, 15)), max_size=40)
+searches = st.lists(
+    st.tuples(st.integers(0, 19), st.integers(0, 5), st.integers(1, 15)), max_size=40
+)
 
 
 def block_of(searches):

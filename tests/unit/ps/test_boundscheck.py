@@ -34,7 +34,16 @@ def test_all_kernels_stay_within_their_arrays(tmp_path: Path) -> None:
     # A cache of its own: on a shared one the unchecked build is loaded and nothing is checked.
     folders = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(UNIT.parent)}
     environment = {**os.environ, **folders, "NUMBA_BOUNDSCHECK": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "support.kernel_census"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "support.kernel_census",
+    ]
     options = ["-o", "timeout=600", "-k", "not vectorised and not numba"]
     done = subprocess.run(
         [*command, *options, *(str(UNIT / name) for name in SUITE)],

@@ -64,7 +64,9 @@ def save(stores, directory, save_id="s"):
         for index, store in enumerate(stores)
         for file in checkpoint.write_shard(store, directory, save_id, index, len(stores)).files
     ]
-    manifest.write(directory, Manifest(step=7, num_ps=len(stores), saved_at_s=1.0, files=tuple(files)))
+    manifest.write(
+        directory, Manifest(step=7, num_ps=len(stores), saved_at_s=1.0, files=tuple(files))
+    )
     return files
 
 
@@ -86,7 +88,10 @@ def content(stores):
                 rows[table.config.name, key] = (part.rows[place].tolist(), int(part.times[place]))
         for variable in store.variables():
             value, state = variable.dump()
-            rows[variable.config.name] = (value.tolist(), {name: field.tolist() for name, field in state.items()})
+            rows[variable.config.name] = (
+                value.tolist(),
+                {name: field.tolist() for name, field in state.items()},
+            )
     return rows
 
 
@@ -97,7 +102,9 @@ def test_a_checkpoint_of_two_servers_restores_to_equal_values_on_any_number(tmp_
     restored = restore(tmp_path / "c", num_ps)
     assert content(restored) == content(stores)
     assert len(content(restored)) == 2 * IDS.size + 3
-    assert [table.config for table in restored[0].tables()] == [table.config for table in stores[0].tables()]
+    assert [table.config for table in restored[0].tables()] == [
+        table.config for table in stores[0].tables()
+    ]
 
 
 def test_any_arrow_reader_opens_a_table(tmp_path):
@@ -113,7 +120,10 @@ def test_any_arrow_reader_opens_a_table(tmp_path):
 
 def test_a_reader_learns_which_floats_of_the_state_are_what(tmp_path):
     """The moments of adam beside the accumulators of ftrl, without a word of Megalith's code."""
-    segments = Segment(1, optimizer=Ftrl(0.5, initial_accumulator_value=0.25)), Segment(2, optimizer=Adam(0.1))
+    segments = (
+        Segment(1, optimizer=Ftrl(0.5, initial_accumulator_value=0.25)),
+        Segment(2, optimizer=Adam(0.1)),
+    )
     store = Store(0)
     store.adopt(table=EmbeddingTable(TableConfig("t", segments)))
     store.tables()[0].apply_gradients(np.array([7]), np.array([[2, 10, 1]], np.float32))
@@ -123,10 +133,19 @@ def test_a_reader_learns_which_floats_of_the_state_are_what(tmp_path):
         fields = json.loads(table.schema.metadata[b"state_fields"])
         row = table.column("state").to_pylist()[0]
     state = {(f["segment"], f["name"]): row[f["first"] : f["first"] + f["width"]] for f in fields}
-    assert list(state) == [(0, "norm"), (0, "zero"), (1, "m"), (1, "v"), (1, "beta1_power"), (1, "beta2_power")]
+    assert list(state) == [
+        (0, "norm"),
+        (0, "zero"),
+        (1, "m"),
+        (1, "v"),
+        (1, "beta1_power"),
+        (1, "beta2_power"),
+    ]
     assert state[0, "norm"] == [4.25]
     np.testing.assert_allclose(state[1, "m"], [1, 0.1], rtol=1e-5)
-    np.testing.assert_allclose([*state[1, "beta1_power"], *state[1, "beta2_power"]], [0.81, 0.9801], rtol=1e-6)
+    np.testing.assert_allclose(
+        [*state[1, "beta1_power"], *state[1, "beta2_power"]], [0.81, 0.9801], rtol=1e-6
+    )
     assert sum(f["width"] for f in fields) == len(row)
 
 
@@ -139,7 +158,9 @@ def test_a_shard_that_cannot_be_written_whole_leaves_nothing(tmp_path):
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"of-another-save.arrow"}
 
 
-def test_a_shard_whose_directory_is_removed_meanwhile_is_a_failed_save_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_shard_whose_directory_is_removed_meanwhile_is_a_failed_save_and_leaves_nothing(
+    tmp_path, monkeypatch
+):
     """The save has timed out, and the controller discards it while the last file is written."""
     (store,) = trained_stores(1)
     (tmp_path / "c").mkdir()
@@ -190,7 +211,12 @@ def test_without_a_manifest_there_is_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "is not JSON"), ("[]", "has format None"), ('{"format": 99}', "has format 99"), ('{"format": 1}', "lacks")],
+    [
+        ("{", "is not JSON"),
+        ("[]", "has format None"),
+        ('{"format": 99}', "has format 99"),
+        ('{"format": 1}', "lacks"),
+    ],
 )
 def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path, text, message):
     (tmp_path / manifest.MANIFEST).write_text(text)
@@ -214,7 +240,9 @@ CONFIG = TableConfig(
     memory_budget_bytes=1 << 20,
     max_expire_share=0.5,
     seed=4,
-    admission=AdmissionConfig(kind=FilterKind.PLAIN, default_threshold=1, threshold_by_slot={2: 20}, capacity=1000),
+    admission=AdmissionConfig(
+        kind=FilterKind.PLAIN, default_threshold=1, threshold_by_slot={2: 20}, capacity=1000
+    ),
 )
 
 
@@ -253,7 +281,9 @@ def test_an_id_in_two_files_is_refused_with_the_numbers(tmp_path):
         table.assign(np.array(keys), np.ones((len(keys), 1), np.float32))
         store.adopt(table=table)
     save(stores, tmp_path / "c")
-    with pytest.raises(CheckpointDamaged, match=r"rows for this ps, . are new and 0 expired: 1 ids are in another"):
+    with pytest.raises(
+        CheckpointDamaged, match=r"rows for this ps, . are new and 0 expired: 1 ids are in another"
+    ):
         restore(tmp_path / "c", 1)
 
 
@@ -265,7 +295,9 @@ def test_rows_beyond_a_memory_budget_are_refused_with_the_numbers_unless_asked_f
     owner = routing.even_owners(2)[routing.buckets_of(spread)]
     for index, store in enumerate(stores):
         table = EmbeddingTable(config)
-        table.assign(spread[owner == index], np.ones((np.count_nonzero(owner == index), 8), np.float32))
+        table.assign(
+            spread[owner == index], np.ones((np.count_nonzero(owner == index), 8), np.float32)
+        )
         assert table.stats().refused == 0
         store.adopt(table=table)
     save(stores, tmp_path / "c")
@@ -275,7 +307,9 @@ def test_rows_beyond_a_memory_budget_are_refused_with_the_numbers_unless_asked_f
         restore(tmp_path / "c", 1)
     assert "--restore-over-budget" in str(refused.value)
     store = Store(0)
-    restored = checkpoint.restore_shard(store, tmp_path / "c", routing.even_owners(1), 0, over_budget=True)
+    restored = checkpoint.restore_shard(
+        store, tmp_path / "c", routing.even_owners(1), 0, over_budget=True
+    )
     (table,) = store.tables()
     assert restored.rows == len(table) == spread.size
     assert table.config == config
@@ -283,10 +317,14 @@ def test_rows_beyond_a_memory_budget_are_refused_with_the_numbers_unless_asked_f
 
 
 @pytest.mark.parametrize("order", ["random", "sorted", "clustered"])
-def test_a_server_takes_back_what_it_held_when_its_memory_budget_was_lowered(tmp_path, caplog, order):
+def test_a_server_takes_back_what_it_held_when_its_memory_budget_was_lowered(
+    tmp_path, caplog, order
+):
     """300,000 rows on two servers; the budget is set below what they take, and one of them is replaced."""
     ids = at_size.ids_in(order, 300_000)
-    config = TableConfig("t", (Segment(2, Ones(), Sgd(1.0)),), expire_days=30, memory_budget_bytes=64 << 20)
+    config = TableConfig(
+        "t", (Segment(2, Ones(), Sgd(1.0)),), expire_days=30, memory_budget_bytes=64 << 20
+    )
     lowered = replace(config, memory_budget_bytes=1 << 20)
     owner = routing.even_owners(2)[routing.buckets_of(ids)]
     stores = [Store(0), Store(1)]
@@ -338,11 +376,15 @@ def test_rows_whose_saved_state_is_not_finite_learn_again_and_are_counted(tmp_pa
     assert table.stats().nonfinite == 0
     np.testing.assert_array_equal(table.lookup_entry(sound).state, rows.rows[1:2, 2:])
     said = [record.getMessage() for record in caplog.records]
-    assert any("optimizer state is not finite, it begins anew: table=t rows=50 " in line for line in said)
+    assert any(
+        "optimizer state is not finite, it begins anew: table=t rows=50 " in line for line in said
+    )
     assert any("weights are not finite" in line and "table=t rows=1 " in line for line in said)
 
 
-def test_a_file_that_is_cut_short_after_the_check_is_an_error_and_not_the_end_of_the_process(tmp_path, monkeypatch):
+def test_a_file_that_is_cut_short_after_the_check_is_an_error_and_not_the_end_of_the_process(
+    tmp_path, monkeypatch
+):
     files = save(trained_stores(1), tmp_path / "c")
     verify = manifest.verify
 
@@ -351,7 +393,9 @@ def test_a_file_that_is_cut_short_after_the_check_is_an_error_and_not_the_end_of
         os.truncate(directory / file.name, file.bytes // 2)
 
     monkeypatch.setattr(manifest, "verify", verify_and_cut)
-    with pytest.raises(CheckpointDamaged, match=r"table-0000-.* cannot be read as an Arrow file") as error:
+    with pytest.raises(
+        CheckpointDamaged, match=r"table-0000-.* cannot be read as an Arrow file"
+    ) as error:
         restore(tmp_path / "c", 1)
     assert files[0].name in str(error.value)
 
@@ -363,13 +407,19 @@ def test_a_ps_reads_only_the_files_that_have_rows_or_variables_of_its_own(tmp_pa
     files = save(stores, tmp_path / "c")
     verified = []
     verify = manifest.verify
-    monkeypatch.setattr(manifest, "verify", lambda d, file: (verified.append(file.name), verify(d, file)))
+    monkeypatch.setattr(
+        manifest, "verify", lambda d, file: (verified.append(file.name), verify(d, file))
+    )
     restored = restore(tmp_path / "c", 2)
-    assert sorted(verified) == sorted(file.name for file in files)  # each once, not once for each server
+    assert sorted(verified) == sorted(
+        file.name for file in files
+    )  # each once, not once for each server
     assert content(restored) == content(stores)
     verified.clear()
     assert content(restore(tmp_path / "c", 3)) == content(stores)
-    assert len(verified) == 8 + 6  # the middle one of three reads the rows of both; all read all variables
+    assert (
+        len(verified) == 8 + 6
+    )  # the middle one of three reads the rows of both; all read all variables
 
 
 def test_a_manifest_of_version_1_which_does_not_name_buckets_is_restored(tmp_path):
@@ -397,7 +447,9 @@ def test_buckets_are_read_from_a_manifest_as_they_were_written(owned):
 def test_a_checkpoint_holds_expired_rows_and_a_restore_drops_and_counts_them(tmp_path):
     """Data time is that of all servers: what is old beside another server's rows is dropped too."""
     stores, day_s = [Store(0), Store(1)], 86400
-    for store, keys, times in zip(stores, ([1, 2], [3, 4]), ((1000, 1100), (1000, 1000 + day_s)), strict=True):
+    for store, keys, times in zip(
+        stores, ([1, 2], [3, 4]), ((1000, 1100), (1000, 1000 + day_s)), strict=True
+    ):
         table = EmbeddingTable(TableConfig("t", (Segment(1),), expire_days=1))
         for key, req_time_s in zip(keys, times, strict=True):
             table.assign(np.array([key]), np.ones((1, 1), np.float32), req_time_s=req_time_s)
@@ -408,7 +460,9 @@ def test_a_checkpoint_holds_expired_rows_and_a_restore_drops_and_counts_them(tmp
     restored = checkpoint.restore_shard(store, tmp_path / "c", routing.even_owners(1), 0)
     assert (restored.rows, restored.expired) == (2, 2)
     assert sorted(store.tables()[0].dump().keys.tolist()) == [2, 4]
-    assert sorted(checkpoint.load_for_serving(tmp_path / "c")["t"].contains(np.arange(1, 5)).tolist()) == [
+    assert sorted(
+        checkpoint.load_for_serving(tmp_path / "c")["t"].contains(np.arange(1, 5)).tolist()
+    ) == [
         False,
         False,
         True,
@@ -417,7 +471,9 @@ def test_a_checkpoint_holds_expired_rows_and_a_restore_drops_and_counts_them(tmp
 
 
 @pytest.mark.parametrize("order", ["random", "sorted", "clustered"])
-def test_rows_without_a_time_are_restored_and_served_though_another_server_has_seen_one(tmp_path, order):
+def test_rows_without_a_time_are_restored_and_served_though_another_server_has_seen_one(
+    tmp_path, order
+):
     """300,000 rows written without a time on two servers, then one timed write, to a row of the first."""
     ids = at_size.ids_in(order, 300_000)
     today_s = 1_790_000_000
@@ -486,7 +542,9 @@ def test_rows_expired_at_data_time_are_left_out(tmp_path):
 
 def test_data_time_is_restored_and_not_taken_for_the_wall_clock_of_reinitialized_rows(tmp_path):
     """Data of 1970 with one row reinitialized today: none of the others is overdue after a restart."""
-    table = EmbeddingTable(TableConfig("t", (Segment(1),), expire_days=1), clock=lambda: 1_700_000_000)
+    table = EmbeddingTable(
+        TableConfig("t", (Segment(1),), expire_days=1), clock=lambda: 1_700_000_000
+    )
     table.assign(np.arange(10), np.ones((10, 1), np.float32), req_time_s=1000)
     table.reinitialize(np.array([3]))
     store = Store(0)
@@ -510,7 +568,9 @@ def test_tables_with_odd_or_similar_names_get_files_of_their_own(tmp_path):
     assert len({file.name for file in files}) == len(names) + 1
     (restored,) = restore(tmp_path / "c", 1)
     assert [table.config.name for table in restored.tables()] == names
-    assert [table.dump().keys.tolist() for table in restored.tables()] == [[len(name)] for name in names]
+    assert [table.dump().keys.tolist() for table in restored.tables()] == [
+        [len(name)] for name in names
+    ]
 
 
 def test_golden_multi_type_hash_table_test_save_restore(tmp_path):
@@ -523,6 +583,8 @@ def test_golden_multi_type_hash_table_test_save_restore(tmp_path):
     save([store], tmp_path / "c")
     (restored,) = restore(tmp_path / "c", 1)
     restored.route(routing.Routing(1, ("a",), routing.even_owners(1)), is_initialized=True)
-    restored.create_tables(1, [TableConfig(name, (Segment(1, optimizer=Sgd(1.0)),)) for name in ("kept", "new")])
+    restored.create_tables(
+        1, [TableConfig(name, (Segment(1, optimizer=Sgd(1.0)),)) for name in ("kept", "new")]
+    )
     rows, _ = restored.pull(1, [(name, np.array([1])) for name in ("kept", "new", "old")], [])
     assert [row.tolist() for row in rows] == [[[1]], [[0]], [[1]]]

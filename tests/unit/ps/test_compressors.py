@@ -19,11 +19,15 @@ def round_trip(compressor, values):
 
 
 def test_golden_fp32_float_compressor_test_basic():
-    np.testing.assert_array_equal(round_trip(Fp32(), [0.1, 0.2, 10000]), np.float32([0.1, 0.2, 10000]))
+    np.testing.assert_array_equal(
+        round_trip(Fp32(), [0.1, 0.2, 10000]), np.float32([0.1, 0.2, 10000])
+    )
 
 
 def test_golden_fp16_float_compressor_test_basic():
-    np.testing.assert_allclose(round_trip(Fp16(), [0.1, 0.2, 10000]), [0.1, 0.2, 10000], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        round_trip(Fp16(), [0.1, 0.2, 10000]), [0.1, 0.2, 10000], rtol=0, atol=1e-4
+    )
     encoded = RowCodec([(Fp16(), 3)]).encode(np.float32([[0.1, 0.2, 10000]]))
     np.testing.assert_array_equal(encoded.view("<u2"), [[11878, 12902, 28898]])
 
@@ -66,7 +70,9 @@ def test_segments_follow_each_other_without_padding():
     codec = RowCodec([(FixedR8(1.0), 1), (Fp16(), 3), (OneBit(amplitude=0.5), 2), (Fp32(), 2)])
     assert codec.row_bytes == 1 + 6 + 2 + 8
     row = np.float32([[0.5, 1, 2, 3, -7, 7, 0.1, 0.2]])
-    np.testing.assert_array_equal(codec.decode(codec.encode(row)), np.float32([[0.5, 1, 2, 3, -0.5, 0.5, 0.1, 0.2]]))
+    np.testing.assert_array_equal(
+        codec.decode(codec.encode(row)), np.float32([[0.5, 1, 2, 3, -0.5, 0.5, 0.1, 0.2]])
+    )
 
 
 def test_halves_are_those_of_numpy_bit_by_bit():
@@ -74,12 +80,18 @@ def test_halves_are_those_of_numpy_bit_by_bit():
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     exact = halves[np.isfinite(halves)].astype(np.float32)
     between = (np.sort(exact)[1:] + np.sort(exact)[:-1]) / 2
-    extremes = np.float32([65519.99, 65520, 1e38, -1e38, np.inf, -np.inf, 1e-40, 2**-25, 2**-24, -0.0])
-    values = np.concatenate([exact, between, np.nextafter(between, np.float32(np.inf)), extremes])[None]
+    extremes = np.float32(
+        [65519.99, 65520, 1e38, -1e38, np.inf, -np.inf, 1e-40, 2**-25, 2**-24, -0.0]
+    )
+    values = np.concatenate([exact, between, np.nextafter(between, np.float32(np.inf)), extremes])[
+        None
+    ]
     codec = RowCodec([(Fp16(), values.shape[1])])
     encoded = codec.encode(values)
     np.testing.assert_array_equal(encoded, stored_bytes("fp16", values))
-    np.testing.assert_array_equal(codec.decode(encoded), encoded.view(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(
+        codec.decode(encoded), encoded.view(np.float16).astype(np.float32)
+    )
     assert np.isnan(round_trip(Fp16(), [np.nan]))
 
 
@@ -99,10 +111,14 @@ def test_the_kernels_do_what_their_twins_do(compressor, values, skipped):
     starts = np.arange(count, dtype=np.int64)[::-1] * codec.row_bytes
     starts[skipped : skipped + 1] = -1
     rows = np.full(count * codec.row_bytes, 77, np.uint8)
-    codec.encode_into(np.concatenate([np.zeros((count, 1), np.float32), values], axis=1), starts, rows)
+    codec.encode_into(
+        np.concatenate([np.zeros((count, 1), np.float32), values], axis=1), starts, rows
+    )
     for i, start in enumerate(starts):
         if start >= 0:
-            expected = stored_bytes(compressor.name, values[i : i + 1], getattr(compressor, "r", 1.0))[0]
+            expected = stored_bytes(
+                compressor.name, values[i : i + 1], getattr(compressor, "r", 1.0)
+            )[0]
             np.testing.assert_array_equal(rows[start + 1 : start + codec.row_bytes], expected)
     out = np.full((count, dim + 1), 777, np.float32)
     codec.decode_from(rows, starts, out)
@@ -111,7 +127,9 @@ def test_the_kernels_do_what_their_twins_do(compressor, values, skipped):
         np.testing.assert_array_equal(out[starts >= 0, 1:], values[starts >= 0])
     if isinstance(compressor, Fp16):
         with np.errstate(over="ignore"):
-            np.testing.assert_array_equal(out[starts >= 0, 1:], values.astype(np.float16)[starts >= 0])
+            np.testing.assert_array_equal(
+                out[starts >= 0, 1:], values.astype(np.float16)[starts >= 0]
+            )
     if isinstance(compressor, OneBit):
         expected = np.where(values > 0, np.float32(0.1), np.float32(-0.1))
         np.testing.assert_array_equal(out[starts >= 0, 1:], expected[starts >= 0])
@@ -161,7 +179,10 @@ def test_arrays_that_do_not_fit_are_refused():
         (lambda: OneBit(step_size=0), "step_size 0 must be 1 or more"),
         (lambda: OneBit(step_size=1.5), r"step_size 1\.5 is not an integer"),
         (lambda: OneBit(amplitude=-1), "amplitude -1 must be above 0"),
-        (lambda: compressor_named("zip"), "unknown compressor 'zip'; known are fixed_r8, fp16, fp32, one_bit"),
+        (
+            lambda: compressor_named("zip"),
+            "unknown compressor 'zip'; known are fixed_r8, fp16, fp32, one_bit",
+        ),
         (lambda: compressor_named("fp16", r=1), "fp16: unknown settings r; it has none"),
     ],
 )

@@ -150,7 +150,10 @@ def test_elementwise_optimizers_agree_with_their_twins(config, shape, steps, see
     rng = np.random.default_rng(seed)
     initial = rng.uniform(-0.5, 0.5, shape).astype(np.float32)
     held = variable(initial, config)
-    value, fields = np.float64(initial), {name: np.float64(field) for name, field in state(held).items()}
+    value, fields = (
+        np.float64(initial),
+        {name: np.float64(field) for name, field in state(held).items()},
+    )
     twin = getattr(reference_dense, config.name)
     for step in range(steps):
         gradient = rng.uniform(-1, 1, shape).astype(np.float32)
@@ -189,7 +192,9 @@ def test_shampoo_agrees_with_its_twin(shape, beta_2, taus, seed):
     power=st.integers(2, 6),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_inverse_roots_keep_the_ends_of_the_spectrum_as_their_twin_does(head, tail, below, power, seed):
+def test_inverse_roots_keep_the_ends_of_the_spectrum_as_their_twin_does(
+    head, tail, below, power, seed
+):
     """Well separated eigenvalues, some of them below the damping."""
     turn, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6)))
     eigenvalues = np.sort(np.r_[np.linspace(1e-4, 5e-4, below), np.linspace(1, 9, 6 - below)])
@@ -198,7 +203,9 @@ def test_inverse_roots_keep_the_ends_of_the_spectrum_as_their_twin_does(head, ta
     expected = reference_dense.inverse_root(
         matrix, power, SimpleNamespace(eigen_head=head, eigen_tail=tail, damping_epsilon=1e-3)
     )
-    np.testing.assert_allclose((vectors * values) @ vectors.T + offset * np.eye(6), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        (vectors * values) @ vectors.T + offset * np.eye(6), expected, atol=1e-6
+    )
 
 
 def test_shampoo_refreshes_at_the_first_step_beyond_a_multiple_that_no_push_named():
@@ -225,7 +232,9 @@ def test_shampoo_survives_gradients_whose_squares_are_infinite():
     assert np.isfinite(held.read()).all()
 
 
-@pytest.mark.parametrize("config", [*ELEMENTWISE, Shampoo(warmup=1, tau_1=1, tau_2=1)], ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    "config", [*ELEMENTWISE, Shampoo(warmup=1, tau_1=1, tau_2=1)], ids=lambda config: config.name
+)
 def test_a_dumped_and_loaded_variable_goes_on_bit_by_bit(config):
     rng = np.random.default_rng(0)
     initial = rng.standard_normal((3, 2)).astype(np.float32)

@@ -25,7 +25,9 @@ THRESHOLD = 3
 
 def config(kind=FilterKind.SLIDING, **settings):
     rule = AdmissionConfig(kind=kind, default_threshold=THRESHOLD, capacity=40_000)
-    return TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=10_000, **settings)
+    return TableConfig(
+        "t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=10_000, **settings
+    )
 
 
 def push(stores, ids):
@@ -50,7 +52,9 @@ def rows(stores, ids=IDS):
 def routed(num_ps):
     stores = [Store(index) for index in range(num_ps)]
     for store in stores:
-        store.route(routing.Routing(1, ("a",) * num_ps, routing.even_owners(num_ps)), is_initialized=True)
+        store.route(
+            routing.Routing(1, ("a",) * num_ps, routing.even_owners(num_ps)), is_initialized=True
+        )
     return stores
 
 
@@ -71,7 +75,9 @@ def save(stores, directory):
         for index, store in enumerate(stores)
         for file in checkpoint.write_shard(store, directory, "s", index, len(stores)).files
     ]
-    manifest.write(directory, Manifest(step=1, num_ps=len(stores), saved_at_s=1.0, files=tuple(files)))
+    manifest.write(
+        directory, Manifest(step=1, num_ps=len(stores), saved_at_s=1.0, files=tuple(files))
+    )
     return files
 
 
@@ -89,7 +95,9 @@ def test_ids_go_on_counting_where_they_stood_at_any_number_of_servers(tmp_path, 
     save(before, tmp_path / "c")
     after = restore(tmp_path / "c", num_ps)
     is_same = counts(after) == counts(before)
-    assert is_same.all() or (num_ps != 2 and (counts(after) >= counts(before)).all() and is_same.mean() > 0.998)
+    assert is_same.all() or (
+        num_ps != 2 and (counts(after) >= counts(before)).all() and is_same.mean() > 0.998
+    )
     np.testing.assert_array_equal(rows(after), rows(before))
     for _ in range(3):  # every push brings rows to ids that had one sighting less
         push(after, IDS)
@@ -193,20 +201,27 @@ def test_a_union_counts_no_id_lower_than_the_filter_it_came_from(seed, sizes, ki
         return kind(thresholds, capacity, cell_bytes=1)
 
     ids = [rng.integers(0, 2**48, size) for size in sizes]
-    filters = [filled(build, thresholds, 5000, keys, rng.integers(1, 15, keys.size)) for keys in ids]
+    filters = [
+        filled(build, thresholds, 5000, keys, rng.integers(1, 15, keys.size)) for keys in ids
+    ]
     union = build(thresholds, 5000)
     union.restore(union_of([filter_.state() for filter_ in filters]))
     for keys, filter_ in zip(ids, filters, strict=True):
         before, after = filter_.counts_of(keys), union.counts_of(keys)
         assert kind == CountingFilter.sliding or (after >= before).all()
-        assert all(held_somewhere(union, int(key), count) for key, count in zip(keys, before, strict=True))
+        assert all(
+            held_somewhere(union, int(key), count) for key, count in zip(keys, before, strict=True)
+        )
     assert union.num_elements <= sum(sizes)
 
 
 def held_somewhere(filter_, key, count):
     """Whether a block of the filter has at least that count for an id, or no cell left for it."""
     start, signature = place_of(key, filter_.layout)
-    return any(count_in(cells, start, signature, filter_.layout) >= count for cells in filter_.state()["cells"])
+    return any(
+        count_in(cells, start, signature, filter_.layout) >= count
+        for cells in filter_.state()["cells"]
+    )
 
 
 def test_a_union_of_full_rings_keeps_the_newest_of_each():

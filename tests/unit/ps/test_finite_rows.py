@@ -96,7 +96,9 @@ def test_the_kernel_finds_what_is_not_finite_at_every_place_of_a_row(width):
             is_spoiled = not np.isfinite(spoiled)
             assert undo.put_back(values, starts, width, before, worst) == is_spoiled
             if is_spoiled:
-                np.testing.assert_array_equal(values[3 * width : 4 * width], kept[3 * width : 4 * width])
+                np.testing.assert_array_equal(
+                    values[3 * width : 4 * width], kept[3 * width : 4 * width]
+                )
             np.testing.assert_array_equal(values[5 * width :], kept[5 * width :])
 
 

@@ -17,7 +17,10 @@ from megalith.wire.schema import Adagrad, Dc, OneBit, Segment, Sgd, TableConfig,
 
 def group(*dims: int) -> TableGroup:
     return TableGroup(
-        {f"t{i}": EmbeddingTable(TableConfig(f"t{i}", (Segment(d, Zeros(), Sgd()),))) for i, d in enumerate(dims)}
+        {
+            f"t{i}": EmbeddingTable(TableConfig(f"t{i}", (Segment(d, Zeros(), Sgd()),)))
+            for i, d in enumerate(dims)
+        }
     )
 
 
@@ -46,7 +49,9 @@ def test_hash_table_ops_fused_optimize() -> None:
     tables, keys, sizes = group(1, 2), ids(0, 4, 1, 3), np.ones(4, np.int32)
     tables["t0"].assign(ids(0, 1), np.ones((2, 1), np.float32))
     tables.apply_gradients(keys, sizes, floats(-1, -2, -2, -1, -2, -2), [0.1, 0.1])
-    np.testing.assert_allclose(tables.lookup(keys, sizes).embeddings, [1.1, 0.2, 0.2, 1.1, 0.2, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(
+        tables.lookup(keys, sizes).embeddings, [1.1, 0.2, 0.2, 1.1, 0.2, 0.2], rtol=1e-6
+    )
 
 
 def test_golden_cluster_fused_lookup_and_apply_gradient() -> None:
@@ -57,7 +62,10 @@ def test_golden_cluster_fused_lookup_and_apply_gradient() -> None:
     rows = tables.lookup(keys, sizes)
     assert rows.embeddings.tolist() == [1, 3, 3, 2, 4, 4]
     assert rows.emb_splits.tolist() == [3, 3]
-    assert (rows.id_offsets.tolist(), rows.emb_offsets.tolist()) == ([0, 1, 2, 3, 4], [0, 1, 3, 4, 6])
+    assert (rows.id_offsets.tolist(), rows.emb_offsets.tolist()) == (
+        [0, 1, 2, 3, 4],
+        [0, 1, 3, 4, 6],
+    )
     tables.apply_gradients(keys, sizes, floats(1, 2, 2, 1, 2, 2), [1.0, 1.0])
     assert tables.lookup(keys, sizes).embeddings.tolist() == [0, 1, 1, 1, 2, 2]
 
@@ -100,35 +108,97 @@ def test_tables_are_taken_in_the_order_of_their_names() -> None:
 
 
 def whole(tables: TableGroup) -> list[bytes]:
-    return [array.tobytes() for name in tables.names for array in tables[name].dump(with_expired=True)[1:]]
+    return [
+        array.tobytes()
+        for name in tables.names
+        for array in tables[name].dump(with_expired=True)[1:]
+    ]
 
 
 SIZES = np.array([1, 1], np.int32)
 BAD_CALLS = {
-    "a NaN gradient": (NonFiniteValue, "table t1", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, np.nan))),
-    "a NaN rate": (NonFiniteValue, "rates", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), [1, np.nan])),
+    "a NaN gradient": (
+        NonFiniteValue,
+        "table t1",
+        lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, np.nan)),
+    ),
+    "a NaN rate": (
+        NonFiniteValue,
+        "rates",
+        lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), [1, np.nan]),
+    ),
     "a sum that overflows": (
         NonFiniteValue,
         "table t1: gradients summed by key",
-        lambda t: t.apply_gradients(ids(1, 2, 2), np.array([1, 2]), floats(1, 3e38, 3e38), dedup=True),
+        lambda t: t.apply_gradients(
+            ids(1, 2, 2), np.array([1, 2]), floats(1, 3e38, 3e38), dedup=True
+        ),
     ),
-    "an inf value": (NonFiniteValue, "table t1", lambda t: t.assign(ids(1, 2), SIZES, floats(1, np.inf))),
-    "an inf to add": (NonFiniteValue, "table t1", lambda t: t.assign_add(ids(1, 2), SIZES, floats(1, np.inf))),
-    "a negative time": (InvalidRequest, "time -1", lambda t: t.assign(ids(1, 2), SIZES, floats(1, 1), -1)),
+    "an inf value": (
+        NonFiniteValue,
+        "table t1",
+        lambda t: t.assign(ids(1, 2), SIZES, floats(1, np.inf)),
+    ),
+    "an inf to add": (
+        NonFiniteValue,
+        "table t1",
+        lambda t: t.assign_add(ids(1, 2), SIZES, floats(1, np.inf)),
+    ),
+    "a negative time": (
+        InvalidRequest,
+        "time -1",
+        lambda t: t.assign(ids(1, 2), SIZES, floats(1, 1), -1),
+    ),
     "a negative step": (
         InvalidRequest,
         "step -1",
         lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), step=-1),
     ),
-    "more sizes than ids": (ShapeMismatch, "add up to 3", lambda t: t.lookup(ids(1, 2), np.array([1, 2]))),
-    "half a shard": (ShapeMismatch, "not those of shards", lambda t: t.lookup(ids(1, 2, 3), np.array([1, 1, 1]))),
-    "a negative size": (ShapeMismatch, "not those of shards", lambda t: t.lookup(ids(1), np.array([2, -1]))),
-    "sizes of floats": (ShapeMismatch, "not those of shards", lambda t: t.lookup(ids(1, 2), np.array([1.5, 0.5]))),
-    "a rate too few": (ShapeMismatch, "2 segments", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), [1])),
-    "ids of int32": (MalformedArray, "int32", lambda t: t.assign(ids(1, 2).astype(np.int32), SIZES, floats(1, 1))),
-    "floats of float64": (MalformedArray, "float64", lambda t: t.assign(ids(1, 2), SIZES, np.ones(2))),
-    "a float too few": (MalformedArray, r"\(2,\)", lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1))),
-    "every second float": (MalformedArray, "packed", lambda t: t.assign(ids(1, 2), SIZES, floats(1, 2, 3, 4)[::2])),
+    "more sizes than ids": (
+        ShapeMismatch,
+        "add up to 3",
+        lambda t: t.lookup(ids(1, 2), np.array([1, 2])),
+    ),
+    "half a shard": (
+        ShapeMismatch,
+        "not those of shards",
+        lambda t: t.lookup(ids(1, 2, 3), np.array([1, 1, 1])),
+    ),
+    "a negative size": (
+        ShapeMismatch,
+        "not those of shards",
+        lambda t: t.lookup(ids(1), np.array([2, -1])),
+    ),
+    "sizes of floats": (
+        ShapeMismatch,
+        "not those of shards",
+        lambda t: t.lookup(ids(1, 2), np.array([1.5, 0.5])),
+    ),
+    "a rate too few": (
+        ShapeMismatch,
+        "2 segments",
+        lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1, 1), [1]),
+    ),
+    "ids of int32": (
+        MalformedArray,
+        "int32",
+        lambda t: t.assign(ids(1, 2).astype(np.int32), SIZES, floats(1, 1)),
+    ),
+    "floats of float64": (
+        MalformedArray,
+        "float64",
+        lambda t: t.assign(ids(1, 2), SIZES, np.ones(2)),
+    ),
+    "a float too few": (
+        MalformedArray,
+        r"\(2,\)",
+        lambda t: t.apply_gradients(ids(1, 2), SIZES, floats(1)),
+    ),
+    "every second float": (
+        MalformedArray,
+        "packed",
+        lambda t: t.assign(ids(1, 2), SIZES, floats(1, 2, 3, 4)[::2]),
+    ),
 }
 
 
@@ -151,17 +221,26 @@ def test_a_group_of_no_tables_is_refused() -> None:
 
 def test_rates_follow_the_order_of_names_and_times_reach_every_table() -> None:
     """The reference concatenates rates in another order than tables, and drops the time of an assign."""
-    segments = {"b": (Segment(1, Zeros(), Sgd()),), "a": (Segment(1, Zeros(), Sgd()), Segment(1, Zeros(), Sgd()))}
-    tables = TableGroup({name: EmbeddingTable(TableConfig(name, parts)) for name, parts in segments.items()})
+    segments = {
+        "b": (Segment(1, Zeros(), Sgd()),),
+        "a": (Segment(1, Zeros(), Sgd()), Segment(1, Zeros(), Sgd())),
+    }
+    tables = TableGroup(
+        {name: EmbeddingTable(TableConfig(name, parts)) for name, parts in segments.items()}
+    )
     tables.apply_gradients(ids(1, 2), SIZES, floats(1, 1, 1), [1, 2, 3], req_time_s=70)
     assert tables["a"].lookup(ids(1)).tolist() == [[-1, -2]]
     assert tables["b"].lookup(ids(2)).tolist() == [[-3]]
     tables.assign(ids(1, 2), SIZES, floats(1, 1, 1), 80)
-    assert [int(tables[name].lookup_entry(ids(key)).times[0]) for name, key in (("a", 1), ("b", 2))] == [80, 80]
+    assert [
+        int(tables[name].lookup_entry(ids(key)).times[0]) for name, key in (("a", 1), ("b", 2))
+    ] == [80, 80]
 
 
 def test_the_step_reaches_every_table() -> None:
-    one_bit = EmbeddingTable(TableConfig("a", (Segment(1, Zeros(), Sgd(0.0), OneBit(step_size=1000)),)))
+    one_bit = EmbeddingTable(
+        TableConfig("a", (Segment(1, Zeros(), Sgd(0.0), OneBit(step_size=1000)),))
+    )
     tables = TableGroup({"a": one_bit})
     tables.assign(ids(1), np.array([1]), floats(1))
     tables.apply_gradients(ids(1), np.array([1]), floats(1), step=1000)
@@ -190,4 +269,6 @@ def test_dedup_sums_within_a_piece_and_a_table_with_dc_takes_rows_of_twice_its_w
     tables = TableGroup({"a": plain, "b": compensated})
     tables.apply_gradients(ids(1, 1, 2), np.array([2, 1]), floats(1, 1, 3, 0.5), [1, 1], dedup=True)
     np.testing.assert_allclose(plain.lookup(ids(1)), [[-2 / np.sqrt(4.1)]], rtol=1e-6)
-    np.testing.assert_allclose(compensated.lookup(ids(2)), [[-(3 + 0.5 * 9 * (0 - 0.5))]], rtol=1e-6)
+    np.testing.assert_allclose(
+        compensated.lookup(ids(2)), [[-(3 + 0.5 * 9 * (0 - 0.5))]], rtol=1e-6
+    )

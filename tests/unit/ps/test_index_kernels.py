@@ -65,7 +65,9 @@ def find_all(arrays: Index, keys: I64, rows: I64, times: I64) -> None:
     slots, parts = arrays.slots, arrays.parts
     for i in range(keys.size):
         code = codes.code_of(arrays.secret, keys[i])
-        slot = index.find(slots, codes.home_of(parts, codes.partition_of(code) * RECORD, code), code)
+        slot = index.find(
+            slots, codes.home_of(parts, codes.partition_of(code) * RECORD, code), code
+        )
         is_there = index.holds(slots, slot, code)
         rows[i] = index.row_of(slots[2 * slot + 1]) if is_there else -1
         times[i] = index.time_of(slots[2 * slot + 1]) if is_there else -1
@@ -107,13 +109,17 @@ def checked_entries(arrays: Index, partition: int) -> dict[int, int]:
     begin, end = int(index.begin_of(parts, record)), int(index.end_of(parts, record))
     is_used = slots[2 * begin + 1 : 2 * end : 2] != 0
     lines = is_used.reshape(-1, LINE)
-    assert (lines == (np.arange(LINE) < lines.sum(axis=1)[:, None])).all(), "entries come first in a line"
+    assert (lines == (np.arange(LINE) < lines.sum(axis=1)[:, None])).all(), (
+        "entries come first in a line"
+    )
     assert not lines[-1].any(), "the last line is free"
     used = begin + np.flatnonzero(is_used)
     for slot in used:
         home = int(codes.home_of(parts, record, slots[2 * slot]))
         assert begin <= home <= slot
-        assert lines[(home - begin) // LINE : (slot - begin) // LINE].all(), "all lines before it were full"
+        assert lines[(home - begin) // LINE : (slot - begin) // LINE].all(), (
+            "all lines before it were full"
+        )
     assert parts[record + USED] == used.size
     return {int(slots[2 * slot]): int(slot) for slot in used}
 
@@ -139,7 +145,9 @@ def test_the_index_finds_what_was_inserted_and_nothing_else(keys: I64) -> None:
     find_all(arrays, asked, rows, times)
     expected = {int(key): i for i, key in enumerate(keys)}
     assert rows.tolist() == [expected.get(int(key), -1) for key in asked]
-    assert times.tolist() == [expected[int(key)] + 7 if int(key) in expected else -1 for key in asked]
+    assert times.tolist() == [
+        expected[int(key)] + 7 if int(key) in expected else -1 for key in asked
+    ]
 
 
 def test_growing_keeps_every_entry_where_a_search_meets_it() -> None:
@@ -175,11 +183,16 @@ def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spi
     np.testing.assert_array_equal(rows, np.arange(2000))
     assert checked_entries(memory.arrays, 0).keys() == set(range(1, 2001))
     assert memory.arrays.parts[SPILL] == 8 * LEAST_SPILL, "which holds 2,000 of them"
-    assert memory.nbytes < empty + 16 * 2 * (2000 / 0.8 + 2000), "it grows no more than for other keys"
+    assert memory.nbytes < empty + 16 * 2 * (2000 / 0.8 + 2000), (
+        "it grows no more than for other keys"
+    )
 
 
 def test_keys_made_to_collide_are_refused_when_the_spill_has_no_more_addresses() -> None:
-    memory, keys = IndexMemory(10_000, 1, reference.SECRET), np.array([reference.key_of(7)], np.int64)
+    memory, keys = (
+        IndexMemory(10_000, 1, reference.SECRET),
+        np.array([reference.key_of(7)], np.int64),
+    )
     memory.arrays.parts[SPILL] = MOST_SPILL
     end = int(index.end_of(memory.arrays.parts, 0))
     filled = memory.arrays.slots[2 * (end - 2 * LINE) : 2 * (end - LINE)]
@@ -193,7 +206,8 @@ def crowd(seed: int, count: int) -> I64:
     rng, size = np.random.default_rng(seed), 1 << 59
     heaps = [int(share * size) + rng.integers(0, 1 << 30, count // 3) for share in (0.4, 0.6, 0.9)]
     return np.array(
-        [reference.key_of(int(code)) for code in rng.permutation(np.unique(np.concatenate(heaps)))], np.int64
+        [reference.key_of(int(code)) for code in rng.permutation(np.unique(np.concatenate(heaps)))],
+        np.int64,
     )
 
 
@@ -224,7 +238,9 @@ def test_a_far_slot_that_was_emptied_since_does_not_make_the_partition_grow() ->
         arrays.parts[USED] -= 1
     assert far - arrays.parts[LAST] > index.SAMPLE * LINE
     capacity = int(arrays.parts[CAPACITY])
-    assert index.make_room(arrays.slots, arrays.parts, 0, 1, words, np.empty(index.ROOM_SCRATCH, np.uint64))
+    assert index.make_room(
+        arrays.slots, arrays.parts, 0, 1, words, np.empty(index.ROOM_SCRATCH, np.uint64)
+    )
     assert arrays.parts[CAPACITY] == capacity
     assert checked_entries(arrays, 0).keys() == set(crowded[:80].tolist())
 
@@ -269,9 +285,14 @@ def test_group_is_a_stable_sort_by_partition(keys: I64, begin: int) -> None:
     begin = min(begin, keys.size)
     count = keys.size - begin
     sorted_codes, positions = np.empty(count, np.uint64), np.empty(count, np.int64)
-    bounds, inputs = np.empty(PARTITIONS + 1, np.int64), np.arange(3 * keys.size, dtype=np.float32).reshape(-1, 3)
+    bounds, inputs = (
+        np.empty(PARTITIONS + 1, np.int64),
+        np.arange(3 * keys.size, dtype=np.float32).reshape(-1, 3),
+    )
     ordered = np.empty((count, 3), np.float32)
-    grouping.group(reference.SECRET, keys, inputs, begin, count, sorted_codes, positions, ordered, bounds)
+    grouping.group(
+        reference.SECRET, keys, inputs, begin, count, sorted_codes, positions, ordered, bounds
+    )
     by_position = code_array(keys)
     order, counts = reference.group((by_position[begin:] >> np.uint64(59)).astype(np.int64))
     order += begin
@@ -290,7 +311,11 @@ def test_distinct_numbers_keys_by_first_appearance(keys: I64) -> None:
     np.testing.assert_array_equal(group, expected_group)
 
 
-@given(hnp.arrays(np.float32, st.tuples(st.integers(0, 20), st.integers(1, 9)), elements=st.floats(width=32)))
+@given(
+    hnp.arrays(
+        np.float32, st.tuples(st.integers(0, 20), st.integers(1, 9)), elements=st.floats(width=32)
+    )
+)
 def test_finite_checks_agree_with_numpy(values: F32) -> None:
     mask = np.empty(len(values), np.bool_)
     batches.finite_rows(values, mask)

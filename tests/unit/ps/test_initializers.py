@@ -36,7 +36,9 @@ def scale_all(draws, minval, maxval, last, out):
         out[i] = uniform(draws[i], minval, maxval, last)
 
 
-@pytest.mark.parametrize(("config", "value"), [(Zeros(), 0), (Ones(), 1), (Constants(), 0), (Constants(2.5), 2.5)])
+@pytest.mark.parametrize(
+    ("config", "value"), [(Zeros(), 0), (Ones(), 1), (Constants(), 0), (Constants(2.5), 2.5)]
+)
 def test_constant_initializers(config, value):
     assert row_initializer(config, 4) == value
 
@@ -59,7 +61,9 @@ def test_draws_of_the_reference_become_its_numbers():
         low, high = np.float32(-bound), np.float32(bound)
         scale_all(draws, low, high, np.nextafter(high, low), out)
         np.testing.assert_allclose(out, expected, rtol=0, atol=1e-7)
-        np.testing.assert_allclose(out, [scale_draw(draw, low, high) for draw in draws], rtol=0, atol=1e-7)
+        np.testing.assert_allclose(
+            out, [scale_draw(draw, low, high) for draw in draws], rtol=0, atol=1e-7
+        )
 
 
 def test_the_largest_draw_stays_below_maxval():
@@ -67,11 +71,17 @@ def test_the_largest_draw_stays_below_maxval():
     low, high = np.float32(-0.05), np.float32(0.05)
     scale_all(np.array([2**32 - 1], np.uint64), low, high, np.nextafter(high, low), out)
     assert out[0] < high
-    assert row_initializer(RandomUniform(-0.05, 0.05), 1).params.tolist() == [low, high, np.nextafter(high, low)]
+    assert row_initializer(RandomUniform(-0.05, 0.05), 1).params.tolist() == [
+        low,
+        high,
+        np.nextafter(high, low),
+    ]
 
 
 def test_equal_bounds_give_that_value():
-    np.testing.assert_array_equal(fill(RandomUniform(0.3, 0.3), [1, 2]), np.full((2, 4), 0.3, np.float32))
+    np.testing.assert_array_equal(
+        fill(RandomUniform(0.3, 0.3), [1, 2]), np.full((2, 4), 0.3, np.float32)
+    )
 
 
 def test_a_row_starts_the_same_whatever_stands_beside_it():
@@ -123,7 +133,9 @@ def test_batch_softmax_initializer_is_a_constant_of_at_least_one():
 def test_initializers_by_name():
     assert initializer_named("random_uniform", minval=-1, maxval=1) == RandomUniform(-1, 1)
     assert initializer_named("zeros") == Zeros()
-    with pytest.raises(InvalidSetting, match="unknown initializer 'xavier'; known are constants, ones"):
+    with pytest.raises(
+        InvalidSetting, match="unknown initializer 'xavier'; known are constants, ones"
+    ):
         initializer_named("xavier")
 
 

@@ -36,7 +36,9 @@ def test_golden_ftrl_optimizer_list_update():
 
 
 def test_ftrl_with_the_sign_bit_reproduces_the_reference():
-    config = Ftrl(l1_regularization_strength=1, l2_regularization_strength=0.5, beta=1, sign_bit_l1=True)
+    config = Ftrl(
+        l1_regularization_strength=1, l2_regularization_strength=0.5, beta=1, sign_bit_l1=True
+    )
     close(Rows(config, 3).apply([10, -10, 0.5]), [-0.00908265, 0.00999092, 0])
 
 
@@ -65,7 +67,9 @@ def test_golden_group_ada_grad_optimizer_basic():
 
 
 def test_golden_group_ada_grad_optimizer_list_update():
-    rows = Rows(GroupAdagrad(beta=1, initial_accumulator_value=0, l2_regularization_strength=0.5), 2)
+    rows = Rows(
+        GroupAdagrad(beta=1, initial_accumulator_value=0, l2_regularization_strength=0.5), 2
+    )
     close(rows.apply([10, 1]), [-0.008639, -0.000864])
     close(rows.apply([1, 5]), [-0.009096, -0.004778])
 
@@ -76,7 +80,9 @@ def test_golden_group_ada_grad_optimizer_zero_lambda():
 
 
 def test_golden_group_ada_grad_optimizer_set_zero():
-    rows = Rows(GroupAdagrad(beta=1, initial_accumulator_value=0, l2_regularization_strength=1000), 2)
+    rows = Rows(
+        GroupAdagrad(beta=1, initial_accumulator_value=0, l2_regularization_strength=1000), 2
+    )
     np.testing.assert_array_equal(rows.apply([10, 1]), [[0, 0]])
 
 
@@ -86,7 +92,9 @@ def test_group_adagrad_of_nothing_stays_at_zero():
     np.testing.assert_array_equal(held.apply([0, 0]), [[5, 5]])
 
 
-@pytest.mark.parametrize("config", [Ftrl(), GroupFtrl(), GroupAdagrad()], ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    "config", [Ftrl(), GroupFtrl(), GroupAdagrad()], ids=lambda config: config.name
+)
 def test_a_step_at_rate_zero_changes_nothing(config):
     rows = Rows(config, 2, weights=0.5)
     before = rows.values.copy()
@@ -202,7 +210,9 @@ def test_batch_softmax_keeps_any_step_exactly(step):
 @pytest.mark.parametrize("decoupled", [False, True], ids=["avx_basic", "avx_decouple_wd"])
 def test_golden_dynamic_wd_adagrad_is_the_same_at_every_width(decoupled):
     """The reference's test compares its scalar with its vector loop; so a wide segment equals its columns."""
-    config = DynamicWdAdagrad(initial_accumulator_value=1.0, weight_decay_factor=0.1, decouple_weight_decay=decoupled)
+    config = DynamicWdAdagrad(
+        initial_accumulator_value=1.0, weight_decay_factor=0.1, decouple_weight_decay=decoupled
+    )
     rng = np.random.default_rng(7)
     gradients = rng.standard_normal((3, 13)).astype(np.float32)
     wide, narrow = Rows(config, 13), Rows(config, 1, count=13)
@@ -213,14 +223,17 @@ def test_golden_dynamic_wd_adagrad_is_the_same_at_every_width(decoupled):
 
 
 def test_decoupled_weight_decay_stays_out_of_the_accumulator():
-    config = DynamicWdAdagrad(initial_accumulator_value=1.0, weight_decay_factor=0.1, decouple_weight_decay=True)
+    config = DynamicWdAdagrad(
+        initial_accumulator_value=1.0, weight_decay_factor=0.1, decouple_weight_decay=True
+    )
     rows = Rows(config, 1, weights=0.5)
     close(rows.apply([1], lr=0.1), [0.5 - 0.1 / np.sqrt(2) - 0.1 * 0.1 * 0.5])
     close(rows.dump()["norm"], [2])
 
 
 @pytest.mark.parametrize(
-    ("flipped", "temperature", "scale"), [(False, 1, 9), (False, 2, 3), (True, 1, 1 / 9), (True, 2, 1 / 3)]
+    ("flipped", "temperature", "scale"),
+    [(False, 1, 9), (False, 2, 3), (True, 1, 1 / 9), (True, 2, 1 / 3)],
 )
 def test_dynamic_weight_decay_follows_the_gap_between_updates(flipped, temperature, scale):
     config = DynamicWdAdagrad(
@@ -232,14 +245,18 @@ def test_dynamic_weight_decay_follows_the_gap_between_updates(flipped, temperatu
         flip_direction=flipped,
     )
     rows = Rows(config, 1, weights=1.0)
-    close(rows.apply([0], lr=0.1, step=1000), [1 - 0.1 * 0.01])  # a first update decays once, at any step
+    close(
+        rows.apply([0], lr=0.1, step=1000), [1 - 0.1 * 0.01]
+    )  # a first update decays once, at any step
     rows.weights = 1.0
     close(rows.apply([0], lr=0.1, step=1009), [1 - 0.1 * 0.01 * scale])
     np.testing.assert_array_equal(rows.dump()["last_update_step"], [1009])
 
 
 def test_dynamic_weight_decay_after_a_long_gap_stops_at_zero():
-    config = DynamicWdAdagrad(weight_decay_factor=0.1, decouple_weight_decay=True, enable_dynamic_wd=True)
+    config = DynamicWdAdagrad(
+        weight_decay_factor=0.1, decouple_weight_decay=True, enable_dynamic_wd=True
+    )
     rows = Rows(config, 1, weights=1.0)
     rows.apply([0], lr=0.1, step=0)
     np.testing.assert_array_equal(rows.apply([0], lr=0.1, step=10**9), [[0]])
@@ -277,5 +294,7 @@ def test_a_restored_row_continues_bit_by_bit(config):
     copy = Rows(config, 5, count=4, weights=original.weights)
     copy.state[:] = original.state
     gradients = rng.standard_normal((4, 5))
-    np.testing.assert_array_equal(copy.apply(gradients, step=20), original.apply(gradients, step=20))
+    np.testing.assert_array_equal(
+        copy.apply(gradients, step=20), original.apply(gradients, step=20)
+    )
     np.testing.assert_array_equal(copy.state, original.state)

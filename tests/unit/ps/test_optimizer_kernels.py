@@ -11,16 +11,23 @@ from unit.ps.optimizer_rows import assert_vectorised, calls, compare_with_twin
 CONFIGS = {
     "dynamic_wd_adagrad": o.DynamicWdAdagrad(weight_decay_factor=0.1),
     "dynamic_wd_adagrad decoupled, dynamic": o.DynamicWdAdagrad(
-        weight_decay_factor=0.1, decouple_weight_decay=True, enable_dynamic_wd=True, dynamic_wd_temperature=2.0
+        weight_decay_factor=0.1,
+        decouple_weight_decay=True,
+        enable_dynamic_wd=True,
+        dynamic_wd_temperature=2.0,
     ),
     "dynamic_wd_adagrad flipped": o.DynamicWdAdagrad(
         weight_decay_factor=0.1, enable_dynamic_wd=True, flip_direction=True
     ),
     "ftrl": o.Ftrl(),
-    "ftrl regularized": o.Ftrl(beta=1.0, l1_regularization_strength=0.3, l2_regularization_strength=0.5),
+    "ftrl regularized": o.Ftrl(
+        beta=1.0, l1_regularization_strength=0.3, l2_regularization_strength=0.5
+    ),
     "ftrl sign bit": o.Ftrl(l1_regularization_strength=0.3, sign_bit_l1=True),
     "group_ftrl": o.GroupFtrl(l1_regularization_strength=0.7, l2_regularization_strength=0.5),
-    "group_adagrad": o.GroupAdagrad(beta=1.0, l2_regularization_strength=0.7, weight_decay_factor=0.1),
+    "group_adagrad": o.GroupAdagrad(
+        beta=1.0, l2_regularization_strength=0.7, weight_decay_factor=0.1
+    ),
     "adadelta": o.Adadelta(weight_decay_factor=0.1),
     "adam": o.Adam(weight_decay_factor=0.1),
     "adam nesterov": o.Adam(use_nesterov=True),

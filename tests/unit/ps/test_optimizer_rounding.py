@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from megalith.ps.kernels.optimizers.rounding import rounded
 from megalith.ps.optimizer import row_optimizer
 from megalith.wire.errors import ShapeMismatch
-from megalith.wire.optimizers import Adadelta, BatchSoftmax, Dc, Momentum, MovingAverage, Sgd, StochasticRoundingFloat16
+from megalith.wire.optimizers import (
+    Adadelta,
+    BatchSoftmax,
+    Dc,
+    Momentum,
+    MovingAverage,
+    Sgd,
+    StochasticRoundingFloat16,
+)
 from unit.ps.optimizer_rows import COUNT, Rows, calls, close
 from unit.ps.reference_codecs import GOLDEN, mix
 from unit.ps.reference_optimizers import half_candidates, multiply_with_carry
@@ -24,7 +32,9 @@ def round_all(values, bits, p, out):
 def rounded_with(values, p):
     values = np.atleast_1d(np.asarray(values, np.float32))
     out = np.empty_like(values)
-    round_all(values, values.view(np.uint32), np.broadcast_to(np.float32(p), values.shape).copy(), out)
+    round_all(
+        values, values.view(np.uint32), np.broadcast_to(np.float32(p), values.shape).copy(), out
+    )
     return out
 
 

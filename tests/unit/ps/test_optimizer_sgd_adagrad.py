@@ -53,7 +53,9 @@ def test_golden_combine_optimizers_basic(restored):
     """Two segments of one row, each with its own accumulator start and rate."""
     first = row_optimizer(Adagrad(initial_accumulator_value=1.0), 1)
     second = row_optimizer(Adagrad(initial_accumulator_value=2.0), 2)
-    row = np.concatenate([np.zeros(3), first.initial_state, second.initial_state]).astype(np.float32)
+    row = np.concatenate([np.zeros(3), first.initial_state, second.initial_state]).astype(
+        np.float32
+    )
     grads, start = np.array([[1, 2, 3]], np.float32), np.zeros(1, np.int64)
 
     def step():
@@ -72,7 +74,11 @@ def test_golden_combine_optimizers_basic(restored):
 
 def test_golden_entry_accessor_from_config():
     sgd = [row_optimizer(Sgd(), 1), row_optimizer(Sgd(), 2)]
-    row, grads, start = np.zeros(3, np.float32), np.array([[1, 2, 3]], np.float32), np.zeros(1, np.int64)
+    row, grads, start = (
+        np.zeros(3, np.float32),
+        np.array([[1, 2, 3]], np.float32),
+        np.zeros(1, np.int64),
+    )
     sgd[0].apply(row, start, 0, 3, grads, 0, 1, np.float32(1), 0)
     sgd[1].apply(row, start, 1, 3, grads, 1, 2, np.float32(2), 0)
     close(row, [-1, -4, -6])
@@ -86,6 +92,8 @@ def test_the_kernel_does_what_its_twin_does(config, call):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 instructions")
-@pytest.mark.parametrize(("config", "instructions"), [(Adagrad(), ("vsqrtps", "vdivps")), (Sgd(), ("vfnmadd",))])
+@pytest.mark.parametrize(
+    ("config", "instructions"), [(Adagrad(), ("vsqrtps", "vdivps")), (Sgd(), ("vfnmadd",))]
+)
 def test_the_loop_over_a_segment_is_vectorised(config, instructions):
     assert_vectorised(config, instructions)

@@ -30,7 +30,9 @@ LAYOUT = [
 ]
 
 
-@pytest.mark.parametrize(("config", "width", "names"), LAYOUT, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    ("config", "width", "names"), LAYOUT, ids=lambda value: getattr(value, "name", "")
+)
 def test_the_state_has_its_width_and_names(config, width, names):
     optimizer = row_optimizer(config, D)
     assert optimizer.state_width == len(optimizer.initial_state) == width
@@ -75,7 +77,11 @@ def test_steps_survive_as_finite_float32():
     [
         (o.BatchSoftmax(), 2, "batch_softmax: the segment has 2 floats"),
         (o.Adam(), 0, "adam: a segment of 0 floats"),
-        (o.StochasticRoundingFloat16(o.BatchSoftmax()), 3, "batch_softmax: the segment has 3 floats"),
+        (
+            o.StochasticRoundingFloat16(o.BatchSoftmax()),
+            3,
+            "batch_softmax: the segment has 3 floats",
+        ),
     ],
 )
 def test_widths_that_cannot_be(config, dim, message):

@@ -103,10 +103,14 @@ def test_a_client_is_remembered_as_long_as_anybody_repeats_a_push_and_then_forgo
     assert applied.num_clients == 0
 
 
-def test_a_repeated_push_of_a_client_that_was_forgotten_is_not_applied_since_it_may_have_been(clock):
+def test_a_repeated_push_of_a_client_that_was_forgotten_is_not_applied_since_it_may_have_been(
+    clock,
+):
     applied = AppliedPushes(retention_s=600, clock=clock)
     applied.once("c", 1, ready())
-    assert applied.once("new", 1, ready("done"), is_repeated=True) == "done"  # nobody was forgotten: it is the first
+    assert (
+        applied.once("new", 1, ready("done"), is_repeated=True) == "done"
+    )  # nobody was forgotten: it is the first
     clock.now += 601
     applied.once("other", 1, ready())
     with pytest.raises(OutcomeLost, match="will never be known: this server forgets"):
@@ -118,7 +122,9 @@ def test_when_its_bytes_are_full_a_new_client_comes_later_and_old_ones_are_still
     applied = AppliedPushes(max_bytes=3 * CLIENT_BYTES + 100, retention_s=600, clock=clock)
     for name in "abc":
         applied.once(name, 1, ready(f"reply of {name}"))
-    with pytest.raises(Overloaded, match=r"no room for another.*--push-memory-bytes.*Nothing was applied"):
+    with pytest.raises(
+        Overloaded, match=r"no room for another.*--push-memory-bytes.*Nothing was applied"
+    ):
         applied.once("d", 1, ready(never))
     assert applied.once("a", 1, ready(never), is_repeated=True) == "reply of a"
     assert applied.once("a", 2, ready("next")) == "next"  # who is known may go on
@@ -201,7 +207,9 @@ def test_64_workers_with_replies_of_5_mb_all_go_on_though_not_all_replies_are_ke
             write = ready("big", 5 << 20, rest="applied")
             assert applied.once(f"worker-{worker}", sequence, write) == "big"
     assert applied.nbytes <= 256 << 20
-    answers = [applied.once(f"worker-{worker}", 20, ready(never), is_repeated=True) for worker in range(64)]
+    answers = [
+        applied.once(f"worker-{worker}", 20, ready(never), is_repeated=True) for worker in range(64)
+    ]
     assert set(answers) == {"big", "applied"}
 
 
@@ -216,7 +224,9 @@ def test_a_reply_that_has_no_rest_takes_the_room_of_those_that_have_one():
 
 def test_a_reply_that_can_never_be_remembered_is_refused_for_good_unless_it_has_a_rest():
     applied = AppliedPushes(max_bytes=1 << 20)
-    with pytest.raises(LimitExceeded, match=r"--push-memory-bytes=1048576\. Nothing was applied") as refused:
+    with pytest.raises(
+        LimitExceeded, match=r"--push-memory-bytes=1048576\. Nothing was applied"
+    ) as refused:
         applied.once("c", 1, ready(never, 2 << 20))
     assert not isinstance(refused.value, Overloaded)  # which would be tried again for ever
     assert applied.once("c", 1, ready("huge", 2 << 20, rest="applied")) == "huge"
@@ -237,7 +247,9 @@ def test_no_more_memory_is_taken_than_is_counted(num_arrays):
         for client in range(clients):
             for sequence in range(1000, 1000 + WINDOW):
                 write = ready(
-                    lambda sequence=sequence: reply(sequence), num_arrays * (64 + ARRAY_BYTES), ("push", None)
+                    lambda sequence=sequence: reply(sequence),
+                    num_arrays * (64 + ARRAY_BYTES),
+                    ("push", None),
                 )
                 applied.once(f"{client:016x}", sequence, write, (1 << 63) + client)
         taken = tracemalloc.get_traced_memory()[0] - before
@@ -246,7 +258,9 @@ def test_no_more_memory_is_taken_than_is_counted(num_arrays):
     assert taken <= applied.nbytes <= 2 * taken
 
 
-def test_a_new_client_s_first_push_is_applied_though_its_first_try_was_lost_and_others_were_forgotten(clock):
+def test_a_new_client_s_first_push_is_applied_though_its_first_try_was_lost_and_others_were_forgotten(
+    clock,
+):
     applied = AppliedPushes(clock=clock)
     applied.once("old", 1, ready())
     clock.now += 1300

@@ -26,7 +26,9 @@ def passed(config, weight, gradient, step, retriever=None):
     values, grads = np.float32([weight]), np.float32([[gradient]])
     row = row_optimizer(Sgd(), 1, config)
     for stage in row.stages[:-1]:
-        stage.apply(values, np.zeros(1, np.int64), 0, 1, grads, 0, 1, np.float32(1), stage.params, step)
+        stage.apply(
+            values, np.zeros(1, np.int64), 0, 1, grads, 0, 1, np.float32(1), stage.params, step
+        )
     if retriever is not None:
         retriever.advance(step)
     return grads[0, 0]
@@ -88,14 +90,20 @@ def test_golden_hash_net_retriever_basic():
     four_ulp(net.scale, np.sqrt(1.5))
 
 
-@pytest.mark.parametrize(("step", "scale"), [(0, 1), (999, 1), (1000, np.sqrt(6)), (1999, np.sqrt(6)), (10**9, 3)])
+@pytest.mark.parametrize(
+    ("step", "scale"), [(0, 1), (999, 1), (1000, np.sqrt(6)), (1999, np.sqrt(6)), (10**9, 3)]
+)
 def test_the_scale_needs_no_update_at_exactly_the_stair_and_stops_at_its_maximum(step, scale):
     net = HashNetRetriever(OneBit(step_size=1000, max_scale=3.0))
     net.advance(step)
     four_ulp(net.scale, scale)
 
 
-@given(rows=st.lists(st.integers(-1, 3), max_size=8), dim=st.integers(1, 19), seed=st.integers(0, 2**32 - 1))
+@given(
+    rows=st.lists(st.integers(-1, 3), max_size=8),
+    dim=st.integers(1, 19),
+    seed=st.integers(0, 2**32 - 1),
+)
 @settings(max_examples=60)
 def test_the_derivative_does_what_the_formula_says(rows, dim, seed):
     rng = np.random.default_rng(seed)
@@ -121,8 +129,12 @@ def test_the_derivative_does_what_the_formula_says(rows, dim, seed):
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60)
-@pytest.mark.parametrize("config", [FixedR8(0.5), OneBit(step_size=300)], ids=lambda config: config.name)
-def test_lookups_show_what_the_formula_says_in_their_columns_only(config, rows, dim, column, step, seed):
+@pytest.mark.parametrize(
+    "config", [FixedR8(0.5), OneBit(step_size=300)], ids=lambda config: config.name
+)
+def test_lookups_show_what_the_formula_says_in_their_columns_only(
+    config, rows, dim, column, step, seed
+):
     stored = np.random.default_rng(seed).uniform(-1, 1, (rows, column + dim + 2)).astype(np.float32)
     out, retriever, mine = stored.copy(), retriever_for(config), slice(column, column + dim)
     retriever.advance(step)

@@ -4,7 +4,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.ps.kernels import actions, erase, gather, index, mixing, ownership, pool, scan, touched, write
+from megalith.ps.kernels import (
+    actions,
+    erase,
+    gather,
+    index,
+    mixing,
+    ownership,
+    pool,
+    scan,
+    touched,
+    write,
+)
 from megalith.ps.kernels._jit import kernel
 from megalith.ps.kernels.dtypes import I64
 from megalith.ps.kernels.layout import (
@@ -59,7 +70,9 @@ def test_erase_drops_the_keys_it_is_given_and_nothing_else(added, asked):
     table = SmallTable()
     table.add(array(added), 7)
     assert table.entries() == dict.fromkeys(added, 7)
-    assert erase.erase(table.index.arrays, table.memory.arrays, array(asked)) == len({*added} & {*asked})
+    assert erase.erase(table.index.arrays, table.memory.arrays, array(asked)) == len(
+        {*added} & {*asked}
+    )
     assert table.entries() == dict.fromkeys({*added} - {*asked}, 7)
     table.add(array(asked), 8)
     assert table.entries() == dict.fromkeys(added, 7) | dict.fromkeys(asked, 8)
@@ -76,7 +89,10 @@ def test_reading_by_key_is_reading_a_dict(added, asked):
     assert gather.gather(arrays, values, DIM, keys, out) == is_there.sum()
     np.testing.assert_array_equal(out, expected)
     out[:] = 9
-    assert gather.gather_late(arrays, values, DIM, keys, np.arange(keys.size)[::-1].copy(), out) == is_there.sum()
+    assert (
+        gather.gather_late(arrays, values, DIM, keys, np.arange(keys.size)[::-1].copy(), out)
+        == is_there.sum()
+    )
     np.testing.assert_array_equal(out, expected)
     out, times, found = np.zeros_like(out), np.full(keys.size, 9), np.empty(keys.size, np.bool_)
     gather.gather_entries(arrays, values, DIM, keys, out, times)
@@ -95,10 +111,14 @@ def test_reading_by_key_is_reading_a_dict(added, asked):
     room=st.integers(0, 100),
 )
 @settings(max_examples=100)
-def test_expiry_lists_and_drops_what_is_overdue_within_its_quota(added, shortest, least, ties, most, room):
+def test_expiry_lists_and_drops_what_is_overdue_within_its_quota(
+    added, shortest, least, ties, most, room
+):
     table, expire_s = table_of(added), np.full(1 << 15, shortest, np.int64)
     expire_s[::2] += 1  # slots differ
-    late = {key: reference.overdue_s(key, added[key], expire_s, NOW_S) for key in table.keys_in_slots()}
+    late = {
+        key: reference.overdue_s(key, added[key], expire_s, NOW_S) for key in table.keys_in_slots()
+    }
     out = np.full(room, -7)
     count = scan.list_overdue(table.index.arrays, expire_s, NOW_S, out)
     listed = [seconds for seconds in late.values() if seconds >= 0]
@@ -110,14 +130,20 @@ def test_expiry_lists_and_drops_what_is_overdue_within_its_quota(added, shortest
         if dropped < most and (seconds > least or is_tie):
             del kept[key]
             dropped, equals = dropped + 1, equals - is_tie
-    assert scan.drop_overdue(table.index.arrays, table.memory.arrays, expire_s, NOW_S, least, ties, most) == dropped
+    assert (
+        scan.drop_overdue(
+            table.index.arrays, table.memory.arrays, expire_s, NOW_S, least, ties, most
+        )
+        == dropped
+    )
     assert table.entries() == kept
 
 
 @given(
     added=times_of_crowds,
     limit=st.integers(1, 50),
-    bounds=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)) | st.just((0, 2**64 - 1)),
+    bounds=st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+    | st.just((0, 2**64 - 1)),
     expires=st.booleans(),
 )
 @settings(max_examples=100)
@@ -128,12 +154,19 @@ def test_a_dump_is_a_part_of_the_walk(added, limit, bounds, expires):
     alive = [
         key
         for key, code in code_by_key.items()
-        if first <= code <= last and not (expires and reference.overdue_s(key, added[key], expire_s, NOW_S) >= 0)
+        if first <= code <= last
+        and not (expires and reference.overdue_s(key, added[key], expire_s, NOW_S) >= 0)
     ][:limit]
-    keys, times, out = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty((limit, DIM), np.float32)
+    keys, times, out = (
+        np.empty(limit, np.int64),
+        np.empty(limit, np.int64),
+        np.empty((limit, DIM), np.float32),
+    )
     got = np.empty(limit, np.uint64)
     arrays = table.index.arrays, table.memory.arrays
-    count = scan.dump(*arrays, np.uint64(first), np.uint64(last), expire_s, NOW_S, got, keys, out, times)
+    count = scan.dump(
+        *arrays, np.uint64(first), np.uint64(last), expire_s, NOW_S, got, keys, out, times
+    )
     assert keys[:count].tolist() == alive
     assert got[:count].tolist() == [code_by_key[key] for key in alive]
     assert times[:count].tolist() == [added[key] for key in alive]
@@ -177,14 +210,22 @@ def test_the_pool_is_a_stack_of_freed_rows_over_a_counter(limit, calls):
         assert granted == min(count, max(0, limit - len(used)))
         taken = out[:granted].tolist()
         again = min(granted, len(freed))
-        assert sorted(taken) == sorted([*freed[len(freed) - again :], *range(following, following + granted - again)])
+        assert sorted(taken) == sorted(
+            [*freed[len(freed) - again :], *range(following, following + granted - again)]
+        )
         assert (out[granted:] == -1).all()
-        used, freed, following = used | {*taken}, freed[: len(freed) - again], following + granted - again
+        used, freed, following = (
+            used | {*taken},
+            freed[: len(freed) - again],
+            following + granted - again,
+        )
 
 
 @given(added=times_of_crowds, more=st.integers(1, 128), partition=st.sampled_from([0, 1, 31]))
 @settings(max_examples=60)
-def test_a_partition_grows_by_whole_steps_when_it_has_to_and_keeps_its_entries(added, more, partition):
+def test_a_partition_grows_by_whole_steps_when_it_has_to_and_keeps_its_entries(
+    added, more, partition
+):
     table = table_of(added)
     arrays, record = table.index.arrays, partition * RECORD
     after, used = int(arrays.parts[record + CAPACITY]), int(arrays.parts[record + USED])
@@ -237,7 +278,9 @@ def test_blocks_of_new_keys_get_rows_until_there_are_none(lows, limit, barred):
     keys = array(reference.key_of(low << 48) for low in lows)
     admitted = keys % barred != 1
     outcome = np.empty(keys.size, np.uint8)
-    result, _ = table.writer.write(actions.Assign(DIM), keys, row_of(keys), np.array([5]), admitted, outcome=outcome)
+    result, _ = table.writer.write(
+        actions.Assign(DIM), keys, row_of(keys), np.array([5]), admitted, outcome=outcome
+    )
     expected, kept = [], {}
     for key, is_admitted in zip(keys.tolist(), admitted, strict=True):
         if key in kept:
@@ -258,7 +301,11 @@ def test_blocks_of_new_keys_get_rows_until_there_are_none(lows, limit, barred):
     assert table.entries() == kept
 
 
-@given(keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), num_ps=st.integers(1, 3), mine=st.integers(0, 2))
+@given(
+    keys=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20),
+    num_ps=st.integers(1, 3),
+    mine=st.integers(0, 2),
+)
 def test_ownership_is_that_of_the_routing_map(keys, num_ps, mine):
     owners = routing.even_owners(num_ps)
     expected = all(owners[reference_codecs.mix(key) >> 54] == mine for key in keys)

@@ -17,7 +17,18 @@ from megalith.wire.errors import (
     ReadOnlyTable,
     ShapeMismatch,
 )
-from megalith.wire.schema import Adagrad, FixedR8, Fp16, Fp32, OneBit, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import (
+    Adagrad,
+    FixedR8,
+    Fp16,
+    Fp32,
+    OneBit,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    Zeros,
+)
 from unit.ps.reference import SECRET
 
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 20_000)
@@ -33,7 +44,9 @@ def serving(*compressors, dim=16, **settings):
     ("compressor", "row_bytes", "tolerance"),
     [(Fp32(), 64, 0), (Fp16(), 32, 5e-4), (FixedR8(1.0), 16, 1 / 256 + 1e-7)],
 )
-def test_a_row_takes_the_bytes_of_its_compressor_and_reads_back_within_its_step(compressor, row_bytes, tolerance):
+def test_a_row_takes_the_bytes_of_its_compressor_and_reads_back_within_its_step(
+    compressor, row_bytes, tolerance
+):
     table = serving(compressor, secret=SECRET)
     assert table.upsert(KEYS, VALUES) == 0
     assert (table.row_bytes, len(table)) == (row_bytes, KEYS.size)
@@ -64,7 +77,8 @@ def test_segments_share_a_row_that_is_filled_up_to_whole_words():
     assert table.row_bytes == 16  # 4 + 6 + 3, and 3 more
     table.upsert(np.array([5]), np.array([[0.1, 1, 2, 3, 0.5, -0.25, 0]], np.float32))
     np.testing.assert_array_equal(
-        table.lookup(np.array([5, 6])), np.array([[0.1, 1, 2, 3, 0.5, -0.25, 0], [0] * 7], np.float32)
+        table.lookup(np.array([5, 6])),
+        np.array([[0.1, 1, 2, 3, 0.5, -0.25, 0], [0] * 7], np.float32),
     )
 
 
@@ -72,13 +86,17 @@ def test_golden_serving_entry_accessor_test_update():
     for compressor, tolerance in ((Fp32(), 0), (Fp16(), 1e-4)):
         table = serving(compressor, dim=3)
         table.upsert(np.array([1]), np.array([[0.1, 0.2, 0.3]], np.float32))
-        np.testing.assert_allclose(table.lookup(np.array([1])), np.float32([[0.1, 0.2, 0.3]]), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(
+            table.lookup(np.array([1])), np.float32([[0.1, 0.2, 0.3]]), rtol=0, atol=tolerance
+        )
 
 
 @pytest.mark.parametrize(
     ("compressors", "row", "expected"),
     [
-        pytest.param([Fp32()], [0.1, 0.2, 10000], [0.1, 0.2, 10000], id="fp32_float_compressor_test_basic"),
+        pytest.param(
+            [Fp32()], [0.1, 0.2, 10000], [0.1, 0.2, 10000], id="fp32_float_compressor_test_basic"
+        ),
         pytest.param(
             [Fp16()],
             [0.1, 0.2, 10000],
@@ -86,7 +104,10 @@ def test_golden_serving_entry_accessor_test_update():
             id="fp16_float_compressor_test",
         ),
         pytest.param(
-            [FixedR8(5.0)], [100, 0, 3.5], [4.9609375, 0, 3.515625], id="fixed_r8_float_compressor_test_basic"
+            [FixedR8(5.0)],
+            [100, 0, 3.5],
+            [4.9609375, 0, 3.515625],
+            id="fixed_r8_float_compressor_test_basic",
         ),
         pytest.param(
             [OneBit(amplitude=1.0)],
@@ -154,7 +175,9 @@ def saved(tmp_path, table):
 
 
 @pytest.mark.parametrize("skips", [False, True])
-def test_golden_embedding_hash_table_skip_zero_embedding_test_restore_skip_zero_embedding(tmp_path, skips):
+def test_golden_embedding_hash_table_skip_zero_embedding_test_restore_skip_zero_embedding(
+    tmp_path, skips
+):
     trained = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Adagrad(), Fp16()),)))
     keys = np.arange(3000)
     trained.assign(keys, (keys % 2).astype(np.float32)[:, None], 77)
@@ -165,7 +188,10 @@ def test_golden_embedding_hash_table_skip_zero_embedding_test_restore_skip_zero_
 
 
 def test_a_checkpoint_serves_what_lookups_of_the_trained_table_showed(tmp_path):
-    segments = (Segment(1, Zeros(), Sgd(1.0), Fp32()), Segment(15, RandomUniform(), Adagrad(0.1), FixedR8(0.5)))
+    segments = (
+        Segment(1, Zeros(), Sgd(1.0), Fp32()),
+        Segment(15, RandomUniform(), Adagrad(0.1), FixedR8(0.5)),
+    )
     trained = EmbeddingTable(TableConfig("t", segments, expire_days=1))
     trained.apply_gradients(KEYS, VALUES, req_time_s=1000)
     saved(tmp_path, trained)
@@ -184,7 +210,9 @@ def test_rows_come_and_go_and_their_memory_is_used_again():
         assert table.erase(KEYS[:15_000]) == 15_000
         assert table.erase(KEYS[:15_000]) == 0
         np.testing.assert_array_equal(table.contains(KEYS), np.arange(KEYS.size) >= 15_000)
-        np.testing.assert_array_equal(table.lookup(KEYS[15_000:]), VALUES[15_000:].astype(np.float16))
+        np.testing.assert_array_equal(
+            table.lookup(KEYS[15_000:]), VALUES[15_000:].astype(np.float16)
+        )
         table.upsert(KEYS[:15_000], VALUES[:15_000])
     assert table.nbytes <= full + 4 * KEYS.size
     table.clear()

@@ -24,7 +24,16 @@ from megalith.wire.errors import (
     UnknownVariable,
 )
 from megalith.wire.routing import Routing
-from megalith.wire.schema import AdmissionConfig, OneBit, Ones, Segment, Sgd, TableConfig, VariableConfig, Zeros
+from megalith.wire.schema import (
+    AdmissionConfig,
+    OneBit,
+    Ones,
+    Segment,
+    Sgd,
+    TableConfig,
+    VariableConfig,
+    Zeros,
+)
 
 TABLE = TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),))
 ALL = np.arange(100)
@@ -65,7 +74,9 @@ def test_a_repeated_push_is_applied_once(store):
 
 
 def test_the_step_of_a_push_reaches_the_table(store):
-    store.create_tables(3, [TableConfig("o", (Segment(1, Ones(), Sgd(0.0), OneBit(step_size=1000)),))])
+    store.create_tables(
+        3, [TableConfig("o", (Segment(1, Ones(), Sgd(0.0), OneBit(step_size=1000)),))]
+    )
     part = TableGradients("o", np.array([1]), np.ones((1, 1), np.float32))
     store.push(3, "client", 1, [part], [], step=1000)
     (rows,), _ = store.pull(3, [("o", np.array([1]))], [])
@@ -84,7 +95,9 @@ def test_a_time_a_day_ahead_of_the_wall_clock_is_refused_whole_and_repeats_stay_
         store.push(3, "client", sequence, parts, [], time_s)
 
     push_at(now_s + 86400, 1)
-    with pytest.raises(FutureTime, match=r"req_time_s 1086401 .* 86401 s ahead .* 1000000 .* at most 86400 s"):
+    with pytest.raises(
+        FutureTime, match=r"req_time_s 1086401 .* 86401 s ahead .* 1000000 .* at most 86400 s"
+    ):
         push_at(now_s + 86401, 2)
     values = [TableValues("t", np.array([1]), np.ones((1, 2), np.float32))]
     with pytest.raises(FutureTime):
@@ -170,8 +183,12 @@ def test_a_name_twice_in_any_request_is_refused_and_creates_nothing(store):
     assert [table.config.name for table in store.tables()] == ["t"]
 
 
-@pytest.mark.parametrize(("client", "sequence", "time"), [("", 1, 0), ("c", 0, 0), ("c", 1, -1), ("c", 1, 2**32)])
-def test_a_push_without_identity_or_with_an_impossible_time_is_refused(store, client, sequence, time):
+@pytest.mark.parametrize(
+    ("client", "sequence", "time"), [("", 1, 0), ("c", 0, 0), ("c", 1, -1), ("c", 1, 2**32)]
+)
+def test_a_push_without_identity_or_with_an_impossible_time_is_refused(
+    store, client, sequence, time
+):
     with pytest.raises(InvalidRequest):
         store.push(3, client, sequence, [], [], time)
 
@@ -189,7 +206,9 @@ def test_creating_again_keeps_rows_and_a_conflict_creates_nothing(store):
 def test_settings_that_cannot_be_change_no_table_of_the_request(store):
     store.create_tables(3, [TableConfig("u", TABLE.segments)])
     changed = TableConfig("t", TABLE.segments, expire_days=7)
-    impossible = TableConfig("u", TABLE.segments, admission=AdmissionConfig(default_threshold=70_000))
+    impossible = TableConfig(
+        "u", TABLE.segments, admission=AdmissionConfig(default_threshold=70_000)
+    )
     with pytest.raises(InvalidSetting, match="70000"):
         store.create_tables(3, [changed, impossible, TableConfig("new", TABLE.segments)])
     assert [table.config.name for table in store.tables()] == ["t", "u"]
@@ -197,7 +216,9 @@ def test_settings_that_cannot_be_change_no_table_of_the_request(store):
 
 
 def test_creating_a_variable_again_keeps_its_value(store):
-    store.push(3, "client", 1, [], [VariableUpdate("v", UpdateKind.ASSIGN, np.array([5, 6], np.float32))])
+    store.push(
+        3, "client", 1, [], [VariableUpdate("v", UpdateKind.ASSIGN, np.array([5, 6], np.float32))]
+    )
     store.create_variables(3, [VariableConfig("v", np.zeros(2, np.float32), Sgd(1.0))])
     assert store.pull(3, [], ["v"])[1][0].tolist() == [5, 6]
 
@@ -254,7 +275,9 @@ def failing_for(broken):
 def test_what_is_remembered_of_pushes_counts_as_memory(store):
     store.create_variables(3, [VariableConfig("big", np.zeros(250_000, np.float32))])
     before = store.nbytes
-    store.push(3, "client", 1, [], [VariableUpdate("big", UpdateKind.ADD, np.ones(250_000, np.float32))])
+    store.push(
+        3, "client", 1, [], [VariableUpdate("big", UpdateKind.ADD, np.ones(250_000, np.float32))]
+    )
     assert store.nbytes - before == store.push_memory_bytes > 1_000_000
 
 
@@ -275,7 +298,10 @@ def test_without_a_lease_nothing_is_done_unless_the_client_knows_of_no_controlle
     with store.serving("r", False):
         push(store)
     clock.now = 100.0 + LEASE_S
-    with pytest.raises(NotReady, match="another process may have its place"), store.serving("r", False):
+    with (
+        pytest.raises(NotReady, match="another process may have its place"),
+        store.serving("r", False),
+    ):
         push(store, 2)
     assert store.pushes == 1
     with store.serving("r", True):

@@ -33,7 +33,9 @@ PUBLISHED = (1, 0x3C79AC492BA7B653, 0x1C69B3F74AC4AE35)
 
 def keys_of(codes: U64, multipliers: tuple[int, int, int]) -> I64:
     """The keys that have these codes with these multipliers, by numpy."""
-    inverse_0, inverse_1, inverse_2 = (np.uint64(pow(number, -1, 1 << 64)) for number in multipliers)
+    inverse_0, inverse_1, inverse_2 = (
+        np.uint64(pow(number, -1, 1 << 64)) for number in multipliers
+    )
     with np.errstate(over="ignore"):
         x = codes * inverse_2
         x ^= (x >> np.uint64(27)) ^ (x >> np.uint64(54))
@@ -166,7 +168,9 @@ def test_two_tables_keep_the_same_ids_in_orders_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("top", [0, 0x0000100000, 0x123456789A, (1 << 40) - 1], ids=hex)
-def test_ids_that_collide_under_the_tables_own_secret_are_kept_and_take_no_more_memory(top: int) -> None:
+def test_ids_that_collide_under_the_tables_own_secret_are_kept_and_take_no_more_memory(
+    top: int,
+) -> None:
     """Nobody can choose them without the secret; their searches are long, but none is lost."""
     keys = colliding((reference.MULTIPLY_0, reference.MULTIPLY_1, reference.MULTIPLY_2), top, 5000)
     rows, times = contents(keys)
@@ -197,12 +201,16 @@ def seconds_of(call: Callable[[], object]) -> float:
 def test_distinct_keys_are_counted_as_fast_in_the_order_of_their_codes_as_in_none() -> None:
     """A search that runs through all keys before it takes a thousand times as long."""
     shuffled = random_ids()
-    ordered = keys_of(np.arange(ROWS, dtype=np.uint64) << np.uint64(24), (reference.MULTIPLY_0, *PUBLISHED[1:]))
+    ordered = keys_of(
+        np.arange(ROWS, dtype=np.uint64) << np.uint64(24), (reference.MULTIPLY_0, *PUBLISHED[1:])
+    )
     first, group = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     for keys in (shuffled, ordered):
         assert batches.distinct(reference.SECRET, keys, first, group) == ROWS
     in_order_s = seconds_of(lambda: batches.distinct(reference.SECRET, ordered, first, group))
-    assert in_order_s < 20 * seconds_of(lambda: batches.distinct(reference.SECRET, shuffled, first, group))
+    assert in_order_s < 20 * seconds_of(
+        lambda: batches.distinct(reference.SECRET, shuffled, first, group)
+    )
 
 
 def test_touched_keys_that_collide_in_the_routing_hash_are_noted_as_fast_as_others() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from megalith.ps.table import EmbeddingTable
 from megalith.wire import errors
-from megalith.wire.schema import Adagrad, AdmissionConfig, RandomUniform, Segment, Sgd, TableConfig, Zeros
+from megalith.wire.schema import (
+    Adagrad,
+    AdmissionConfig,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    Zeros,
+)
 
 KEYS = np.array([1, 2], np.int64)
 ROWS = np.ones((2, 3), np.float32)
@@ -27,7 +35,9 @@ def table_fixture() -> EmbeddingTable:
     )
     table = EmbeddingTable(config, clock=lambda: 200)
     for _ in range(2):
-        table.apply_gradients(np.array([1, 9, 1 << 48], np.int64), np.ones((3, 3), np.float32), req_time_s=100)
+        table.apply_gradients(
+            np.array([1, 9, 1 << 48], np.int64), np.ones((3, 3), np.float32), req_time_s=100
+        )
     table.assign(np.array([5], np.int64), ROWS[:1])  # counted once
     return table
 
@@ -39,17 +49,52 @@ def everything(table: EmbeddingTable) -> list[object]:
     filter_state = [(name, array.tobytes()) for name, array in table.admission.state().items()]
     rows = [part.tobytes() for part in table.dump(with_expired=True)[1:]]
     stats = replace(table.stats(), looked_up=0, found=0)
-    return [rows, filter_state, table.touched.held().tobytes(), stats, table.max_update_s, table.config]
+    return [
+        rows,
+        filter_state,
+        table.touched.held().tobytes(),
+        stats,
+        table.max_update_s,
+        table.config,
+    ]
 
 
 BAD_CALLS: dict[str, tuple[type[errors.MegalithError], str, Callable[[EmbeddingTable], Any]]] = {
-    "values with NaN": (errors.NonFiniteValue, "first is row 1", lambda t: t.assign(KEYS, _spoiled(np.nan))),
-    "gradients with NaN": (errors.NonFiniteValue, "1 rows", lambda t: t.apply_gradients(KEYS, _spoiled(np.nan))),
-    "gradients with inf": (errors.NonFiniteValue, "row 1", lambda t: t.apply_gradients(KEYS, _spoiled(-np.inf))),
-    "one rate for two segments": (errors.ShapeMismatch, "2 segments", lambda t: t.apply_gradients(KEYS, ROWS, [0.1])),
-    "a negative rate": (errors.InvalidRequest, "0 or more", lambda t: t.apply_gradients(KEYS, ROWS, [0.1, -0.1])),
-    "a rate of NaN": (errors.NonFiniteValue, "rates", lambda t: t.apply_gradients(KEYS, ROWS, [0.1, np.nan])),
-    "a negative step": (errors.InvalidRequest, "step -1", lambda t: t.apply_gradients(KEYS, ROWS, [1, 1], step=-1)),
+    "values with NaN": (
+        errors.NonFiniteValue,
+        "first is row 1",
+        lambda t: t.assign(KEYS, _spoiled(np.nan)),
+    ),
+    "gradients with NaN": (
+        errors.NonFiniteValue,
+        "1 rows",
+        lambda t: t.apply_gradients(KEYS, _spoiled(np.nan)),
+    ),
+    "gradients with inf": (
+        errors.NonFiniteValue,
+        "row 1",
+        lambda t: t.apply_gradients(KEYS, _spoiled(-np.inf)),
+    ),
+    "one rate for two segments": (
+        errors.ShapeMismatch,
+        "2 segments",
+        lambda t: t.apply_gradients(KEYS, ROWS, [0.1]),
+    ),
+    "a negative rate": (
+        errors.InvalidRequest,
+        "0 or more",
+        lambda t: t.apply_gradients(KEYS, ROWS, [0.1, -0.1]),
+    ),
+    "a rate of NaN": (
+        errors.NonFiniteValue,
+        "rates",
+        lambda t: t.apply_gradients(KEYS, ROWS, [0.1, np.nan]),
+    ),
+    "a negative step": (
+        errors.InvalidRequest,
+        "step -1",
+        lambda t: t.apply_gradients(KEYS, ROWS, [1, 1], step=-1),
+    ),
     "a negative time": (errors.InvalidRequest, "time -1", lambda t: t.assign(KEYS, ROWS, -1)),
     "a time after 2106": (errors.InvalidRequest, "time", lambda t: t.assign(KEYS, ROWS, 2**32)),
     "a shard that is none": (errors.InvalidRequest, "shard 3 of 3", lambda t: t.dump(3, 3)),
@@ -60,19 +105,37 @@ BAD_CALLS: dict[str, tuple[type[errors.MegalithError], str, Callable[[EmbeddingT
         "1:ftrl",
         lambda t: t.load(KEYS, _whole(), KEYS, "1:ftrl,2:sgd"),
     ),
-    "loading keys twice": (errors.DuplicateKeys, "e.g. 1", lambda t: t.load(np.array([1, 1]), _whole(), KEYS)),
-    "rows to fill that are read-only": (errors.MalformedArray, "read-only", lambda t: t.lookup(KEYS, _frozen())),
+    "loading keys twice": (
+        errors.DuplicateKeys,
+        "e.g. 1",
+        lambda t: t.load(np.array([1, 1]), _whole(), KEYS),
+    ),
+    "rows to fill that are read-only": (
+        errors.MalformedArray,
+        "read-only",
+        lambda t: t.lookup(KEYS, _frozen()),
+    ),
     "gradients at a time after 2106": (
         errors.InvalidRequest,
         "time 4294967296",
         lambda t: t.apply_gradients(KEYS, ROWS, req_time_s=2**32),
     ),
-    "a step of 2^48": (errors.InvalidRequest, "step 281", lambda t: t.apply_gradients(KEYS, ROWS, step=2**48)),
-    "three rates": (errors.ShapeMismatch, r"\(3,\)", lambda t: t.apply_gradients(KEYS, ROWS, [1, 1, 1])),
+    "a step of 2^48": (
+        errors.InvalidRequest,
+        "step 281",
+        lambda t: t.apply_gradients(KEYS, ROWS, step=2**48),
+    ),
+    "three rates": (
+        errors.ShapeMismatch,
+        r"\(3,\)",
+        lambda t: t.apply_gradients(KEYS, ROWS, [1, 1, 1]),
+    ),
     "a sum that overflows": (
         errors.NonFiniteValue,
         "summed by key",
-        lambda t: t.apply_gradients(np.array([1, 1]), np.full((2, 3), 3e38, np.float32), dedup=True),
+        lambda t: t.apply_gradients(
+            np.array([1, 1]), np.full((2, 3), 3e38, np.float32), dedup=True
+        ),
     ),
     "loading a time after 2106": (
         errors.InvalidRequest,
@@ -84,7 +147,11 @@ BAD_CALLS: dict[str, tuple[type[errors.MegalithError], str, Callable[[EmbeddingT
         "exists with rows 1:sgd,2:adagrad, asked for 3:sgd",
         lambda t: t.reconfigure(TableConfig("t", (Segment(3, Zeros(), Sgd()),), expire_days=1)),
     ),
-    "loading with a time too few": (errors.ShapeMismatch, "1 times", lambda t: t.load(KEYS, _whole(), KEYS[:1])),
+    "loading with a time too few": (
+        errors.ShapeMismatch,
+        "1 times",
+        lambda t: t.load(KEYS, _whole(), KEYS[:1]),
+    ),
 }
 
 
@@ -139,7 +206,9 @@ BAD_KEYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", BAD_KEYS)
 @pytest.mark.parametrize("call", BY_KEYS)
-def test_ids_of_another_kind_are_refused_by_every_call(table: EmbeddingTable, call: str, kind: str) -> None:
+def test_ids_of_another_kind_are_refused_by_every_call(
+    table: EmbeddingTable, call: str, kind: str
+) -> None:
     before = everything(table)
     with pytest.raises(errors.MalformedArray, match=kind):
         BY_KEYS[call](table, BAD_KEYS[kind])
@@ -157,19 +226,41 @@ BAD_FLOATS: dict[str, tuple[type[errors.MegalithError], str, Callable[[int], Any
     "float64": (errors.MalformedArray, "float64", lambda width: np.ones((2, width))),
     "float16": (errors.MalformedArray, "float16", lambda width: np.ones((2, width), np.float16)),
     "int32": (errors.MalformedArray, "int32", lambda width: np.ones((2, width), np.int32)),
-    "columns first": (errors.MalformedArray, "contiguous", lambda width: np.ones((width, 2), np.float32).T),
-    "every second": (errors.MalformedArray, "contiguous", lambda width: np.ones((2, 2 * width), np.float32)[:, ::2]),
+    "columns first": (
+        errors.MalformedArray,
+        "contiguous",
+        lambda width: np.ones((width, 2), np.float32).T,
+    ),
+    "every second": (
+        errors.MalformedArray,
+        "contiguous",
+        lambda width: np.ones((2, 2 * width), np.float32)[:, ::2],
+    ),
     "a list": (errors.MalformedArray, "list", lambda width: [[1.0] * width] * 2),
-    "too wide": (errors.ShapeMismatch, r"need \(2, ", lambda width: np.ones((2, width + 1), np.float32)),
-    "too narrow": (errors.ShapeMismatch, r"need \(2, ", lambda width: np.ones((2, width - 1), np.float32)),
-    "a row too few": (errors.ShapeMismatch, r"\(1, ", lambda width: np.ones((1, width), np.float32)),
+    "too wide": (
+        errors.ShapeMismatch,
+        r"need \(2, ",
+        lambda width: np.ones((2, width + 1), np.float32),
+    ),
+    "too narrow": (
+        errors.ShapeMismatch,
+        r"need \(2, ",
+        lambda width: np.ones((2, width - 1), np.float32),
+    ),
+    "a row too few": (
+        errors.ShapeMismatch,
+        r"\(1, ",
+        lambda width: np.ones((1, width), np.float32),
+    ),
     "flat": (errors.ShapeMismatch, r"need \(2, ", lambda width: np.ones(2 * width, np.float32)),
 }
 
 
 @pytest.mark.parametrize("kind", BAD_FLOATS)
 @pytest.mark.parametrize("call", BY_FLOATS)
-def test_floats_of_another_kind_or_shape_are_refused_by_every_call(table: EmbeddingTable, call: str, kind: str) -> None:
+def test_floats_of_another_kind_or_shape_are_refused_by_every_call(
+    table: EmbeddingTable, call: str, kind: str
+) -> None:
     before = everything(table)
     error, message, build = BAD_FLOATS[kind]
     width, perform = BY_FLOATS[call]
@@ -182,9 +273,18 @@ def test_an_empty_batch_is_no_work() -> None:
     table = EmbeddingTable(TableConfig("t", (Segment(3, Zeros(), Sgd()),)))
     none, no_rows = np.empty(0, np.int64), np.empty((0, 3), np.float32)
     assert table.lookup(none).shape == (0, 3)
-    for result in (table.assign(none, no_rows), table.apply_gradients(none, no_rows), table.load(none, no_rows, none)):
+    for result in (
+        table.assign(none, no_rows),
+        table.apply_gradients(none, no_rows),
+        table.load(none, no_rows, none),
+    ):
         assert result.created == 0
-    assert table.reinitialize(none).size == table.contains(none).size == table.lookup_entry(none).times.size == 0
+    assert (
+        table.reinitialize(none).size
+        == table.contains(none).size
+        == table.lookup_entry(none).times.size
+        == 0
+    )
     assert (table.assign_add(none, no_rows).created, table.erase(none), table.size) == (0, 0, 0)
 
 
@@ -201,7 +301,9 @@ def test_gradients_that_are_not_finite_are_skipped_and_counted_when_asked(dedup:
 def test_a_sum_that_overflows_is_refused() -> None:
     table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)))
     with pytest.raises(errors.NonFiniteValue):
-        table.apply_gradients(np.array([1, 1], np.int64), np.full((2, 1), 3e38, np.float32), [1], dedup=True)
+        table.apply_gradients(
+            np.array([1, 1], np.int64), np.full((2, 1), 3e38, np.float32), [1], dedup=True
+        )
     assert table.size == 0
 
 

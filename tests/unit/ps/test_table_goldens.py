@@ -47,7 +47,9 @@ def test_read_write_embedding_hash_table_multi_thread() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    np.testing.assert_allclose(table.lookup(np.arange(100)), 3 * np.arange(100.0).reshape(-1, 1), rtol=1e-6)
+    np.testing.assert_allclose(
+        table.lookup(np.arange(100)), 3 * np.arange(100.0).reshape(-1, 1), rtol=1e-6
+    )
 
 
 def test_read_write_embedding_hash_table_clear() -> None:
@@ -66,7 +68,9 @@ def test_hash_table_ops_basic() -> None:
 
 
 def test_entry_accessor_from_config() -> None:
-    table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()), Segment(2, Zeros(), Sgd()))))
+    table = EmbeddingTable(
+        TableConfig("t", (Segment(1, Zeros(), Sgd()), Segment(2, Zeros(), Sgd())))
+    )
     table.apply_gradients(ids(1), np.array([[1, 2, 3]], np.float32), [1, 2])
     np.testing.assert_array_equal(table.lookup(ids(1)), [[-1, -4, -6]])
 
@@ -76,12 +80,16 @@ def test_combine_optimizers_basic() -> None:
     table = EmbeddingTable(TableConfig("t", segments))
     grads = np.array([[1, 2, 3]], np.float32)
     table.apply_gradients(ids(1), grads, [1, 2])
-    np.testing.assert_allclose(table.lookup(ids(1)), [[-0.70710677, -1.6329931, -1.8090681]], atol=1e-6)
+    np.testing.assert_allclose(
+        table.lookup(ids(1)), [[-0.70710677, -1.6329931, -1.8090681]], atol=1e-6
+    )
     piece = table.dump()
     piece.rows[:, :3] = 0
     table.load(piece.keys, piece.rows, piece.times)
     table.apply_gradients(ids(1), grads, [1, 2])
-    np.testing.assert_allclose(table.lookup(ids(1)), [[-0.57735026, -1.264911, -1.3416407]], atol=1e-6)
+    np.testing.assert_allclose(
+        table.lookup(ids(1)), [[-0.57735026, -1.264911, -1.3416407]], atol=1e-6
+    )
 
 
 def test_entry_accessor_save_restore() -> None:
@@ -141,7 +149,10 @@ def test_hash_table_ops_gradients_with_learning_rate_decay() -> None:
 
 def test_multi_type_hash_table_apply_gradients_with_learning_rate_decay() -> None:
     schedule = PolynomialDecay(0.1, 10, 1.1)
-    one, two = (EmbeddingTable(TableConfig("t", (Segment(dim, Zeros(), Sgd(), schedule=schedule),))) for dim in (1, 2))
+    one, two = (
+        EmbeddingTable(TableConfig("t", (Segment(dim, Zeros(), Sgd(), schedule=schedule),)))
+        for dim in (1, 2)
+    )
     one.apply_gradients(ids(7), column(2))
     two.apply_gradients(ids(1, 2), np.array([[1, 3], [2, 4]], np.float32))
     np.testing.assert_allclose(one.lookup(ids(7)), [[-0.2]], rtol=1e-6)

@@ -180,7 +180,9 @@ def test_rows_that_get_room_by_expiry_keep_their_own_times() -> None:
     table = make(16, memory_budget_bytes=2_000_000, expire_days=1)
     old = np.arange(100_000)
     table.assign(old, ones(old, 16), 100)
-    held = old[table.contains(old)][:100]  # they need no room, so that the others are not the whole batch
+    held = old[table.contains(old)][
+        :100
+    ]  # they need no room, so that the others are not the whole batch
     keys, times = np.concatenate([held, np.arange(200_000, 200_500)]), DAY_S + 100 + np.arange(600)
     assert table.load(keys, ones(keys, table.layout.width), times).refused == 0
     np.testing.assert_array_equal(table.lookup_entry(keys).times, times)
@@ -242,7 +244,10 @@ def test_an_optimizer_of_several_stages_updates_rows() -> None:
 
 
 def test_lookups_show_what_serving_will_store_and_dumps_the_weights_themselves() -> None:
-    table, key = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd(), FixedR8(1.0)),))), np.array([1])
+    table, key = (
+        EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd(), FixedR8(1.0)),))),
+        np.array([1]),
+    )
     table.assign(key, np.array([[0.3]], np.float32))
     np.testing.assert_allclose(table.lookup(key), [[38 / 128]], rtol=1e-6)
     np.testing.assert_allclose(table.dump().rows, [[0.3]], rtol=1e-6)
@@ -325,7 +330,9 @@ def test_expiry_and_writers_at_once_leave_the_counts_exact() -> None:
 WRITES = {
     "assign": lambda table, keys, time_s: table.assign(keys, ones(keys), time_s),
     "assign_add": lambda table, keys, time_s: table.assign_add(keys, ones(keys), time_s),
-    "apply_gradients": lambda table, keys, time_s: table.apply_gradients(keys, ones(keys), req_time_s=time_s),
+    "apply_gradients": lambda table, keys, time_s: table.apply_gradients(
+        keys, ones(keys), req_time_s=time_s
+    ),
 }
 
 
@@ -379,7 +386,9 @@ def test_no_row_expires_however_writers_without_a_time_meet_the_first_that_has_o
         table = make(expire_days=30)
         start = threading.Barrier(5)
 
-        def write(number: int, table: EmbeddingTable = table, start: threading.Barrier = start) -> None:
+        def write(
+            number: int, table: EmbeddingTable = table, start: threading.Barrier = start
+        ) -> None:
             start.wait()
             for part in range(20):
                 keys = np.arange(200) + 200 * part + 10_000 * number
@@ -402,7 +411,9 @@ def test_the_first_time_waits_for_a_writer_that_has_not_counted_its_rows_yet() -
     counted = parts[USED::RECORD].copy()
     scan.enter_all(parts)
     parts[USED::RECORD] = 0
-    first = threading.Thread(target=table.assign, args=(np.array([10**9]), np.ones((1, 1), np.float32), 20_000 * DAY_S))
+    first = threading.Thread(
+        target=table.assign, args=(np.array([10**9]), np.ones((1, 1), np.float32), 20_000 * DAY_S)
+    )
     first.start()
     first.join(0.3)
     assert first.is_alive()

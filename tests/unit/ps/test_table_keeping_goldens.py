@@ -48,7 +48,9 @@ def test_embedding_hash_table_evict_while_rehash() -> None:
         table.expire(now_s)
     table.expire(now_s)
     for slot in range(20):
-        np.testing.assert_array_equal(table.lookup(keys[slot]), np.full((2000, 1), slot + 1 if slot > 5 else 0))
+        np.testing.assert_array_equal(
+            table.lookup(keys[slot]), np.full((2000, 1), slot + 1 if slot > 5 else 0)
+        )
     assert table.size == 14 * 2000
 
 
@@ -118,7 +120,10 @@ def test_save_restore_embedding_hash_test_multithreaded() -> None:
     pieces = [table.dump(shard, 10, limit=100_000) for shard in range(10)]
     assert sorted(np.concatenate([piece.keys for piece in pieces]).tolist()) == keys.tolist()
     restored = sgd_table()
-    threads = [threading.Thread(target=restored.load, args=(piece.keys, piece.rows, piece.times)) for piece in pieces]
+    threads = [
+        threading.Thread(target=restored.load, args=(piece.keys, piece.rows, piece.times))
+        for piece in pieces
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -52,7 +52,9 @@ def ones(count: int, dim: int = 1) -> np.ndarray:
 
 def test_a_pass_over_a_large_empty_index_takes_no_memory() -> None:
     """10 rows in an index for 100 million: 2.7 GB if each line is written to."""
-    table = EmbeddingTable(replace(NARROW, expire_days=1, initial_capacity=100_000_000, touched_capacity=4))
+    table = EmbeddingTable(
+        replace(NARROW, expire_days=1, initial_capacity=100_000_000, touched_capacity=4)
+    )
     keys = np.arange(10)
     table.assign(keys, ones(10), DAY_S)
     before = rss_bytes()
@@ -66,7 +68,9 @@ def test_a_pass_over_a_large_empty_index_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("rows", [2**32 - 2, physical_bytes() // 8])
-def test_an_initial_capacity_beyond_the_machine_is_refused_when_the_table_is_created(rows: int) -> None:
+def test_an_initial_capacity_beyond_the_machine_is_refused_when_the_table_is_created(
+    rows: int,
+) -> None:
     store = routed_store()
     with pytest.raises(InvalidSetting, match=f"table t: initial_capacity {rows} takes"):
         store.create_tables(3, [replace(NARROW, name="s"), replace(NARROW, initial_capacity=rows)])
@@ -74,7 +78,9 @@ def test_an_initial_capacity_beyond_the_machine_is_refused_when_the_table_is_cre
 
 
 @pytest.mark.parametrize("capacity", [2**40 - 1, physical_bytes() // 16])
-def test_touched_keys_beyond_the_machine_are_refused_before_anything_is_written(capacity: int) -> None:
+def test_touched_keys_beyond_the_machine_are_refused_before_anything_is_written(
+    capacity: int,
+) -> None:
     store = routed_store()
     with pytest.raises(InvalidSetting, match="table t: touched_capacity"):
         store.create_tables(3, [replace(NARROW, touched_capacity=capacity)])
@@ -112,7 +118,9 @@ def test_tables_beyond_the_systems_mappings_are_refused_by_name_of_the_limit() -
     full.take(0, 54)  # nine tables
     reserve(NARROW, template, reference.SECRET, full)
     full.take(0, MAPPINGS_OF_A_TABLE)
-    with pytest.raises(LimitExceeded, match=r"table t: this process has 10 tables.*vm.max_map_count 80"):
+    with pytest.raises(
+        LimitExceeded, match=r"table t: this process has 10 tables.*vm.max_map_count 80"
+    ):
         reserve(NARROW, template, reference.SECRET, full)
 
 
@@ -141,7 +149,9 @@ def test_addresses_never_run_out_whatever_the_machine(memory: int, row_bytes: in
         got.append(min(wanted, addresses.share(number)))
         addresses.take(got[-1] + (700 << 20), 6)
     assert sum(got) + 8000 * (700 << 20) < 0.98 * Addresses.TOTAL
-    assert got[0] == min(2**31, memory // row_bytes) * (row_bytes + 72), "the first has room for all of memory"
+    assert got[0] == min(2**31, memory // row_bytes) * (row_bytes + 72), (
+        "the first has room for all of memory"
+    )
     assert got[1999] > 4 << 30
     assert got[7999] > 1 << 30
 
@@ -169,12 +179,16 @@ for number in range(10):
 
 
 def test_addresses_that_the_system_refuses_are_an_error_and_no_table_is_half_created() -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True, timeout=60
+    )
     number, num_tables, message = done.stdout.split(maxsplit=2)
     assert int(num_tables) == 2 * int(number) < 20
     assert "the system refuses addresses for 1024 rows" in message
     assert "ulimit -v" in message
-    assert "max_rows=" in done.stderr, "the last that were created have less room, and the log says so"
+    assert "max_rows=" in done.stderr, (
+        "the last that were created have less room, and the log says so"
+    )
 
 
 def test_dropped_tables_give_their_addresses_back() -> None:
@@ -224,7 +238,9 @@ def test_threads_that_grow_partitions_at_once_stay_within_the_budget() -> None:
 
 def index_of_many():  # type: ignore[no-untyped-def]
     """An index whose partitions have a thousand slots and more."""
-    return reserve(replace(NARROW, initial_capacity=30_000), np.zeros(1, np.float32), reference.SECRET)[1]
+    return reserve(
+        replace(NARROW, initial_capacity=30_000), np.zeros(1, np.float32), reference.SECRET
+    )[1]
 
 
 def test_a_dump_lets_writers_in_between_empty_homes() -> None:
@@ -263,8 +279,13 @@ def test_writes_allocate_nothing_for_the_blocks_that_they_latch(
     num_allocations: Callable[[Callable[[], object]], int],
 ) -> None:
     """Running out of memory under a latch would leave the partition latched for ever."""
-    table = EmbeddingTable(TableConfig("t", (Segment(2, RandomUniform(), Adagrad(1.0)),), touched_capacity=10_000))
-    few, many = np.arange(100), np.arange(1000, 5000)  # 4,000 ids are 32 blocks and more, still one part of a batch
+    table = EmbeddingTable(
+        TableConfig("t", (Segment(2, RandomUniform(), Adagrad(1.0)),), touched_capacity=10_000)
+    )
+    few, many = (
+        np.arange(100),
+        np.arange(1000, 5000),
+    )  # 4,000 ids are 32 blocks and more, still one part of a batch
     for write in (
         table.reinitialize,
         lambda keys: table.assign(keys, ones(keys.size, 2)),

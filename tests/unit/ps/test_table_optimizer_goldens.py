@@ -35,7 +35,9 @@ from megalith.wire.optimizers import (
 from megalith.wire.schema import Segment, TableConfig, Zeros
 from unit.ps.optimizer_rows import state_by_name
 
-pytestmark = pytest.mark.timeout(600)  # the first test of each shape compiles eight optimizers at once
+pytestmark = pytest.mark.timeout(
+    600
+)  # the first test of each shape compiles eight optimizers at once
 
 KEY = np.array([123456789], np.int64)
 
@@ -58,7 +60,9 @@ class Case:
         return len(self.gradients[0])
 
 
-def case(name: str, optimizer: Optimizer, gradient: list[float], *weights: list[float], **more: Any) -> Case:
+def case(
+    name: str, optimizer: Optimizer, gradient: list[float], *weights: list[float], **more: Any
+) -> Case:
     return Case(name, optimizer, [gradient, gradient], list(weights), **more)
 
 
@@ -130,7 +134,13 @@ TABLES: dict[str, list[Case]] = {
             last_state={"norm": [3], "last_update_step": [2]},
         ),
         case("ftrl_optimizer_basic", Ftrl(), [10], [-0.009995], [-0.0170643]),
-        case("group_ftrl drops the group", GroupFtrl(l1_regularization_strength=20), [3, 4], [0, 0], [0, 0]),
+        case(
+            "group_ftrl drops the group",
+            GroupFtrl(l1_regularization_strength=20),
+            [3, 4],
+            [0, 0],
+            [0, 0],
+        ),
         case(
             "group_ada_grad_optimizer_basic",
             GroupAdagrad(**GROUP, l2_regularization_strength=1),
@@ -147,18 +157,32 @@ TABLES: dict[str, list[Case]] = {
         case("avx_basic", DECAY, [1], COUPLED[:1], COUPLED[1:]),
         case(
             "ftrl, the sign bit of the reference",
-            Ftrl(l1_regularization_strength=1, l2_regularization_strength=0.5, beta=1, sign_bit_l1=True),
+            Ftrl(
+                l1_regularization_strength=1,
+                l2_regularization_strength=0.5,
+                beta=1,
+                sign_bit_l1=True,
+            ),
             [10, -10, 0.5],
             [-0.00908265, 0.00999092, 0],
         ),
         case("group_ftrl", GroupFtrl(l1_regularization_strength=1), [3, 4], [-0.006, -0.0064]),
-        case("group_ada_grad_optimizer_zero_lambda", GroupAdagrad(**GROUP), [10, 1], [-0.009091, -0.000909]),
+        case(
+            "group_ada_grad_optimizer_zero_lambda",
+            GroupAdagrad(**GROUP),
+            [10, 1],
+            [-0.009091, -0.000909],
+        ),
         case("adadelta", Adadelta(), [10], [-0.0031607], [-0.0064035]),
         case("adam, nesterov", Adam(use_nesterov=True), [10], [-0.01881188], [-0.03297463]),
     ],
     "last eight, list update": [
         case(
-            "amsgrad_optimizer_list_update", Amsgrad(), [10, 1], [-0.00990099, -0.00909091], [-0.0198306, -0.01842895]
+            "amsgrad_optimizer_list_update",
+            Amsgrad(),
+            [10, 1],
+            [-0.00990099, -0.00909091],
+            [-0.0198306, -0.01842895],
         ),
         case(
             "momentum_optimizer_list_update",
@@ -168,8 +192,17 @@ TABLES: dict[str, list[Case]] = {
             [-0.29, -0.029],
             first_state={"n": [-0.1, -0.01]},
         ),
-        case("moving_average_optimizer_list_update", MovingAverage(), [10, 1], [1, 0.1], [1.9, 0.19]),
-        case("batch_softmax_optimizer_basic", BatchSoftmax(), [5], [0.1], [0.19], last_state={"last_step": [2]}),
+        case(
+            "moving_average_optimizer_list_update", MovingAverage(), [10, 1], [1, 0.1], [1.9, 0.19]
+        ),
+        case(
+            "batch_softmax_optimizer_basic",
+            BatchSoftmax(),
+            [5],
+            [0.1],
+            [0.19],
+            last_state={"last_step": [2]},
+        ),
         case("rmsprop", Rmsprop(), [10], [-0.024025], [-0.042686]),
         case(
             "rmsprop_v2_optimizer_list_update",
@@ -202,7 +235,14 @@ TABLES: dict[str, list[Case]] = {
         case("momentum_optimizer_basic", Momentum(), [10], [-0.1], [-0.29]),
         case("moving_average_optimizer_basic", MovingAverage(), [10], [1], [1.9]),
         case("batch_softmax at another rate", BatchSoftmax(0.5), [0], [0.5], [0.75]),
-        case("rmsprop_optimizer_basic", Rmsprop(), [10], [-0.024025], [-0.042686], first_state={"n": [10]}),
+        case(
+            "rmsprop_optimizer_basic",
+            Rmsprop(),
+            [10],
+            [-0.024025],
+            [-0.042686],
+            first_state={"n": [10]},
+        ),
         case("rmsprop_v2", RmspropV2(), [10], [-0.0090909], [-0.0158549]),
         case(
             "dc_optimizer_basic",
@@ -223,7 +263,11 @@ TABLES: dict[str, list[Case]] = {
     ],
 }
 SET_ZERO = case(
-    "group_ada_grad_optimizer_set_zero", GroupAdagrad(**GROUP, l2_regularization_strength=1000), [10, 1], [0, 0], [0, 0]
+    "group_ada_grad_optimizer_set_zero",
+    GroupAdagrad(**GROUP, l2_regularization_strength=1000),
+    [10, 1],
+    [0, 0],
+    [0, 0],
 )
 TABLES["first eight, set zero"] = [
     SET_ZERO if c.optimizer.name == "group_adagrad" else c for c in TABLES["first eight, variants"]
@@ -232,13 +276,19 @@ ALL = [(table, number) for table, cases in TABLES.items() for number in range(le
 
 
 def table_of(cases: list[Case]) -> EmbeddingTable:
-    return EmbeddingTable(TableConfig("t", tuple(Segment(c.dim, Zeros(), c.optimizer) for c in cases)))
+    return EmbeddingTable(
+        TableConfig("t", tuple(Segment(c.dim, Zeros(), c.optimizer) for c in cases))
+    )
 
 
 def update(table: EmbeddingTable, cases: list[Case], turn: int) -> None:
     grads = [x for c in cases for x in c.gradients[turn]]
     if table.layout.gradient_width > table.layout.dim:
-        grads += [x for c in cases for x in (c.pulled[turn] if len(c.pulled[turn]) == c.dim else [0] * c.dim)]
+        grads += [
+            x
+            for c in cases
+            for x in (c.pulled[turn] if len(c.pulled[turn]) == c.dim else [0] * c.dim)
+        ]
     table.apply_gradients(KEY, np.array([grads], np.float32), req_time_s=1000 + turn, step=turn + 1)
 
 
@@ -253,7 +303,9 @@ def rows_of(name: str) -> list[F32]:
     for both in (table, copy):
         update(both, cases, 1)
     last = table.dump()
-    rounded = table.layout.weight_offsets[-1]  # the last segment may be rounded, by chance, another way
+    rounded = table.layout.weight_offsets[
+        -1
+    ]  # the last segment may be rounded, by chance, another way
     names = [c.optimizer.name for c in cases]
     kept = np.arange(last.rows.shape[1]) != -1
     if names[-1] == "stochastic_rounding_float16":
@@ -262,7 +314,9 @@ def rows_of(name: str) -> list[F32]:
     return [saved.rows[0], last.rows[0]]
 
 
-@pytest.mark.parametrize(("name", "number"), ALL, ids=[f"{TABLES[name][number].name}, {name}" for name, number in ALL])
+@pytest.mark.parametrize(
+    ("name", "number"), ALL, ids=[f"{TABLES[name][number].name}, {name}" for name, number in ALL]
+)
 def test_golden(name: str, number: int) -> None:
     cases = TABLES[name]
     one, layout = cases[number], table_of(cases).layout
@@ -273,7 +327,9 @@ def test_golden(name: str, number: int) -> None:
     for row, states in zip(rows_of(name), (one.first_state, one.last_state), strict=True):
         held = state_by_name(optimizer, row[None, s : s + optimizer.state_width])
         for state, expected in states.items():
-            np.testing.assert_allclose(np.ravel(held[state]), expected, rtol=1e-6, atol=1e-4, err_msg=state)
+            np.testing.assert_allclose(
+                np.ravel(held[state]), expected, rtol=1e-6, atol=1e-4, err_msg=state
+            )
 
 
 def test_stochastic_rounding_stores_halves_in_its_own_segment_only() -> None:
@@ -281,7 +337,9 @@ def test_stochastic_rounding_stores_halves_in_its_own_segment_only() -> None:
     layout = table_of(cases).layout
     w = layout.weight_offsets[-1]
     for row in rows_of("last eight, list update"):
-        np.testing.assert_array_equal(row[w : w + 2], row[w : w + 2].astype(np.float16).astype(np.float32))
+        np.testing.assert_array_equal(
+            row[w : w + 2], row[w : w + 2].astype(np.float16).astype(np.float32)
+        )
         assert (row[: layout.dim][:w] != row[:w].astype(np.float16).astype(np.float32)).any()
 
 
@@ -293,7 +351,11 @@ def test_at_step_zero_of_a_warm_up_rows_are_made_and_no_weight_moves(name: str) 
     def warm(optimizer: Optimizer) -> Optimizer:
         if isinstance(optimizer, Dc | StochasticRoundingFloat16):
             return replace(optimizer, base=warm(optimizer.base))
-        return optimizer if isinstance(optimizer, MovingAverage) else replace(optimizer, warmup_steps=4)
+        return (
+            optimizer
+            if isinstance(optimizer, MovingAverage)
+            else replace(optimizer, warmup_steps=4)
+        )
 
     cases = TABLES[name]
     table = table_of([replace(c, optimizer=warm(c.optimizer)) for c in cases])
@@ -313,11 +375,16 @@ def test_at_step_zero_of_a_warm_up_rows_are_made_and_no_weight_moves(name: str) 
 def test_golden_hash_table_ops_test_batch_softmax_optimizer() -> None:
     """Id 0 at every fifth step, id 1 at every tenth: 1/B is how often a step samples each."""
     cases = TABLES["last eight, basic"]
-    cases = [replace(c, optimizer=BatchSoftmax(0.1)) if c.optimizer.name == "batch_softmax" else c for c in cases]
+    cases = [
+        replace(c, optimizer=BatchSoftmax(0.1)) if c.optimizer.name == "batch_softmax" else c
+        for c in cases
+    ]
     table = table_of(cases)
     column = table.layout.weight_offsets[3]
     for step in range(1000):
         keys = np.array([key for key, every in ((0, 5), (1, 10)) if step % every == 0], np.int64)
-        table.apply_gradients(keys, np.zeros((keys.size, table.layout.gradient_width), np.float32), step=step)
+        table.apply_gradients(
+            keys, np.zeros((keys.size, table.layout.gradient_width), np.float32), step=step
+        )
     estimate = table.lookup(np.arange(2))[:, column]
     np.testing.assert_allclose(1 / np.maximum(estimate, 1), [0.2, 0.1], rtol=0, atol=0.01)

@@ -50,7 +50,9 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(keys=batches, seed=st.integers(0, 9), time_s=times)
     def apply_summed(self, keys: I64, seed: int, time_s: int) -> None:
-        self.table.apply_gradients(keys, floats(keys, seed), [0.1, 0.1], req_time_s=time_s, dedup=True)
+        self.table.apply_gradients(
+            keys, floats(keys, seed), [0.1, 0.1], req_time_s=time_s, dedup=True
+        )
         self.naive.apply_summed(keys, floats(keys, seed), 0.1, time_s)
         self._touch(keys)
 
@@ -91,16 +93,28 @@ class TableMachine(RuleBasedStateMachine):
                 pieces.append(piece)
         self.table.clear()
         for piece in pieces:
-            self.table.load(piece.keys, piece.rows, piece.times, self.table.layout.signature, self.table.max_update_s)
+            self.table.load(
+                piece.keys,
+                piece.rows,
+                piece.times,
+                self.table.layout.signature,
+                self.table.max_update_s,
+            )
 
     @invariant()
     def agrees(self) -> None:
         asked = np.array([*self.naive.rows, 41, -2, 1 << 48], np.int64)
-        np.testing.assert_allclose(self.table.lookup(asked), self.naive.lookup(asked), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            self.table.lookup(asked), self.naive.lookup(asked), rtol=1e-5, atol=1e-6
+        )
         assert self.table.size == len(self.naive.rows)
-        assert self.table.contains(asked).tolist() == [key in self.naive.rows for key in asked.tolist()]
+        assert self.table.contains(asked).tolist() == [
+            key in self.naive.rows for key in asked.tolist()
+        ]
         entries = self.table.lookup_entry(asked)
-        assert entries.times.tolist() == [self.naive.rows.get(key, (0, 0, -1))[2] for key in asked.tolist()]
+        assert entries.times.tolist() == [
+            self.naive.rows.get(key, (0, 0, -1))[2] for key in asked.tolist()
+        ]
         norms = [self.naive.rows[key][1] for key in self.naive.rows]
         if norms:
             np.testing.assert_allclose(entries.state[: len(norms)], norms, rtol=1e-5)

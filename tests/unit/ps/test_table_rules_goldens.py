@@ -53,18 +53,27 @@ def test_hash_table_ops_hash_table_and_hash_filter_save_restore_hook_together() 
 
 @pytest.mark.parametrize(
     ("is_equal", "repeats", "expected", "tolerance"),
-    [(False, 1, 10000 / 7, 100), (False, 2, 20000 / 7, 100), (True, 1, 3481.64, 500), (True, 2, 5751.1, 1000)],
+    [
+        (False, 1, 10000 / 7, 100),
+        (False, 2, 20000 / 7, 100),
+        (True, 1, 3481.64, 500),
+        (True, 2, 5751.1, 1000),
+    ],
 )
 def test_probabilistic_filter_test_unequal_and_equal_probability_and_should_be_filtered(
     is_equal: bool, repeats: int, expected: float, tolerance: int
 ) -> None:
-    rule = AdmissionConfig(kind=FilterKind.PROBABILISTIC, default_threshold=7, equal_probability=is_equal, seed=1)
+    rule = AdmissionConfig(
+        kind=FilterKind.PROBABILISTIC, default_threshold=7, equal_probability=is_equal, seed=1
+    )
     table, keys = sgd_table(admission=rule), np.repeat(np.arange(10000), repeats)
     table.apply_gradients(keys, np.ones((keys.size, 1), np.float32), [1], dedup=True)
     assert abs(table.size - expected) < tolerance
     held = table.size
     rows = np.arange(10000)[table.contains(np.arange(10000))]
-    assert table.assign_add(rows, np.ones((held, 1), np.float32)).barred == 0, "ids with a row are not drawn for"
+    assert table.assign_add(rows, np.ones((held, 1), np.float32)).barred == 0, (
+        "ids with a row are not drawn for"
+    )
 
 
 def test_an_id_that_was_admitted_and_dropped_comes_back_at_once() -> None:
@@ -100,7 +109,11 @@ def test_a_time_is_raised_not_set_and_data_time_moves_even_if_every_id_is_barred
 
 
 def test_initializer_combination_random_uniform_initializer_basic() -> None:
-    segments = Segment(1, Constants(3), Sgd()), Segment(2, Constants(4), Sgd()), Segment(1, Ones(), Sgd())
+    segments = (
+        Segment(1, Constants(3), Sgd()),
+        Segment(2, Constants(4), Sgd()),
+        Segment(1, Ones(), Sgd()),
+    )
     table = EmbeddingTable(TableConfig("t", segments))
     assert table.lookup(ids(5)).tolist() == [[0, 0, 0, 0]], "a lookup starts no row"
     table.assign_add(ids(5), np.array([[0, 1, 2, 0]], np.float32))

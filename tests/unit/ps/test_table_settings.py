@@ -29,7 +29,9 @@ def config(**settings):
 
 
 def rule(threshold, **settings):
-    return AdmissionConfig(**{"kind": FilterKind.SLIDING, "default_threshold": threshold, "capacity": 1000} | settings)
+    return AdmissionConfig(
+        **{"kind": FilterKind.SLIDING, "default_threshold": threshold, "capacity": 1000} | settings
+    )
 
 
 def push(table, keys=KEY):
@@ -64,7 +66,9 @@ def test_overflowing_touched_keys_are_reported_by_the_call_and_counted():
         ({"threshold_by_slot": {3: 16}}, False),  # above 15 cells are wider
     ],
 )
-def test_new_admission_settings_take_effect_and_keep_the_counts_where_cells_stay_the_same(change, counted):
+def test_new_admission_settings_take_effect_and_keep_the_counts_where_cells_stay_the_same(
+    change, counted
+):
     table = EmbeddingTable(config(admission=rule(3)))
     push(table)
     push(table)
@@ -107,10 +111,14 @@ def test_a_negative_touched_capacity_is_refused():
 
 def test_dedup_sums_gradients_and_keeps_the_first_pulled_weights():
     """dc: g + lambda * g * g * (w - pulled), here with w = 0, once with the sum of both gradients."""
-    table = EmbeddingTable(TableConfig("t", (Segment(2, Zeros(), Dc(Sgd(1.0), 0.5)), Segment(1, Zeros(), Sgd(1.0)))))
+    table = EmbeddingTable(
+        TableConfig("t", (Segment(2, Zeros(), Dc(Sgd(1.0), 0.5)), Segment(1, Zeros(), Sgd(1.0))))
+    )
     gradients = np.array([[1, 2, 3], [5, 5, 5], [10, 20, 30]], np.float32)
     pulled = np.array([[0.1, 0.2, 9], [0, 0, 0], [100, 100, 100]], np.float32)
-    table.apply_gradients(np.array([4, 8, 4]), np.concatenate([gradients, pulled], axis=1), dedup=True)
+    table.apply_gradients(
+        np.array([4, 8, 4]), np.concatenate([gradients, pulled], axis=1), dedup=True
+    )
     total = np.array([11, 22, 33], np.float32)
     compensation = 0.5 * total[:2] ** 2 * (0 - pulled[0, :2])
     expected = -(total + np.append(compensation, 0)).astype(np.float32)
@@ -130,7 +138,10 @@ def test_of_threads_that_reinitialize_the_same_ids_exactly_one_creates_each():
             status[part] = table.reinitialize(part)
         results.append(status)
 
-    threads = [threading.Thread(target=work, args=(order,)) for order in (keys, keys[::-1].copy(), keys, keys)]
+    threads = [
+        threading.Thread(target=work, args=(order,))
+        for order in (keys, keys[::-1].copy(), keys, keys)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,7 +193,9 @@ def test_a_sighting_counts_as_often_as_the_id_occurs_also_beside_one_whose_sum_o
 
 
 def test_settings_that_cannot_be_change_nothing():
-    table = EmbeddingTable(config(admission=rule(2), touched_capacity=10, memory_budget_bytes=1 << 20))
+    table = EmbeddingTable(
+        config(admission=rule(2), touched_capacity=10, memory_budget_bytes=1 << 20)
+    )
     push(table)
     before, filter_ = table.config, table.admission
     for other in (
@@ -229,7 +242,9 @@ def test_the_same_settings_again_leave_the_scale_of_one_bit_rows_alone():
 def test_new_rates_expiry_and_retention_hold_from_the_next_call_on():
     table = EmbeddingTable(config())
     push(table, np.arange(10))
-    table.reconfigure(TableConfig("t", (Segment(1, Zeros(), Sgd(3.0)),), expire_days=0, max_expire_share=0.5))
+    table.reconfigure(
+        TableConfig("t", (Segment(1, Zeros(), Sgd(3.0)),), expire_days=0, max_expire_share=0.5)
+    )
     push(table, np.arange(5))
     np.testing.assert_array_equal(table.lookup(np.arange(10))[:, 0], [4] * 5 + [1] * 5)
     assert table.expire() == 5

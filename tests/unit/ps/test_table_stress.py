@@ -29,7 +29,9 @@ class Stress:
         self._errors: list[BaseException] = []
 
     def run(self, *steps: Callable[[np.random.Generator], None]) -> None:
-        threads = [threading.Thread(target=self._repeat, args=(step, i)) for i, step in enumerate(steps)]
+        threads = [
+            threading.Thread(target=self._repeat, args=(step, i)) for i, step in enumerate(steps)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -60,7 +62,11 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
     admission = table.admission
     is_stolen, fresh = np.zeros(STABLE.size, np.bool_), [1 << 30, 0]
     table.assign(STABLE, np.zeros((STABLE.size, DIM), np.float32), NOW_S)
-    updates, additions, visits = np.zeros(STABLE.size, np.int64), np.zeros(STABLE.size, np.int64), [0, 0, 0]
+    updates, additions, visits = (
+        np.zeros(STABLE.size, np.int64),
+        np.zeros(STABLE.size, np.int64),
+        [0, 0, 0],
+    )
 
     def check_whole(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
         assert (rows == rows[:, :1]).all(), "a row was seen half-written"
@@ -70,7 +76,9 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
 
     def apply_gradients(rng: np.random.Generator) -> None:
         positions = pick(rng)
-        table.apply_gradients(STABLE[positions], np.full((3000, DIM), -1, np.float32), [1], req_time_s=NOW_S)
+        table.apply_gradients(
+            STABLE[positions], np.full((3000, DIM), -1, np.float32), [1], req_time_s=NOW_S
+        )
         np.add.at(updates, positions, 1)
 
     def assign_add(rng: np.random.Generator) -> None:
@@ -85,7 +93,9 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
         keys = (np.arange(fresh[0], fresh[0] + 200) * 7919) | FILTERED_SLOT << 48
         fresh[0] += 200
         first, second = (
-            table.apply_gradients(keys, np.full((200, DIM), -1, np.float32), [1], req_time_s=NOW_S - DAY_S)
+            table.apply_gradients(
+                keys, np.full((200, DIM), -1, np.float32), [1], req_time_s=NOW_S - DAY_S
+            )
             for _ in range(2)
         )
         assert first.barred + first.created == 200
@@ -121,7 +131,9 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
     stats = table.stats()
     assert (stats.touched_overflow, stats.barred, stats.refused) == (0, fresh[1], 0)
     assert stats.created - stats.expired == table.size == STABLE.size
-    np.testing.assert_array_equal(table.lookup(STABLE), np.repeat((updates + additions)[:, None], DIM, axis=1))
+    np.testing.assert_array_equal(
+        table.lookup(STABLE), np.repeat((updates + additions)[:, None], DIM, axis=1)
+    )
     assert min(visits) > 0
     assert updates.sum() > 0
     assert additions.sum() > 0
@@ -135,7 +147,10 @@ def test_two_threads_creating_the_same_ids_make_each_row_once() -> None:
         for part in np.array_split(order, 50):
             table.assign_add(part, np.ones((part.size, 1), np.float32))
 
-    threads = [threading.Thread(target=add, args=(order,)) for order in (keys, keys[::-1].copy(), keys, keys)]
+    threads = [
+        threading.Thread(target=add, args=(order,))
+        for order in (keys, keys[::-1].copy(), keys, keys)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -101,7 +101,10 @@ def test_a_set_that_was_stolen_or_overflowed_works_like_new():
 
 @given(
     capacity=st.integers(1, 20),
-    batches=st.lists(st.lists(st.one_of(st.integers(-30, 30), st.sampled_from([-(2**63), 2**63 - 1]))), max_size=5),
+    batches=st.lists(
+        st.lists(st.one_of(st.integers(-30, 30), st.sampled_from([-(2**63), 2**63 - 1]))),
+        max_size=5,
+    ),
 )
 @settings(max_examples=200)
 def test_the_kernel_does_what_its_twin_does(capacity, batches):
@@ -124,7 +127,9 @@ def test_stealing_while_others_insert_loses_and_repeats_nothing():
 
     run_threads(4, work)
     everything = np.concatenate([*stolen, keys.steal()])
-    expected = np.concatenate([np.arange(index * 10**6, index * 10**6 + 300000) for index in range(3)])
+    expected = np.concatenate(
+        [np.arange(index * 10**6, index * 10**6 + 300000) for index in range(3)]
+    )
     np.testing.assert_array_equal(np.sort(everything), expected)
 
 

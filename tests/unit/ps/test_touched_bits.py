@@ -9,7 +9,9 @@ from megalith.wire.schema import Segment, Sgd, TableConfig, Zeros
 
 
 def table_of(capacity: int = 100_000) -> EmbeddingTable:
-    return EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), touched_capacity=capacity))
+    return EmbeddingTable(
+        TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), touched_capacity=capacity)
+    )
 
 
 def push(table: EmbeddingTable, keys) -> None:
@@ -69,7 +71,12 @@ def test_ids_touched_while_nobody_tracked_are_noted_later() -> None:
 
 def test_no_change_is_lost_between_writers_and_a_thief() -> None:
     """A copy that reads the stolen ids ends up equal to the table."""
-    table, keys, copy, stop = table_of(), np.arange(5000), np.zeros(5000, np.float32), threading.Event()
+    table, keys, copy, stop = (
+        table_of(),
+        np.arange(5000),
+        np.zeros(5000, np.float32),
+        threading.Event(),
+    )
 
     def write(seed: int) -> None:
         rng = np.random.default_rng(seed)

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from megalith.ps.variable import UpdateKind, Variable
-from megalith.wire.errors import DtypeMismatch, InvalidRequest, NonFiniteValue, ShapeMismatch, TableConflict
+from megalith.wire.errors import (
+    DtypeMismatch,
+    InvalidRequest,
+    NonFiniteValue,
+    ShapeMismatch,
+    TableConflict,
+)
 from megalith.wire.schema import (
     Adagrad,
     Adam,
@@ -95,7 +101,10 @@ def test_a_part_knows_the_whole():
 
 def test_what_would_overflow_is_left_out_and_counted_and_not_a_warning():
     held = variable((3e38, 0.0))
-    assert held.apply(UpdateKind.ADD, np.array([3e38, 5], np.float32)).tolist() == [np.float32(3e38), 0.0]
+    assert held.apply(UpdateKind.ADD, np.array([3e38, 5], np.float32)).tolist() == [
+        np.float32(3e38),
+        0.0,
+    ]
     assert held.nonfinite == 1
     assert held.apply(UpdateKind.ADD, np.array([-3e38, 5], np.float32)).tolist() == [0.0, 5.0]
     assert held.nonfinite == 1
@@ -104,7 +113,9 @@ def test_what_would_overflow_is_left_out_and_counted_and_not_a_warning():
 LARGEST = np.iinfo(np.int64).max
 
 
-@pytest.mark.parametrize(("start", "summand"), [(LARGEST, 1), (-LARGEST, -2), (LARGEST, LARGEST), (-LARGEST - 1, -1)])
+@pytest.mark.parametrize(
+    ("start", "summand"), [(LARGEST, 1), (-LARGEST, -2), (LARGEST, LARGEST), (-LARGEST - 1, -1)]
+)
 @pytest.mark.parametrize("shape", [(), (3,), (200, 300)])
 def test_a_counter_does_not_wrap_around(start, summand, shape, caplog):
     """A sum beyond 64 bits in one element leaves the whole summand out; one that fits counts on."""
@@ -138,7 +149,16 @@ def test_three_finite_gradients_do_not_make_a_variable_infinite():
     assert held.nonfinite == 1
 
 
-OPTIMIZERS = [Sgd(), Momentum(), Adagrad(), Adam(), Adamom(), DenseRmsprop(), DenseRmspropV2(), Shampoo(warmup=1)]
+OPTIMIZERS = [
+    Sgd(),
+    Momentum(),
+    Adagrad(),
+    Adam(),
+    Adamom(),
+    DenseRmsprop(),
+    DenseRmspropV2(),
+    Shampoo(warmup=1),
+]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
@@ -147,7 +167,10 @@ def test_a_huge_gradient_leaves_a_variable_that_goes_on_learning(optimizer):
     held, other = variable((1.0, 2.0), optimizer), variable((1.0, 2.0), optimizer)
     ordinary = np.ones(2, np.float32)
     for step in range(1, 4):
-        if optimizer.name not in ("sgd", "momentum"):  # those have no squares: what they do with it is finite
+        if optimizer.name not in (
+            "sgd",
+            "momentum",
+        ):  # those have no squares: what they do with it is finite
             held.apply(UpdateKind.GRADIENT, np.array([1e20, 1], np.float32), step)
             assert held.nonfinite == step
         held.apply(UpdateKind.GRADIENT, ordinary, step)

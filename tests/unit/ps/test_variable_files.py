@@ -14,10 +14,16 @@ from megalith.wire.schema import Adam, Adamom, LinearWarmup, Sgd, Shampoo, Varia
 
 RNG = np.random.default_rng(0)
 CONFIGS = [
-    VariableConfig("big", RNG.standard_normal((70, 1000)).astype(np.float32), Adam(0.1), LinearWarmup(0.1, 5)),
+    VariableConfig(
+        "big", RNG.standard_normal((70, 1000)).astype(np.float32), Adam(0.1), LinearWarmup(0.1, 5)
+    ),
     VariableConfig("tall", RNG.standard_normal(100_000).astype(np.float32), Adamom(0.1)),
     VariableConfig("count", np.arange(40_000)),
-    VariableConfig("whole", RNG.standard_normal((200, 170)).astype(np.float32), Shampoo(warmup=1, tau_1=1, tau_2=1)),
+    VariableConfig(
+        "whole",
+        RNG.standard_normal((200, 170)).astype(np.float32),
+        Shampoo(warmup=1, tau_1=1, tau_2=1),
+    ),
     VariableConfig("step", np.array(7, np.int64)),
     VariableConfig("plain", np.ones(3, np.float32), Sgd(0.5)),
 ]
@@ -39,7 +45,10 @@ def split_over(num_ps):
 
 
 def save(held, directory):
-    return [variable_files.write(variables, directory, f"{index}.arrow") for index, variables in enumerate(held)]
+    return [
+        variable_files.write(variables, directory, f"{index}.arrow")
+        for index, variables in enumerate(held)
+    ]
 
 
 def restore(directory, files, num_ps):
@@ -57,13 +66,15 @@ def joined(held):
     """Whole values and state by name and field."""
     pieces = {}
     for variable in sorted(
-        itertools.chain(*held), key=lambda variable: variable.config.part.index if variable.config.part else 0
+        itertools.chain(*held),
+        key=lambda variable: variable.config.part.index if variable.config.part else 0,
     ):
         value, state = variable.dump()
         for field, array in {"value": value, **state}.items():
             pieces.setdefault((variable.config.name, field), []).append(array)
     return {
-        key: np.concatenate(parts) if parts[0].ndim and len(parts) > 1 else parts[0] for key, parts in pieces.items()
+        key: np.concatenate(parts) if parts[0].ndim and len(parts) > 1 else parts[0]
+        for key, parts in pieces.items()
     }
 
 
@@ -78,7 +89,9 @@ def test_variables_saved_by_some_servers_are_equal_on_any_other_number(tmp_path,
     by_key = {variable.config.key: variable.config for variable in itertools.chain(*restored)}
     assert set(by_key) == {part.key for config in CONFIGS for part in config.split(after)}
     assert by_key["plain"].optimizer == Sgd(0.5)
-    assert next(config for config in by_key.values() if config.name == "big").schedule == LinearWarmup(0.1, 5)
+    assert next(
+        config for config in by_key.values() if config.name == "big"
+    ).schedule == LinearWarmup(0.1, 5)
 
 
 def test_a_missing_part_is_noticed(tmp_path):
@@ -92,7 +105,9 @@ def test_any_arrow_reader_opens_it(tmp_path):
     with pa.memory_map(str(tmp_path / file.name)) as source:
         rows = pa.ipc.open_file(source).read_all().to_pylist()
     big = next(row for row in rows if row["name"] == "big")
-    np.testing.assert_array_equal(np.frombuffer(big["value"], "<f4").reshape(big["shape"]).shape, (70, 1000))
+    np.testing.assert_array_equal(
+        np.frombuffer(big["value"], "<f4").reshape(big["shape"]).shape, (70, 1000)
+    )
     assert [name for name, _ in big["state"]] == ["m", "v", "beta1_power", "beta2_power"]
     assert file.rows == len(rows) == len(CONFIGS)
 

@@ -17,7 +17,12 @@ from megalith.runtime.settings import leaves
 from megalith.worker.config import WorkerConfig
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
-SERVICES = {"controller": ControllerConfig, "ps": PsConfig, "worker": WorkerConfig, "appmaster": AppMasterConfig}
+SERVICES = {
+    "controller": ControllerConfig,
+    "ps": PsConfig,
+    "worker": WorkerConfig,
+    "appmaster": AppMasterConfig,
+}
 SHARED = {
     "How every service listens": ServerSettings,
     "How ps and workers join": MembershipSettings,
@@ -34,14 +39,19 @@ def rows(leaves_of):
 def own_leaves(config):
     """Settings of the service beyond the shared groups that it has, and those where it differs from them."""
     nested = {
-        kind for hint in get_type_hints(config).values() if dataclasses.is_dataclass(hint) for kind in hint.__mro__
+        kind
+        for hint in get_type_hints(config).values()
+        if dataclasses.is_dataclass(hint)
+        for kind in hint.__mro__
     }
     shared = {row for group in SHARED.values() if group in nested for row in rows(leaves(group))}
     return [row for row in rows(leaves(config)) if row not in shared]
 
 
 def section(title):
-    match = re.search(rf"^\*\*{re.escape(title)}\*\*.*?\n\n(\|.*?\n)(?:\n|\Z)", README, re.DOTALL | re.MULTILINE)
+    match = re.search(
+        rf"^\*\*{re.escape(title)}\*\*.*?\n\n(\|.*?\n)(?:\n|\Z)", README, re.DOTALL | re.MULTILINE
+    )
     assert match, f"README has no table under **{title}**"
     return match.group(1).splitlines()[2:]
 
@@ -60,7 +70,9 @@ def test_the_ports_are_the_defaults():
     for service, config in SERVICES.items():
         default = {leaf.name: leaf.default for leaf in leaves(config)}
         port, metrics = (str(default[name] or "any free") for name in ("port", "metrics_port"))
-        assert re.search(rf"^\| {service} \|.*\| {port} \| {metrics} \|", README, re.MULTILINE), service
+        assert re.search(rf"^\| {service} \|.*\| {port} \| {metrics} \|", README, re.MULTILINE), (
+            service
+        )
 
 
 def test_every_make_target_it_names_exists():

@@ -9,7 +9,11 @@ from megalith.runner.config import SERVICES, RunnerConfig
 from megalith.runtime import settings
 from megalith.wire.errors import InvalidSetting
 
-ENVIRON = {"MEGALITH_RUNNER_NUM_PS": "3", "MEGALITH_RUNNER_SEED": "5", "MEGALITH_RUNNER_TASK": "env"}
+ENVIRON = {
+    "MEGALITH_RUNNER_NUM_PS": "3",
+    "MEGALITH_RUNNER_SEED": "5",
+    "MEGALITH_RUNNER_TASK": "env",
+}
 
 
 def test_code_wins_over_flags_over_environment_over_defaults():
@@ -22,7 +26,9 @@ def test_a_default_given_in_code_wins_too():
 
 
 def test_a_command_s_own_default_loses_to_the_environment():
-    config = RunnerConfig.from_command_line("train", ["--ps=4"], ENVIRON, summary="", num_examples=5000, seed=7)
+    config = RunnerConfig.from_command_line(
+        "train", ["--ps=4"], ENVIRON, summary="", num_examples=5000, seed=7
+    )
     assert (config.num_ps, config.seed, config.num_examples) == (4, 5, 5000)
 
 
@@ -82,15 +88,26 @@ def test_every_field_reaches_a_service_that_has_it_with_the_same_type(field):
 
 def test_a_plan_has_every_process_once_with_settings_that_its_service_takes():
     config = RunnerConfig(model_dir="m", num_ps=3, num_workers=2, batch_size=64, heartbeat_s=0.5)
-    processes = [plan.controller(config, stay_up=True), *plan.members(config), plan.appmaster(config, "app-1")]
+    processes = [
+        plan.controller(config, stay_up=True),
+        *plan.members(config),
+        plan.appmaster(config, "app-1"),
+    ]
     assert [process.name for process in processes] == [
         "controller",
         *(f"ps-{index}" for index in range(3)),
         *(f"worker-{index}" for index in range(2)),
         "appmaster",
     ]
-    built = {process.name: settings.build(SERVICES[process.service], process.values) for process in processes}
-    assert (built["controller"].num_ps, built["controller"].num_workers, built["controller"].stay_up) == (3, 2, True)
+    built = {
+        process.name: settings.build(SERVICES[process.service], process.values)
+        for process in processes
+    }
+    assert (
+        built["controller"].num_ps,
+        built["controller"].num_workers,
+        built["controller"].stay_up,
+    ) == (3, 2, True)
     assert (built["ps-2"].index, built["ps-2"].membership.heartbeat_s) == (2, 0.5)
     assert (built["worker-1"].index, built["worker-1"].task.batch_size) == (1, 64)
     assert built["appmaster"].model_dir == "m"

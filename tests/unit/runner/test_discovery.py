@@ -35,7 +35,9 @@ def opened(discovery, service):
         ("static", "StaticDiscovery"),
     ],
 )
-def test_golden_g10_the_runner_s_discovery_is_what_every_process_opens(service, discovery, back_end):
+def test_golden_g10_the_runner_s_discovery_is_what_every_process_opens(
+    service, discovery, back_end
+):
     found = opened(discovery, service)
     assert (type(found).__name__ if found else None) == back_end
     if found:
@@ -55,5 +57,7 @@ def test_golden_g10_tf_config_says_role_and_index():
 
 
 def test_an_unknown_back_end_is_refused_with_those_that_exist():
-    with pytest.raises(InvalidSetting, match="--discovery=zoo: expected one of none, file, zookeeper, consul"):
+    with pytest.raises(
+        InvalidSetting, match="--discovery=zoo: expected one of none, file, zookeeper, consul"
+    ):
         RunnerConfig(discovery="zoo")

@@ -5,7 +5,8 @@ from megalith.wire.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"), [("10.0.0.1", "10.0.0.1:5"), ("::1", "[::1]:5"), ("example.org", "example.org:5")]
+    ("host", "expected"),
+    [("10.0.0.1", "10.0.0.1:5"), ("::1", "[::1]:5"), ("example.org", "example.org:5")],
 )
 def test_join_brackets_ipv6_only(host, expected):
     assert addresses.join(host, 5) == expected
@@ -13,7 +14,12 @@ def test_join_brackets_ipv6_only(host, expected):
 
 def test_golden_g25_the_platform_says_the_local_host():
     assert addresses.local_host({"YARN_INET_ADDR": "1.2.3.4"}) == "1.2.3.4"
-    assert addresses.local_host({"CLOUDNATIVE_INET_ADDR": "1.2.3.4,5.6.7.8", "YARN_INET_ADDR": "9.9.9.9"}) == "1.2.3.4"
+    assert (
+        addresses.local_host(
+            {"CLOUDNATIVE_INET_ADDR": "1.2.3.4,5.6.7.8", "YARN_INET_ADDR": "9.9.9.9"}
+        )
+        == "1.2.3.4"
+    )
 
 
 def test_without_a_platform_the_own_name_resolves():
@@ -27,7 +33,11 @@ def test_a_wildcard_is_not_told_to_others():
 
 
 def test_golden_g2_addresses_are_put_together_and_taken_apart():
-    for host, address in {"localhost": "localhost:10", "127.0.0.1": "127.0.0.1:10", "::1": "[::1]:10"}.items():
+    for host, address in {
+        "localhost": "localhost:10",
+        "127.0.0.1": "127.0.0.1:10",
+        "::1": "[::1]:10",
+    }.items():
         assert addresses.join(host, 10) == address
         assert addresses.split(address) == (host, 10)
         assert addresses.host_of(address) == host
@@ -36,7 +46,9 @@ def test_golden_g2_addresses_are_put_together_and_taken_apart():
     assert addresses.local_ip()
 
 
-@pytest.mark.parametrize("nonsense", ["", "host", ":1", "host:0", "host:-1", "host:65536", "::1:80", "[::1]", "h:٣"])
+@pytest.mark.parametrize(
+    "nonsense", ["", "host", ":1", "host:0", "host:-1", "host:65536", "::1:80", "[::1]", "h:٣"]
+)
 def test_what_is_not_an_address_is_refused(nonsense):
     with pytest.raises(InvalidRequest, match="Invalid addr"):
         addresses.split(nonsense)

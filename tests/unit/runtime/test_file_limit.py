@@ -10,7 +10,9 @@ def limits(monkeypatch):
     """The limits of a pretended system; a list [soft, hard]."""
     now = [1024, 4096]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(now))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, wanted: now.__setitem__(slice(None), wanted))
+    monkeypatch.setattr(
+        resource, "setrlimit", lambda kind, wanted: now.__setitem__(slice(None), wanted)
+    )
     return now
 
 

@@ -48,7 +48,9 @@ def test_neither_a_link_nor_a_pipe_is_opened_in_place_of_a_file(tmp_path, mode):
     (tmp_path / "link").symlink_to(target)
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
-        with pytest.raises(NotPlainFile, match="not a plain file"):  # and at once: nobody is at the pipe's other end
+        with pytest.raises(
+            NotPlainFile, match="not a plain file"
+        ):  # and at once: nobody is at the pipe's other end
             open_plain(tmp_path / name, mode)
     with pytest.raises(IsADirectoryError):
         open_plain(tmp_path, mode)

@@ -26,17 +26,23 @@ def test_ports_are_free_and_different_and_none_is_one_that_the_system_gives_away
 
 def test_a_port_in_use_is_left_out(tmp_path, monkeypatch):
     first, *others = free_ports(3)
-    monkeypatch.setattr(module.random.SystemRandom, "sample", lambda self, ports, count: [first, *others])
+    monkeypatch.setattr(
+        module.random.SystemRandom, "sample", lambda self, ports, count: [first, *others]
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first))
         taken.listen()
         assert free_ports(1) == others[:1]
-        with pytest.raises(LimitExceeded, match=r"3 free ports on 127.0.0.1 are needed, 2 were found"):
+        with pytest.raises(
+            LimitExceeded, match=r"3 free ports on 127.0.0.1 are needed, 2 were found"
+        ):
             free_ports(3)
 
 
 @pytest.mark.parametrize("content", [None, "1024 65535", "nonsense"])
-def test_where_the_system_gives_all_ports_away_or_does_not_say_there_are_ports_too(tmp_path, monkeypatch, content):
+def test_where_the_system_gives_all_ports_away_or_does_not_say_there_are_ports_too(
+    tmp_path, monkeypatch, content
+):
     monkeypatch.setattr(module, "_RANGE_FILE", tmp_path / "range")
     if content:
         (tmp_path / "range").write_text(content)

@@ -4,7 +4,13 @@ from megalith.runtime.guard import guarded
 
 
 def test_a_look_that_fails_is_logged_once_while_it_says_the_same_and_is_not_the_last(caplog):
-    failures = [ZeroDivisionError("a"), ZeroDivisionError("a"), ZeroDivisionError("b"), None, ZeroDivisionError("b")]
+    failures = [
+        ZeroDivisionError("a"),
+        ZeroDivisionError("a"),
+        ZeroDivisionError("b"),
+        None,
+        ZeroDivisionError("b"),
+    ]
     looks = []
 
     def look():

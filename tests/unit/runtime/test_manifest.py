@@ -23,7 +23,9 @@ def test_the_checkpoint_that_the_list_names_is_the_newest_also_if_others_are_new
     older = checkpoint(tmp_path, 100)
     checkpoint(tmp_path, 200)
     state = tmp_path / "checkpoint"
-    state.write_text(state.read_text().replace('path: "model.ckpt-200"', 'path: "model.ckpt-100"', 1))
+    state.write_text(
+        state.read_text().replace('path: "model.ckpt-200"', 'path: "model.ckpt-100"', 1)
+    )
     assert manifest.latest(tmp_path) == older
 
 
@@ -58,11 +60,23 @@ def lose_folder(model_dir):
 @pytest.mark.parametrize(
     ("lose", "error", "named"),
     [
-        (lose_list, CheckpointNotFound, "checkpoint is missing, and .* has model.ckpt-100, model.ckpt-200"),
+        (
+            lose_list,
+            CheckpointNotFound,
+            "checkpoint is missing, and .* has model.ckpt-100, model.ckpt-200",
+        ),
         (empty_list, CheckpointDamaged, "checkpoint names no checkpoint"),
         (garbage_list, CheckpointDamaged, "checkpoint names no checkpoint"),
-        (lose_manifest, CheckpointNotFound, "names model.ckpt-200 .*model.ckpt-200/manifest.json is missing"),
-        (lose_folder, CheckpointNotFound, "names model.ckpt-200 .*model.ckpt-200/manifest.json is missing"),
+        (
+            lose_manifest,
+            CheckpointNotFound,
+            "names model.ckpt-200 .*model.ckpt-200/manifest.json is missing",
+        ),
+        (
+            lose_folder,
+            CheckpointNotFound,
+            "names model.ckpt-200 .*model.ckpt-200/manifest.json is missing",
+        ),
     ],
 )
 def test_what_is_missing_is_named_with_the_ways_out_and_no_older_checkpoint_is_taken_for_it(
@@ -114,11 +128,16 @@ def test_a_list_that_was_taken_away_is_still_missed_after_another_save_was_kille
     (tmp_path / "checkpoint").unlink()
     published(tmp_path, 200)
     manifest.complete_list(tmp_path)
-    with pytest.raises(CheckpointNotFound, match=r"checkpoint is missing, and .* has model.ckpt-100, model.ckpt-200"):
+    with pytest.raises(
+        CheckpointNotFound,
+        match=r"checkpoint is missing, and .* has model.ckpt-100, model.ckpt-200",
+    ):
         manifest.latest(tmp_path)
 
 
-@pytest.mark.parametrize("text", ['model_checkpoint_path: ""\n', 'model_checkpoint_path: ""\nall_model_checkpoint_'])
+@pytest.mark.parametrize(
+    "text", ['model_checkpoint_path: ""\n', 'model_checkpoint_path: ""\nall_model_checkpoint_']
+)
 def test_a_list_that_names_nothing_and_is_not_that_of_a_first_save_is_refused(tmp_path, text):
     published(tmp_path, 100)
     (tmp_path / "checkpoint").write_text(text)
@@ -126,7 +145,9 @@ def test_a_list_that_names_nothing_and_is_not_that_of_a_first_save_is_refused(tm
         manifest.latest(tmp_path)
 
 
-def test_somebodys_file_under_the_name_of_the_list_is_kept_before_the_first_checkpoint_gets_its_name(tmp_path):
+def test_somebodys_file_under_the_name_of_the_list_is_kept_before_the_first_checkpoint_gets_its_name(
+    tmp_path,
+):
     (tmp_path / "checkpoint").write_text("the only copy of a thesis")
     first = published(tmp_path, 100)
     (kept,) = tmp_path.glob("checkpoint-kept-*")

@@ -42,7 +42,9 @@ class Registry(Discovery):
         self.is_closed = True
 
 
-def test_the_controller_is_found_as_given_then_by_the_back_end_then_in_the_model_directory(tmp_path):
+def test_the_controller_is_found_as_given_then_by_the_back_end_then_in_the_model_directory(
+    tmp_path,
+):
     (tmp_path / "controller_server_addr.txt").write_text("file:1")
     registry = Registry({"controller": {0: "registry:1"}})
     assert Presence("ps", 0, registry, "given:1", str(tmp_path)).find_controller() == "given:1"
@@ -52,7 +54,9 @@ def test_the_controller_is_found_as_given_then_by_the_back_end_then_in_the_model
     assert by_registry.find_controller() == "file:1"
     registry.is_away, registry.entries = False, {}
     assert by_registry.find_controller() == "file:1"
-    with pytest.raises(PeerUnreachable, match="no controller is registered; is a controller running"):
+    with pytest.raises(
+        PeerUnreachable, match="no controller is registered; is a controller running"
+    ):
         Presence("ps", 0, registry, "", "").find_controller()
     with pytest.raises(PeerUnreachable, match=r"no controller_server_addr.txt in /nowhere"):
         Presence("ps", 0, None, "", "/nowhere").find_controller()
@@ -108,7 +112,9 @@ def test_another_process_in_the_same_place_is_refused_only_while_it_answers(monk
     registry = Registry({"controller": {0: "127.0.0.1:1"}})
     here = Presence("controller", 0, registry, "", "")
     here.check_alone("127.0.0.1:2")  # nobody listens at port 1
-    monkeypatch.setattr(presence.liveness, "probe", lambda asked: presence.liveness.Liveness(tuple(asked), ()))
+    monkeypatch.setattr(
+        presence.liveness, "probe", lambda asked: presence.liveness.Liveness(tuple(asked), ())
+    )
     here.check_alone("127.0.0.1:1")  # that is this one
     with pytest.raises(IndexTaken, match=r"listens at 127.0.0.1:1"):
         here.check_alone("127.0.0.1:2")

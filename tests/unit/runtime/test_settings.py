@@ -34,7 +34,9 @@ def run(*argv, **environ):
 
 
 def test_flags_win_over_environment_over_defaults():
-    config = run("--name", "a", "--rate=2", MEGALITH_THING_RATE="1", MEGALITH_THING_DEPTH="9", OTHER="x")
+    config = run(
+        "--name", "a", "--rate=2", MEGALITH_THING_RATE="1", MEGALITH_THING_DEPTH="9", OTHER="x"
+    )
     assert config == Config(name="a", rate=2.0, loud=False, part=Part(depth=9))
 
 
@@ -45,10 +47,22 @@ def test_booleans_are_words(text, value):
 
 BAD = {
     "unknown flag": (["--name=a", "--nmae=b"], {}, "unrecognized arguments: --nmae=b"),
-    "unknown variable": (["--name=a"], {"MEGALITH_THING_DEPHT": "1"}, "did you mean MEGALITH_THING_DEPTH?"),
-    "far off variable": (["--name=a"], {"MEGALITH_THING_ZZZ": "1"}, "known are MEGALITH_THING_DEPTH"),
+    "unknown variable": (
+        ["--name=a"],
+        {"MEGALITH_THING_DEPHT": "1"},
+        "did you mean MEGALITH_THING_DEPTH?",
+    ),
+    "far off variable": (
+        ["--name=a"],
+        {"MEGALITH_THING_ZZZ": "1"},
+        "known are MEGALITH_THING_DEPTH",
+    ),
     "not a number": (["--name=a", "--depth=deep"], {}, "--depth='deep': expected int"),
-    "not a truth": (["--name=a"], {"MEGALITH_THING_LOUD": "maybe"}, "MEGALITH_THING_LOUD='maybe': expected bool"),
+    "not a truth": (
+        ["--name=a"],
+        {"MEGALITH_THING_LOUD": "maybe"},
+        "MEGALITH_THING_LOUD='maybe': expected bool",
+    ),
     "missing": ([], {}, "--name is not given"),
     "out of range": (["--name=a", "--rate=-1"], {}, "--rate=-1.0: below 0"),
 }

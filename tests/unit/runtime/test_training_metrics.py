@@ -15,13 +15,19 @@ from megalith.worker.step_metrics import StepMetrics
 
 def page(metrics):
     """Values by name and labels, as text."""
-    lines = [line for line in generate_latest(metrics.registry).decode().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in generate_latest(metrics.registry).decode().splitlines()
+        if not line.startswith("#")
+    ]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
 def test_the_prefix_is_the_reference_s_variable():
     metrics = Metrics()
-    TrainingMetrics(metrics, {"MONOLITH_METRIC_PREFIX": "monolith.training.my-model"}).counter("x.all", "An x.").inc()
+    TrainingMetrics(metrics, {"MONOLITH_METRIC_PREFIX": "monolith.training.my-model"}).counter(
+        "x.all", "An x."
+    ).inc()
     assert page(metrics)["monolith_training_my_model_x_all_total"] == 1
 
 
@@ -40,7 +46,9 @@ def test_formation_saves_and_missing_ps_of_the_controller(monkeypatch):
     left[0], now[0] = 0, 13.0
     job.watch()
     assert cluster.state().phase is Phase.INITIALIZING
-    worker = cluster.join(Registration(Role.WORKER, 0, "b:1", incarnation="b"), lambda directive: None)
+    worker = cluster.join(
+        Registration(Role.WORKER, 0, "b:1", incarnation="b"), lambda directive: None
+    )
     cluster.report_worker(worker, WorkerProgress(global_step=1))
     now[0] = 14.5
     for _ in range(3):
@@ -62,7 +70,9 @@ def test_steps_failovers_and_the_heart_beat_of_a_chief(monkeypatch):
     monkeypatch.delenv("MONOLITH_METRIC_PREFIX", raising=False)
     metrics, now, wall = Metrics(), [0.0], [1000.0]
     progress = Progress(clock=lambda: now[0])
-    chief = StepMetrics(metrics, 0, "clicks", lambda: progress.snapshot().is_finished, wall_clock=lambda: wall[0])
+    chief = StepMetrics(
+        metrics, 0, "clicks", lambda: progress.snapshot().is_finished, wall_clock=lambda: wall[0]
+    )
     progress.watched_by(chief)
     for second in (1.0, 1.5, 2.0):
         now[0] = second
@@ -76,7 +86,10 @@ def test_steps_failovers_and_the_heart_beat_of_a_chief(monkeypatch):
     assert seen[f"monolith_training_run_steps_all_total{tags}"] == 4
     assert seen[f"monolith_training_run_steps_elapsed_time_all_sum{tags}"] == 1.0
     assert seen[f"monolith_training_run_steps_elapsed_time_all_count{tags}"] == 2
-    assert seen['monolith_training_worker_failover_cnt_total{model_name="clicks",worker_index="0"}'] == 1
+    assert (
+        seen['monolith_training_worker_failover_cnt_total{model_name="clicks",worker_index="0"}']
+        == 1
+    )
     assert seen['monolith_training_training_heart_beat{type="running"}'] == 1000.0
     wall[0] = 1010.0
     assert page(metrics)['monolith_training_training_heart_beat{type="running"}'] == 1000.0

@@ -24,7 +24,11 @@ def test_who_would_exceed_the_budget_waits_until_bytes_are_given_back():
 
 def test_one_that_does_not_get_room_in_time_is_told():
     budget = ByteBudget(100)
-    with budget.holding(60, 0), pytest.raises(LimitExceeded, match="60 of 100 bytes"), budget.holding(50, 0.01):
+    with (
+        budget.holding(60, 0),
+        pytest.raises(LimitExceeded, match="60 of 100 bytes"),
+        budget.holding(50, 0.01),
+    ):
         pass
     assert budget.held_bytes == 0
 

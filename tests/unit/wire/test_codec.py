@@ -43,10 +43,18 @@ TABLES = [
         max_expire_share=0.25,
         initial_capacity=10,
         seed=3,
-        admission=AdmissionConfig(kind=FilterKind.PLAIN, default_threshold=3, threshold_by_slot={1: 20}, capacity=99),
+        admission=AdmissionConfig(
+            kind=FilterKind.PLAIN, default_threshold=3, threshold_by_slot={1: 20}, capacity=99
+        ),
         skip_nonfinite=True,
     ),
-    TableConfig("t", (Segment(1, RandomUniform(-0.25, 0.5), Adagrad(0.5, 0.25, 0.125)), Segment(2, Zeros(), Sgd(2.0)))),
+    TableConfig(
+        "t",
+        (
+            Segment(1, RandomUniform(-0.25, 0.5), Adagrad(0.5, 0.25, 0.125)),
+            Segment(2, Zeros(), Sgd(2.0)),
+        ),
+    ),
 ]
 
 
@@ -70,7 +78,9 @@ def test_what_is_not_set_takes_the_schema_s_default():
     assert table == TableConfig("t", (Segment(2, RandomUniform(), Adam(beta1=0.5)),))
 
 
-@pytest.mark.parametrize("value", [np.zeros((), np.int64), np.arange(6, dtype=np.float32).reshape(2, 3)])
+@pytest.mark.parametrize(
+    "value", [np.zeros((), np.int64), np.arange(6, dtype=np.float32).reshape(2, 3)]
+)
 def test_arrays_survive_the_round_trip(value):
     back = codec.array_from_proto(codec.array_to_proto(value), "x")
     assert back.dtype == value.dtype
@@ -111,7 +121,9 @@ def test_shapes_of_variables_survive_the_round_trip():
 
 
 def test_optimizers_of_rows_and_of_variables_are_not_taken_for_each_other():
-    message = parameter_server_pb2.VariableConfig(name="v", initial=codec.array_to_proto(np.ones(1, np.float32)))
+    message = parameter_server_pb2.VariableConfig(
+        name="v", initial=codec.array_to_proto(np.ones(1, np.float32))
+    )
     message.optimizer.ftrl.SetInParent()
     with pytest.raises(InvalidSetting, match="a variable's optimizer is ftrl; known are"):
         codec.variable_from_proto(message)
@@ -131,4 +143,8 @@ def test_an_optimizer_that_is_not_set_is_refused():
 def test_routing_survives_the_round_trip():
     current = routing.Routing(7, ("a:1", "b:2"), routing.even_owners(2))
     back = codec.routing_from_proto(codec.routing_to_proto(current))
-    assert (back.epoch, back.addresses, back.owners.tolist()) == (7, ("a:1", "b:2"), current.owners.tolist())
+    assert (back.epoch, back.addresses, back.owners.tolist()) == (
+        7,
+        ("a:1", "b:2"),
+        current.owners.tolist(),
+    )

@@ -46,7 +46,9 @@ def test_v1_ids_of_high_slots_are_negative_and_keep_their_slot():
 def test_a_v2_id_with_bit_63_is_refused_where_the_layout_is_checked():
     good = V2.pack([0, 32767], [1, 2**48 - 1])
     np.testing.assert_array_equal(V2.checked(good), good)
-    with pytest.raises(InvalidRequest, match=r"1 fids are not of layout v2, e\.g\. 0x8000000000000005"):
+    with pytest.raises(
+        InvalidRequest, match=r"1 fids are not of layout v2, e\.g\. 0x8000000000000005"
+    ):
         V2.checked(np.array([4, -(2**63) + 5]))
     np.testing.assert_array_equal(V1.checked(np.array([-1])), [-1])
 
@@ -64,7 +66,10 @@ def test_pack_unpack_and_switch_slot_agree_with_plain_integers(layout, data):
     signatures = data.draw(st.lists(SIGNATURES, min_size=len(slots), max_size=len(slots)))
     mask = 2**layout.signature_bits - 1
     fids = layout.pack(np.array(slots, np.int64), np.array(signatures, np.uint64))
-    expected = [(slot << layout.signature_bits) | (sig & mask) for slot, sig in zip(slots, signatures, strict=True)]
+    expected = [
+        (slot << layout.signature_bits) | (sig & mask)
+        for slot, sig in zip(slots, signatures, strict=True)
+    ]
     assert fids.view(np.uint64).tolist() == expected
     assert layout.slots(fids).tolist() == slots
     assert layout.signatures(fids).tolist() == [sig & mask for sig in signatures]
@@ -75,7 +80,13 @@ def test_pack_unpack_and_switch_slot_agree_with_plain_integers(layout, data):
 
 @pytest.mark.parametrize("bad", [[1.5], ["a"], [True]])
 def test_ids_that_are_not_integers_are_refused(bad):
-    for call in (V2.slots, V2.signatures, V2.checked, lambda fids: V2.pack(1, fids), lambda slots: V2.pack(slots, 1)):
+    for call in (
+        V2.slots,
+        V2.signatures,
+        V2.checked,
+        lambda fids: V2.pack(1, fids),
+        lambda slots: V2.pack(slots, 1),
+    ):
         with pytest.raises(InvalidRequest, match="expected integers"):
             call(bad)
 

@@ -19,9 +19,13 @@ def ends():
 @pytest.mark.parametrize("count", [0, 1, 1022, 1023, 1024, 1025, 5000])
 def test_a_frame_of_any_number_of_arrays_arrives_whole(ends, count):
     left, right = ends
-    arrays = [np.full(1 + i % 7, i, np.int64) for i in range(count)]  # 5000 of them are more than a buffer holds
+    arrays = [
+        np.full(1 + i % 7, i, np.int64) for i in range(count)
+    ]  # 5000 of them are more than a buffer holds
     whole = b"".join(array.tobytes() for array in arrays)
-    sender = threading.Thread(target=frames.send, args=(left, b"head", [frames.as_bytes(a) for a in arrays]))
+    sender = threading.Thread(
+        target=frames.send, args=(left, b"head", [frames.as_bytes(a) for a in arrays])
+    )
     sender.start()
     sizes = frames.receive_sizes(right)
     assert sizes == (4, len(whole))

@@ -39,7 +39,12 @@ PROTO_DEFAULTS = {
         "l2_regularization_strength": 0,
         "weight_decay_factor": 0,
     },
-    o.Adadelta: {"learning_rate": 0.01, "weight_decay_factor": 0, "averaging_ratio": 0.9, "epsilon": 0.01},
+    o.Adadelta: {
+        "learning_rate": 0.01,
+        "weight_decay_factor": 0,
+        "averaging_ratio": 0.9,
+        "epsilon": 0.01,
+    },
     o.Adam: {
         "learning_rate": 0.01,
         "beta1": 0.9,
@@ -56,7 +61,12 @@ PROTO_DEFAULTS = {
         "use_nesterov": False,
         "epsilon": 0.01,
     },
-    o.Momentum: {"learning_rate": 0.01, "weight_decay_factor": 0, "use_nesterov": False, "momentum": 0.9},
+    o.Momentum: {
+        "learning_rate": 0.01,
+        "weight_decay_factor": 0,
+        "use_nesterov": False,
+        "momentum": 0.9,
+    },
     o.MovingAverage: {"momentum": 0.9},
     o.BatchSoftmax: {"learning_rate": 0.1},
     o.Rmsprop: {"learning_rate": 0.01, "weight_decay_factor": 0, "momentum": 0.9},
@@ -64,11 +74,15 @@ PROTO_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "defaults"), PROTO_DEFAULTS.items(), ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    ("kind", "defaults"), PROTO_DEFAULTS.items(), ids=lambda value: getattr(value, "name", "")
+)
 def test_defaults_are_those_of_the_reference(kind, defaults):
     warmup = {} if kind is o.MovingAverage else {"warmup_steps": 0}
     config = kind()
-    assert {field.name: getattr(config, field.name) for field in fields(config)} == defaults | warmup
+    assert {
+        field.name: getattr(config, field.name) for field in fields(config)
+    } == defaults | warmup
     assert o.optimizer_named(kind.name) == config
     assert o.optimizer_named(kind.name, **defaults) == config
 
@@ -78,30 +92,50 @@ def test_defaults_are_those_of_the_reference(kind, defaults):
 def test_every_number_must_be_a_finite_float32(kind, bad):
     for field in fields(kind):
         if field.type in ("float", float):
-            with pytest.raises(InvalidSetting, match=f"^{kind.name}: {field.name} .* (is not|does not fit)"):
+            with pytest.raises(
+                InvalidSetting, match=f"^{kind.name}: {field.name} .* (is not|does not fit)"
+            ):
                 kind(**{field.name: bad})
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: o.Adagrad(initial_accumulator_value=0), "adagrad: initial_accumulator_value 0 must be above 0"),
-        (lambda: o.Adagrad(weight_decay_factor=-1), "adagrad: weight_decay_factor -1 must be 0 or more"),
+        (
+            lambda: o.Adagrad(initial_accumulator_value=0),
+            "adagrad: initial_accumulator_value 0 must be above 0",
+        ),
+        (
+            lambda: o.Adagrad(weight_decay_factor=-1),
+            "adagrad: weight_decay_factor -1 must be 0 or more",
+        ),
         (lambda: o.Sgd(warmup_steps=-1), "sgd: warmup_steps -1 must be 0 or more"),
         (lambda: o.Sgd(warmup_steps=1.5), r"sgd: warmup_steps 1\.5 is not an integer"),
         (lambda: o.Adam(beta1=1.0), r"adam: beta1 1\.0 must be below 1"),
         (lambda: o.Adam(use_nesterov=1), "adam: use_nesterov 1 must be true or false"),
         (lambda: o.Adadelta(epsilon=0), "adadelta: epsilon 0 must be above 0"),
-        (lambda: o.DynamicWdAdagrad(dynamic_wd_temperature=0), "dynamic_wd_temperature 0 must be above 0"),
+        (
+            lambda: o.DynamicWdAdagrad(dynamic_wd_temperature=0),
+            "dynamic_wd_temperature 0 must be above 0",
+        ),
         (lambda: o.Dc(o.Dc(o.Sgd())), "dc: the base dc is itself a wrapper"),
         (lambda: o.Dc(o.Sgd(), -1), "dc: lambda_ -1 must be 0 or more"),
         (
             lambda: o.StochasticRoundingFloat16(o.StochasticRoundingFloat16(o.Sgd())),
             "the base is rounded already",
         ),
-        (lambda: o.optimizer_named("lion"), "unknown optimizer 'lion'; known are adadelta, adagrad, adam"),
-        (lambda: o.optimizer_named("sgd", momentum=1), "sgd: unknown settings momentum; it has learning_rate"),
-        (lambda: o.optimizer_named("adagrad", hessian_compression_times=1), "unknown settings hessian_compression"),
+        (
+            lambda: o.optimizer_named("lion"),
+            "unknown optimizer 'lion'; known are adadelta, adagrad, adam",
+        ),
+        (
+            lambda: o.optimizer_named("sgd", momentum=1),
+            "sgd: unknown settings momentum; it has learning_rate",
+        ),
+        (
+            lambda: o.optimizer_named("adagrad", hessian_compression_times=1),
+            "unknown settings hessian_compression",
+        ),
         (lambda: o.optimizer_named("dc"), "dc: .*base"),
     ],
 )

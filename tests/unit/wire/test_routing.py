@@ -30,7 +30,9 @@ def test_mix64_leaves_its_input_alone():
 
 @pytest.mark.parametrize("step", [1, 2, 1024, 1 << 20, 1 << 48])
 def test_patterned_ids_spread_evenly_over_servers(step):
-    owners = routing.Routing(1, ("a", "b", "c"), routing.even_owners(3)).owner_of(np.arange(30_000) * step)
+    owners = routing.Routing(1, ("a", "b", "c"), routing.even_owners(3)).owner_of(
+        np.arange(30_000) * step
+    )
     assert np.bincount(owners, minlength=3).min() > 9_500
 
 

@@ -2,8 +2,21 @@ import numpy as np
 import pytest
 
 from megalith.wire.errors import InvalidSetting
-from megalith.wire.optimizers import Adagrad, Adam, Dc, MovingAverage, Sgd, StochasticRoundingFloat16
-from megalith.wire.schedules import Constant, LinearWarmup, PolynomialDecay, default_schedule, learning_rates
+from megalith.wire.optimizers import (
+    Adagrad,
+    Adam,
+    Dc,
+    MovingAverage,
+    Sgd,
+    StochasticRoundingFloat16,
+)
+from megalith.wire.schedules import (
+    Constant,
+    LinearWarmup,
+    PolynomialDecay,
+    default_schedule,
+    learning_rates,
+)
 
 
 def test_golden_polynomial_decay_test_basic():
@@ -38,7 +51,8 @@ def test_polynomial_decay_with_a_power_stays_at_its_end(step, rate):
 
 
 @pytest.mark.parametrize(
-    ("step", "rate"), [(0, 1.0), (5, 0.5), (10, 0.0), (11, 1 - 11 / 20), (20, 0.0), (25, 1 - 25 / 30)]
+    ("step", "rate"),
+    [(0, 1.0), (5, 0.5), (10, 0.0), (11, 1 - 11 / 20), (20, 0.0), (25, 1 - 25 / 30)],
 )
 def test_a_cycle_starts_over_on_a_longer_run(step, rate):
     assert PolynomialDecay(1.0, 10, 0.0, cycle=True).at(step) == pytest.approx(rate)
@@ -53,7 +67,9 @@ def test_a_warm_up_is_a_straight_line_from_zero(step, rate):
 def test_an_optimizer_without_a_schedule_has_its_own():
     assert default_schedule(Sgd(0.3)) == Constant(0.3)
     assert default_schedule(Adagrad(0.3, warmup_steps=7)) == LinearWarmup(0.3, 7)
-    assert default_schedule(StochasticRoundingFloat16(Dc(Adam(0.2, warmup_steps=5)))) == LinearWarmup(0.2, 5)
+    assert default_schedule(
+        StochasticRoundingFloat16(Dc(Adam(0.2, warmup_steps=5)))
+    ) == LinearWarmup(0.2, 5)
     assert default_schedule(MovingAverage()) == Constant(0.0)
 
 

@@ -66,4 +66,6 @@ def test_shampoo_is_never_split():
 def test_parts_go_round_the_servers_from_the_owner_of_the_name():
     current = routing.Routing(1, ("a", "b", "c"), routing.even_owners(3))
     home = current.owner_of_name("v")
-    assert [current.owner_of_part("v", index) for index in range(4)] == [(home + index) % 3 for index in range(4)]
+    assert [current.owner_of_part("v", index) for index in range(4)] == [
+        (home + index) % 3 for index in range(4)
+    ]

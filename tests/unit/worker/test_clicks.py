@@ -55,7 +55,9 @@ def test_gradients_match_finite_differences():
 
     for name in ("readout", "dense", "bias"):
         place = (1, 2) if name == "readout" else (0,)
-        assert taught.variables[name][place] == pytest.approx(slope(variables[name], place), abs=2e-3)
+        assert taught.variables[name][place] == pytest.approx(
+            slope(variables[name], place), abs=2e-3
+        )
     assert taught.rows["item"][3, 4] / 16 == pytest.approx(slope(rows["item"], (3, 4)), abs=2e-3)
 
 
@@ -71,7 +73,11 @@ def test_the_best_auc_is_that_of_the_truth():
             effects[feature.name] = rows
         readout = np.zeros((len(clicks.FEATURES), clicks.DIM), np.float32)
         readout[:, 0] = 1
-        return effects, {"readout": readout, "dense": clicks._DENSE_EFFECTS, "bias": np.array([clicks._BIAS])}
+        return effects, {
+            "readout": readout,
+            "dense": clicks._DENSE_EFFECTS,
+            "bias": np.array([clicks._BIAS]),
+        }
 
     results = task.evaluate(read)
     assert results["auc"] == pytest.approx(results["best_auc"], abs=1e-4)

@@ -74,7 +74,8 @@ def test_an_overloaded_server_is_waited_for_and_never_ends_the_worker():
 
 
 @pytest.mark.parametrize(
-    "error", [MessageTooLarge("300 MB"), UnknownTable("t"), NonFiniteValue("NaN"), AssertionError("no")]
+    "error",
+    [MessageTooLarge("300 MB"), UnknownTable("t"), NonFiniteValue("NaN"), AssertionError("no")],
 )
 def test_anything_else_ends_the_worker_at_once(error):
     cluster = Cluster(error)

@@ -162,7 +162,9 @@ def chief_waits(view, **settings):
     """The chief's end on a thread: (thread, what it returned)."""
     answer = []
     gate = Gate(view, Progress(), lambda: None, lambda: None)
-    thread = threading.Thread(target=lambda: answer.append(wait_for_others(gate, view, **settings)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: answer.append(wait_for_others(gate, view, **settings)), daemon=True
+    )
     thread.start()
     return thread, answer
 

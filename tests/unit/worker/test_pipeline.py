@@ -41,8 +41,14 @@ class FakeCluster:
     def __init__(self):
         self.answered, self.seen, self.begun_pulls, self.failing = [], {}, {}, set()
         self.last = None
-        self.unknown, self.lost = {}, set()  # how often a push is asked about in vain; pushes that are lost
-        self.refused, self.away = set(), set()  # pushes that a server refuses; pulls that find it away
+        self.unknown, self.lost = (
+            {},
+            set(),
+        )  # how often a push is asked about in vain; pushes that are lost
+        self.refused, self.away = (
+            set(),
+            set(),
+        )  # pushes that a server refuses; pulls that find it away
 
     def pull(self, ids, names):
         return self.begin_pull(ids, names).result()
@@ -97,7 +103,9 @@ class FakeTask:
 
 def pipeline_of(cluster, staleness, total=6, prefetch=0, task=None):
     done = []
-    pipeline = Pipeline(task or FakeTask(), cluster, share(total, 0, 1), staleness, prefetch, done.append)
+    pipeline = Pipeline(
+        task or FakeTask(), cluster, share(total, 0, 1), staleness, prefetch, done.append
+    )
     return pipeline, done
 
 
@@ -113,7 +121,9 @@ def test_with_a_staleness_of_0_every_pull_sees_all_pushes_before_it():
         pipeline.step(push)
         assert pipeline.position == number + 1
     assert cluster.seen == {number: number for number in range(6)}
-    assert [(step.num_examples, step.loss) for step in done] == [(10, float(number)) for number in range(6)]
+    assert [(step.num_examples, step.loss) for step in done] == [
+        (10, float(number)) for number in range(6)
+    ]
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 3, 4])
@@ -155,7 +165,9 @@ def test_a_step_whose_push_failed_is_taken_again_and_none_is_left_out(staleness)
         except Unavailable:
             failures += 1
     assert failures == 1
-    assert cluster.answered == list(range(6))  # none is pushed after one that failed, and so none twice
+    assert cluster.answered == list(
+        range(6)
+    )  # none is pushed after one that failed, and so none twice
     assert len(done) == 6
 
 
@@ -246,6 +258,8 @@ def test_a_push_that_was_refused_ends_the_steps_though_a_pull_failed_for_a_passi
     cluster.away = {1}
     pipeline, done = pipeline_of(cluster, 2)
     pipeline.step(push)
-    with pytest.raises(InvalidRequest, match="refused"):  # taken again, it would count twice where it was applied
+    with pytest.raises(
+        InvalidRequest, match="refused"
+    ):  # taken again, it would count twice where it was applied
         pipeline.step(push)
     assert not done

@@ -12,7 +12,9 @@ def test_a_task_is_found_by_name_or_by_module():
     assert load_task("megalith.worker.clicks:make_task", OPTIONS).num_batches() == 2
 
 
-@pytest.mark.parametrize("name", ["clikcs", "no.such.module:make", "megalith.worker.clicks:nothing", ":x"])
+@pytest.mark.parametrize(
+    "name", ["clikcs", "no.such.module:make", "megalith.worker.clicks:nothing", ":x"]
+)
 def test_an_unknown_task_is_refused_by_name(name):
     with pytest.raises(InvalidSetting, match=f"--task={name}: no such task"):
         load_task(name, OPTIONS)
@@ -24,7 +26,8 @@ def test_a_factory_of_another_kind_is_refused():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"batch_size": 0}, {"num_examples": -1}, {"num_examples": 10, "batch_size": 20}, {"seed": -1}]
+    "bad",
+    [{"batch_size": 0}, {"num_examples": -1}, {"num_examples": 10, "batch_size": 20}, {"seed": -1}],
 )
 def test_impossible_settings_are_refused(bad):
     with pytest.raises(InvalidSetting):

@@ -51,14 +51,25 @@ class HeldUpCluster:
         return at_least
 
 
-def test_the_chief_initializes_each_new_epoch_though_a_push_of_its_own_waits_for_a_lost_ps(monkeypatch):
+def test_the_chief_initializes_each_new_epoch_though_a_push_of_its_own_waits_for_a_lost_ps(
+    monkeypatch,
+):
     monkeypatch.setattr(training, "_PUBLISH_S", 0.05)
     view = ClusterView()
     progress = Progress()
     cluster = HeldUpCluster()
     task = SimpleNamespace(tables=(), variables=())
     announced = []
-    chief = Training(task, cluster, view, progress, 0, lambda: announced.append(1), RetrySettings(), OverlapSettings())
+    chief = Training(
+        task,
+        cluster,
+        view,
+        progress,
+        0,
+        lambda: announced.append(1),
+        RetrySettings(),
+        OverlapSettings(),
+    )
     for epoch in (2, 3):
         state = State(Phase.INITIALIZING, epoch, positions=(7,))
         view.update(state)

@@ -51,7 +51,9 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     before = settings["CACHE_DIR"]
     settings["CACHE_DIR"] = os.environ.get("NUMBA_CACHE_DIR") or _CACHE_DIR
     try:
-        compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function)
+        compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(
+            function
+        )
     finally:
         settings["CACHE_DIR"] = before
     return cast(Callable[P, R], compiled)

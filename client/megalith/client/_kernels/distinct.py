@@ -17,7 +17,9 @@ I64 = NDArray[np.int64]
 _A = np.uint64(0xBF58476D1CE4E5B9)
 _B = np.uint64(0x94D049BB133111EB)
 _BUCKET_SHIFT = np.uint64(54)
-SECRET = np.uint64(secrets.randbits(64) | 1)  # an argument of kernels: a constant in them would be kept in their cache
+SECRET = np.uint64(
+    secrets.randbits(64) | 1
+)  # an argument of kernels: a constant in them would be kept in their cache
 
 
 @kernel
@@ -33,7 +35,13 @@ def mix(key: np.int64) -> np.uint64:
 
 @kernel
 def distinct(
-    secret: np.uint64, ids: I64, owners: NDArray[np.uint16], keys: I64, servers: I32, numbers: I32, counts: I64
+    secret: np.uint64,
+    ids: I64,
+    owners: NDArray[np.uint16],
+    keys: I64,
+    servers: I32,
+    numbers: I32,
+    counts: I64,
 ) -> int:
     """Number the distinct ids in order of first appearance; how many there are.
 

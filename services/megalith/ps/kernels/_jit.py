@@ -16,7 +16,9 @@ R = TypeVar("R")
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile at the first call for each set of argument types. No bounds are checked: the caller has."""
-    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(function)
+    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})(
+        function
+    )
     return cast(Callable[P, R], compiled)
 
 
@@ -26,5 +28,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
     A call passes each array as seven words on the stack, which takes longer than the search of an index. LLVM inlines
     by itself only what is small or called from one place.
     """
-    compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, inline="always")(function)
+    compiled = numba.njit(
+        nogil=True, cache=True, error_model="numpy", fastmath={"contract"}, inline="always"
+    )(function)
     return cast(Callable[P, R], compiled)

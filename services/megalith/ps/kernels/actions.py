@@ -39,12 +39,16 @@ class Reinitialize(NamedTuple):
 
 
 @kernel
-def update(action: Update, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
+def update(
+    action: Update, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+) -> None:
     run_stages(action.stages, rows.values, starts, inputs, action.step)
 
 
 @kernel
-def assign(action: Assign, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
+def assign(
+    action: Assign, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+) -> None:
     flat, width = inputs.reshape(-1), action.width
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -52,7 +56,9 @@ def assign(action: Assign, rows: Rows, starts: I64, secret: Secret, codes: U64, 
 
 
 @kernel
-def assign_add(action: AssignAdd, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
+def assign_add(
+    action: AssignAdd, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+) -> None:
     flat, width, values = inputs.reshape(-1), np.uint64(action.width), rows.values
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -63,7 +69,13 @@ def assign_add(action: AssignAdd, rows: Rows, starts: I64, secret: Secret, codes
 
 @kernel
 def reinitialize(
-    action: Reinitialize, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+    action: Reinitialize,
+    rows: Rows,
+    starts: I64,
+    secret: Secret,
+    codes: U64,
+    keys: I64,
+    inputs: F32,
 ) -> None:
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -72,10 +84,17 @@ def reinitialize(
     fill_segments(action.fills, rows.values, starts, keys)
 
 
-_KERNELS: dict[type, Any] = {Update: update, Assign: assign, AssignAdd: assign_add, Reinitialize: reinitialize}
+_KERNELS: dict[type, Any] = {
+    Update: update,
+    Assign: assign,
+    AssignAdd: assign_add,
+    Reinitialize: reinitialize,
+}
 
 
-def perform(action: Any, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32) -> None:
+def perform(
+    action: Any, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+) -> None:
     """Do `action` to the rows at `starts`; -1 skips. Row i has the code codes[i] and takes inputs[i].
 
     An action may overwrite the inputs. `keys` is scratch for the keys of the codes: an action runs under a latch, so it
@@ -85,10 +104,14 @@ def perform(action: Any, rows: Rows, starts: I64, secret: Secret, codes: U64, ke
 
 
 @overload(perform)
-def _perform(action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any) -> Any:
+def _perform(
+    action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any
+) -> Any:
     act = _KERNELS[action.instance_class]
 
-    def run(action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any) -> Any:
+    def run(
+        action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any
+    ) -> Any:
         act(action, rows, starts, secret, codes, keys, inputs)
 
     return run

@@ -53,17 +53,23 @@ def max_count(layout: Layout) -> np.int64:
 
 @kernel
 def signature_of(key: np.int64, layout: Layout) -> np.int64:
-    return np.int64((np.uint64(key) >> SIGNATURE_SHIFT) & np.uint64((1 << layout.signature_bits) - 1))
+    return np.int64(
+        (np.uint64(key) >> SIGNATURE_SHIFT) & np.uint64((1 << layout.signature_bits) - 1)
+    )
 
 
 @kernel
 def start_of(key: np.int64, layout: Layout) -> np.int64:
     """The cell at which the search begins, the same in every block: low hash bits scaled to total_size (below 2^32)."""
-    return np.int64(((mix(np.uint64(key)) & LOW_32) * np.uint64(layout.total_size)) >> np.uint64(32))
+    return np.int64(
+        ((mix(np.uint64(key)) & LOW_32) * np.uint64(layout.total_size)) >> np.uint64(32)
+    )
 
 
 @kernel
-def find(cells: Cells, layout: Layout, block: np.int64, start: np.int64, signature: np.int64) -> np.int64:
+def find(
+    cells: Cells, layout: Layout, block: np.int64, start: np.int64, signature: np.int64
+) -> np.int64:
     """Index into `cells` of the first empty or matching cell of a block, or NOWHERE.
 
     No search wraps around: a block has as many cells beyond total_size as the longest search looks at. Early exit beats
@@ -79,7 +85,9 @@ def find(cells: Cells, layout: Layout, block: np.int64, start: np.int64, signatu
 
 
 @kernel
-def remembered(cells: Cells, counters: I64, layout: Layout, start: np.int64, signature: np.int64) -> np.int64:
+def remembered(
+    cells: Cells, counters: I64, layout: Layout, start: np.int64, signature: np.int64
+) -> np.int64:
     """The count of an id in the blocks behind the head, newest first; 0 if none has it."""
     block = counters[HEAD]
     for _ in range(min(counters[HEAD_INCREMENT], layout.backward)):
@@ -102,7 +110,9 @@ def turn(cells: Cells, elements: I64, counters: I64, layout: Layout) -> None:
 
 
 @kernel
-def increase(key: np.int64, count: np.int64, layout: Layout, cells: Cells, elements: I64, counters: I64) -> np.int64:
+def increase(
+    key: np.int64, count: np.int64, layout: Layout, cells: Cells, elements: I64, counters: I64
+) -> np.int64:
     """Count `count` more sightings of an id; returns how often it had been seen before."""
     start, signature, limit = start_of(key, layout), signature_of(key, layout), max_count(layout)
     block = counters[HEAD]
@@ -157,7 +167,10 @@ def admit_counted(
         if i + AHEAD < keys.size:
             look_ahead(keys[i + AHEAD], layout, cells, counters)
         threshold = threshold_of(keys[i], thresholds)
-        out[i] = threshold <= 0 or increase(keys[i], counts[i], layout, cells, elements, counters) >= threshold
+        out[i] = (
+            threshold <= 0
+            or increase(keys[i], counts[i], layout, cells, elements, counters) >= threshold
+        )
 
 
 @kernel

@@ -14,7 +14,9 @@ _ALIGN = 8
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    return builder.gep(cast(Any, arrayobj).make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+    return builder.gep(
+        cast(Any, arrayobj).make_array(signature.args[0])(context, builder, args[0]).data, [args[1]]
+    )
 
 
 def _load_acquire(typingctx: Any, array: Any, index: Any) -> Any:

@@ -33,7 +33,9 @@ def quantize(x: np.float32, spacing: np.float32) -> np.float32:
 
 
 @kernel
-def encode_fp32(vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8) -> None:
+def encode_fp32(
+    vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8
+) -> None:
     """No params."""
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -43,7 +45,9 @@ def encode_fp32(vectors: F32, column: int, dim: int, params: F32, starts: I64, o
 
 
 @kernel
-def decode_fp32(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int) -> None:
+def decode_fp32(
+    rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int
+) -> None:
     """No params."""
     for i in range(starts.size):
         if i + AHEAD < starts.size:
@@ -57,7 +61,9 @@ def decode_fp32(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: 
 
 
 @kernel
-def encode_fp16(vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8) -> None:
+def encode_fp16(
+    vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8
+) -> None:
     """No params."""
     for i in range(starts.size):
         if starts[i] >= 0:
@@ -67,7 +73,9 @@ def encode_fp16(vectors: F32, column: int, dim: int, params: F32, starts: I64, o
 
 
 @kernel
-def decode_fp16(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int) -> None:
+def decode_fp16(
+    rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int
+) -> None:
     """No params."""
     for i in range(starts.size):
         if i + AHEAD < starts.size:
@@ -81,7 +89,9 @@ def decode_fp16(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: 
 
 
 @kernel
-def encode_fixed_r8(vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8) -> None:
+def encode_fixed_r8(
+    vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8
+) -> None:
     """Params: the spacing, r/128."""
     spacing = params[0]
     for i in range(starts.size):
@@ -92,7 +102,9 @@ def encode_fixed_r8(vectors: F32, column: int, dim: int, params: F32, starts: I6
 
 
 @kernel
-def encode_one_bit(vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8) -> None:
+def encode_one_bit(
+    vectors: F32, column: int, dim: int, params: F32, starts: I64, offset: int, rows: U8
+) -> None:
     """No params: amplitude and scale are positive, so the sign of amplitude * tanh(scale * x) is that of x."""
     plus, minus = np.uint8(1), np.uint8(255)
     for i in range(starts.size):
@@ -103,7 +115,9 @@ def encode_one_bit(vectors: F32, column: int, dim: int, params: F32, starts: I64
 
 
 @kernel
-def decode_int8(rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int) -> None:
+def decode_int8(
+    rows: U8, starts: I64, offset: int, dim: int, params: F32, out: F32, column: int
+) -> None:
     """Params: what one unit is worth, the spacing of fixed_r8 or the amplitude of one_bit."""
     unit = params[0]
     for i in range(starts.size):

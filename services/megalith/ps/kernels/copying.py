@@ -20,16 +20,27 @@ def _copy_floats(typingctx: Any, source: Any, begin: Any, target: Any, at: Any, 
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        arrays = (cast(Any, arrayobj).make_array(signature.args[i])(context, builder, args[i]) for i in (0, 2))
-        source, target = (builder.gep(array.data, [args[i]]) for array, i in zip(arrays, (1, 3), strict=True))
+        arrays = (
+            cast(Any, arrayobj).make_array(signature.args[i])(context, builder, args[i])
+            for i in (0, 2)
+        )
+        source, target = (
+            builder.gep(array.data, [args[i]]) for array, i in zip(arrays, (1, 3), strict=True)
+        )
         left = context.cast(builder, args[4], signature.args[4], types.intp)
         done = cast(Any, cgutils).alloca_once_value(builder, left.type(0))
         for stride in _STRIDES:
             steps = builder.sdiv(left, left.type(stride))
-            pointer = ir.VectorType(ir.FloatType(), stride).as_pointer() if stride > 1 else ir.FloatType().as_pointer()
+            pointer = (
+                ir.VectorType(ir.FloatType(), stride).as_pointer()
+                if stride > 1
+                else ir.FloatType().as_pointer()
+            )
             with cgutils.for_range(builder, steps):
                 offset = builder.load(done)
-                here, there = (builder.bitcast(builder.gep(p, [offset]), pointer) for p in (source, target))
+                here, there = (
+                    builder.bitcast(builder.gep(p, [offset]), pointer) for p in (source, target)
+                )
                 builder.store(builder.load(here, align=4), there, align=4)
                 builder.store(builder.add(offset, left.type(stride)), done)
             left = builder.srem(left, left.type(stride))

@@ -65,7 +65,11 @@ def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
     """
     slots, parts, dim, flat = index.slots, index.parts, out.shape[1], out.reshape(-1)
     versions = np.empty(PARTITIONS, np.int64)
-    codes, homes, starts = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    codes, homes, starts = (
+        np.empty(BLOCK, np.uint64),
+        np.empty(BLOCK, np.int64),
+        np.empty(BLOCK, np.int64),
+    )
     late, num_late, found = np.empty(0, np.int64), 0, 0
     for begin in range(0, keys.size, BLOCK):
         count = min(BLOCK, keys.size - begin)

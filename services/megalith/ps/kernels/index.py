@@ -308,7 +308,9 @@ def make_room(slots: U64, parts: I64, record: Int, more: Int, pool: I64, scratch
         spread_out(slots, parts, record, far, pool, scratch)
     while is_spilt(slots, parts, record, more):
         far = spilt_line(parts, record, more)
-        if not spread_out(slots, parts, record, far, pool, scratch) and not lengthen(parts, record, pool):
+        if not spread_out(slots, parts, record, far, pool, scratch) and not lengthen(
+            parts, record, pool
+        ):
             return False
     return True
 

@@ -11,14 +11,18 @@ TWO_TO_MINUS_32 = np.float32(2.0**-32)
 
 
 @kernel
-def uniform(draw: np.uint64, minval: np.float32, maxval: np.float32, last: np.float32) -> np.float32:
+def uniform(
+    draw: np.uint64, minval: np.float32, maxval: np.float32, last: np.float32
+) -> np.float32:
     """The reference's map from 32 random bits to [minval, maxval); `last` is the largest float below maxval."""
     share = min(np.float32(draw) * TWO_TO_MINUS_32, BELOW_ONE)
     return min(share * (maxval - minval) + minval, last)
 
 
 @kernel
-def fill_uniform(values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32) -> None:
+def fill_uniform(
+    values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32
+) -> None:
     """Params: minval, maxval, the largest float below maxval. Rows with start -1 are skipped.
 
     Number j of a segment is draw w + j of its row, so that two segments of a row do not repeat each other.

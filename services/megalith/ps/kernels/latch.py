@@ -9,7 +9,13 @@ No kernel blocks, allocates a Python object or needs the interpreter between `en
 """
 
 from megalith.ps.kernels._jit import inlined, kernel
-from megalith.ps.kernels.atomics import compare_exchange, fence, load_acquire, sched_yield, store_release
+from megalith.ps.kernels.atomics import (
+    compare_exchange,
+    fence,
+    load_acquire,
+    sched_yield,
+    store_release,
+)
 from megalith.ps.kernels.dtypes import I64
 from megalith.ps.kernels.layout import VERSION, Int
 

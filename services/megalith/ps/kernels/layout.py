@@ -24,12 +24,16 @@ U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 Int = Any  # an int to the caller, an int64 to the compiler; naming either makes every cast of the other an error
 
-PARTITION_BITS = 5  # 32 writers may be at work in one table, and a growing partition holds up 3 % of the ids
+PARTITION_BITS = (
+    5  # 32 writers may be at work in one table, and a growing partition holds up 3 % of the ids
+)
 PARTITIONS = 1 << PARTITION_BITS
 
 RECORD = 16  # int64 per partition
 VERSION = 0  # odd: a writer is inside; a reader whose version changed meanwhile reads again
-LAST = 1  # the first slot of the partition's last home line, behind which the spill follows; constant
+LAST = (
+    1  # the first slot of the partition's last home line, behind which the spill follows; constant
+)
 CAPACITY = 2  # slots of home lines, a multiple of LINE: they end with the line at LAST
 USED = 3  # slots taken
 ROOM = 4  # the largest CAPACITY that the reserved addresses allow; constant
@@ -38,7 +42,9 @@ FAR = 6  # a slot that was filled more than FAR_AWAY slots behind its key's home
 
 LINE = 4  # slots in a cache line
 LEAST_SPILL = 256  # slots of a spill at first (one page)
-MOST_SPILL = 1 << 20  # slots that a spill has addresses for; needed only by ids chosen by someone who knows the secret
+MOST_SPILL = (
+    1 << 20
+)  # slots that a spill has addresses for; needed only by ids chosen by someone who knows the secret
 # Slots between the home of a key and the line that has it. With codes that are spread evenly the chance of as much is
 # e^-43 at 0.8 full, so it says that they are not: rows come in the order of their codes, as a dump gives them.
 FAR_AWAY = 512
@@ -60,7 +66,9 @@ POOL_GROWING = 6  # 1 while a thread claims slots for a partition that grows
 UNLIMITED = 1 << 62
 POOL = 16  # int64 in the record
 
-BLOCK = 64  # ids of a lookup whose cache misses overlap; 32 and 128 are within 3 % of it at 10 M rows
+BLOCK = (
+    64  # ids of a lookup whose cache misses overlap; 32 and 128 are within 3 % of it at 10 M rows
+)
 WRITE_BLOCK = 128  # ids written under a latch, about 10 us; with 64 inserts take 10 ns more each
 
 

@@ -24,9 +24,13 @@ def _matches(typingctx: Any, array: Any, index: Any, word: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = cast(Any, arrayobj).make_array(signature.args[0])(context, builder, args[0]).data
         vector, i32 = ir.VectorType(ir.IntType(64), _WORDS), ir.IntType(32)
-        line = builder.load(builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer()), align=_LINE_BYTES)
+        line = builder.load(
+            builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer()), align=_LINE_BYTES
+        )
         first = builder.insert_element(ir.Constant(vector, ir.Undefined), args[2], i32(0))
-        every = builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(i32, _WORDS), [0] * _WORDS))
+        every = builder.shuffle_vector(
+            first, first, ir.Constant(ir.VectorType(i32, _WORDS), [0] * _WORDS)
+        )
         bits = builder.bitcast(builder.icmp_unsigned("==", line, every), ir.IntType(_WORDS))
         return builder.zext(bits, ir.IntType(64))
 

@@ -4,7 +4,9 @@ import numpy as np
 
 from megalith.ps.kernels._jit import kernel
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: consecutive multiples are far apart in every bit
+GOLDEN = np.uint64(
+    0x9E3779B97F4A7C15
+)  # 2^64 / golden ratio: consecutive multiples are far apart in every bit
 _A = np.uint64(0xBF58476D1CE4E5B9)
 _B = np.uint64(0x94D049BB133111EB)
 

@@ -19,9 +19,13 @@ def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
         i8p, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [i8p, i32, i32, i32])
         name = "llvm.prefetch.p0i8"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name=name)
+        function = builder.module.globals.get(name) or ir.Function(
+            builder.module, function_type, name=name
+        )
         pointer = builder.bitcast(builder.gep(data, [args[1]]), i8p)
-        builder.call(function, [pointer, i32(0), i32(3), i32(1)])  # read, keep in all levels, data cache
+        builder.call(
+            function, [pointer, i32(0), i32(3), i32(1)]
+        )  # read, keep in all levels, data cache
         return context.get_dummy_value()
 
     return signature, codegen

@@ -34,7 +34,9 @@ def hash_net_scale(params: F32, step: int) -> np.float32:
     Params: amplitude (not used), initial scale, largest scale, steps between two scales.
     """
     stair = step - step % np.int64(params[3])
-    return np.float32(min(np.float64(params[1]) * math.sqrt(1.0 + SCALE_GROWTH * stair), np.float64(params[2])))
+    return np.float32(
+        min(np.float64(params[1]) * math.sqrt(1.0 + SCALE_GROWTH * stair), np.float64(params[2]))
+    )
 
 
 @kernel

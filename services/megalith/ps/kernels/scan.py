@@ -23,7 +23,17 @@ from megalith.ps.kernels.index import (
     time_of,
 )
 from megalith.ps.kernels.latch import enter, leave
-from megalith.ps.kernels.layout import LINE, PARTITION_BITS, PARTITIONS, RECORD, U64, USED, Index, Int, Rows
+from megalith.ps.kernels.layout import (
+    LINE,
+    PARTITION_BITS,
+    PARTITIONS,
+    RECORD,
+    U64,
+    USED,
+    Index,
+    Int,
+    Rows,
+)
 from megalith.ps.kernels.pool import give_rows
 
 CHUNK = 256  # rows and homes of a dump per latch: at most 8 us for who waits for it; rows given back at once
@@ -47,7 +57,11 @@ def next_in(slots: U64, parts: I64, record: Int, home: Int, code: np.uint64) -> 
     while not is_last:
         for slot in range(line, line + entries_in(slots, line)):
             here = slots[2 * slot]
-            if here >= code and home_of(parts, record, here) == home and (best < 0 or here < slots[2 * best]):
+            if (
+                here >= code
+                and home_of(parts, record, here) == home
+                and (best < 0 or here < slots[2 * best])
+            ):
                 best = slot
         is_last = not is_full(slots, line)
         line += LINE
@@ -110,7 +124,12 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
         enter(parts, record)
         for slot in range(begin_of(parts, record), end_of(parts, record)):
             if slots[2 * slot + 1] != _ZERO:
-                late_s = overdue(expire_s, key_of(index.secret, slots[2 * slot]), time_of(slots[2 * slot + 1]), now_s)
+                late_s = overdue(
+                    expire_s,
+                    key_of(index.secret, slots[2 * slot]),
+                    time_of(slots[2 * slot + 1]),
+                    now_s,
+                )
                 if late_s >= 0:
                     if count < out.size:
                         out[count] = late_s
@@ -120,7 +139,9 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
 
 
 @kernel
-def drop_overdue(index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int, most: Int) -> Int:
+def drop_overdue(
+    index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int, most: Int
+) -> Int:
     """Drop rows overdue by more than `least_s`, and `ties` of those overdue by exactly that; how many were dropped.
 
     They are `most` at most, whatever came since `least_s` was found. One pass per partition under its latch closes the

@@ -64,7 +64,9 @@ def _run_stages(stages: Any, values: Any, starts: Any, grads: Any, step: Any) ->
             pass
 
         return nothing
-    apply = import_module(f"megalith.ps.kernels.optimizers.{stages[0].instance_class.__name__}").apply
+    apply = import_module(
+        f"megalith.ps.kernels.optimizers.{stages[0].instance_class.__name__}"
+    ).apply
 
     def run(stages: Any, values: Any, starts: Any, grads: Any, step: Any) -> Any:
         head = stages[0]
@@ -87,7 +89,9 @@ def _fill_segments(fills: Any, values: Any, starts: Any, keys: Any) -> Any:
             pass
 
         return nothing
-    fill = getattr(import_module("megalith.ps.kernels.initialize"), fills[0].instance_class.__name__)
+    fill = getattr(
+        import_module("megalith.ps.kernels.initialize"), fills[0].instance_class.__name__
+    )
 
     def run(fills: Any, values: Any, starts: Any, keys: Any) -> Any:
         head = fills[0]

@@ -41,7 +41,9 @@ def shift_of(slots: I64) -> np.uint64:
 
 
 @kernel
-def add(keys: I64, capacity: int, multiplier: np.uint64, slots: I64, listed: I64, counts: I64) -> int:
+def add(
+    keys: I64, capacity: int, multiplier: np.uint64, slots: I64, listed: I64, counts: I64
+) -> int:
     """Insert keys in order; whenever more than `capacity` are held before one, drop them all. Returns the dropped."""
     mask, shift = np.uint64(slots.size - 1), shift_of(slots)
     size, dropped = counts[SIZE], 0
@@ -120,6 +122,8 @@ def lift_all(index: Index) -> None:
         record = partition * RECORD
         enter(index.parts, record)
         for slot in range(begin_of(index.parts, record), end_of(index.parts, record)):
-            if index.slots[2 * slot + 1] & TOUCHED:  # nothing is written to pages that nothing was ever put on
+            if (
+                index.slots[2 * slot + 1] & TOUCHED
+            ):  # nothing is written to pages that nothing was ever put on
                 index.slots[2 * slot + 1] &= ~TOUCHED
         leave(index.parts, record)

@@ -31,7 +31,10 @@ def _note_exponents(typingctx: Any, values: Any, begin: Any, count: Any, worst: 
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        arrays = (cast(Any, arrayobj).make_array(signature.args[i])(context, builder, args[i]) for i in (0, 3))
+        arrays = (
+            cast(Any, arrayobj).make_array(signature.args[i])(context, builder, args[i])
+            for i in (0, 3)
+        )
         source, target = (array.data for array in arrays)
         source = builder.gep(source, [args[1]])
         left = context.cast(builder, args[2], signature.args[2], types.intp)

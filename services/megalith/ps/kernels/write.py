@@ -130,8 +130,15 @@ def write(
         return 0
     length = part_length(keys.size, inputs.shape[1])
     codes, positions = np.empty(length, np.uint64), np.empty(length, np.int64)
-    ordered, bounds = np.empty((length, inputs.shape[1]), np.float32), np.empty(PARTITIONS + 1, np.int64)
-    starts, homes, scratch = np.empty(WRITE_BLOCK, np.int64), np.empty(WRITE_BLOCK, np.int64), scratch_of_a_block()
+    ordered, bounds = (
+        np.empty((length, inputs.shape[1]), np.float32),
+        np.empty(PARTITIONS + 1, np.int64),
+    )
+    starts, homes, scratch = (
+        np.empty(WRITE_BLOCK, np.int64),
+        np.empty(WRITE_BLOCK, np.int64),
+        scratch_of_a_block(),
+    )
     at_risk = floats_at_risk(action, rows.template.size)
     before, worst = np.empty(WRITE_BLOCK * at_risk, np.float32), np.empty(LANES, np.int32)
     first, num_absent, is_filling = partition_of(code_of(index.secret, keys[0])), 0, False
@@ -151,14 +158,38 @@ def write(
                     fetch_ahead(index, codes, after, size)
                     granted = claim(index, rows, record, count, scratch)
                 created, absent = locate(
-                    index, rows, record, block, places, times, admitted, starts, granted, scratch, notes
+                    index,
+                    rows,
+                    record,
+                    block,
+                    places,
+                    times,
+                    admitted,
+                    starts,
+                    granted,
+                    scratch,
+                    notes,
                 )
                 if created:
-                    begin_rows(rows, fills, index.secret, block, scratch.fresh[:count], scratch.keys)
+                    begin_rows(
+                        rows, fills, index.secret, block, scratch.fresh[:count], scratch.keys
+                    )
                 if created < granted:
                     give_rows(rows, scratch.claimed[created:granted])
                 if absent:
-                    create(index, rows, fills, record, block, places, times, admitted, starts, scratch, notes)
+                    create(
+                        index,
+                        rows,
+                        fills,
+                        record,
+                        block,
+                        places,
+                        times,
+                        admitted,
+                        starts,
+                        scratch,
+                        notes,
+                    )
                 num_absent += created + absent
                 is_filling = 2 * (created + absent) > count
                 if not is_filling:
@@ -171,7 +202,15 @@ def write(
                         prefetch(index.slots, 2 * homes[i])
                 if at_risk:
                     keep_rows(rows.values, starts[:count], at_risk, before)
-                perform(action, rows, starts[:count], index.secret, block, scratch.keys, ordered[begin:after])
+                perform(
+                    action,
+                    rows,
+                    starts[:count],
+                    index.secret,
+                    block,
+                    scratch.keys,
+                    ordered[begin:after],
+                )
                 if at_risk:
                     notes.tally[1] += put_back(rows.values, starts[:count], at_risk, before, worst)
                 leave(index.parts, record)
@@ -195,7 +234,9 @@ def fetch_ahead(index: Index, codes: U64, begin: Int, end: Int) -> None:
 def claim(index: Index, rows: Rows, record: Int, count: Int, scratch: Scratch) -> Int:
     """Claim rows for a block that seems to have new keys only, and make room for them: `count` or none."""
     granted = take_rows(rows, count, scratch.claimed)
-    if granted == count and make_room(index.slots, index.parts, record, count, rows.pool, scratch.room):
+    if granted == count and make_room(
+        index.slots, index.parts, record, count, rows.pool, scratch.room
+    ):
         return count
     give_rows(rows, scratch.claimed[:granted])
     return 0
@@ -252,7 +293,12 @@ def locate(
                 note_touch(notes, codes[i])
             notes.outcome[places[i]] = EXISTING
         elif created < granted and at(admitted, places[i]):
-            insert(slots, line_of(slot), codes[i], begun(rows, scratch.claimed[created], at(times, places[i])) | mark)
+            insert(
+                slots,
+                line_of(slot),
+                codes[i],
+                begun(rows, scratch.claimed[created], at(times, places[i])) | mark,
+            )
             note_far(index.parts, record, slot, scratch.spots[i])
             if mark:
                 note_touch(notes, codes[i])
@@ -306,7 +352,12 @@ def create(
             starts[i] = row_of(slots[2 * slot + 1]) * width
             outcome[places[i]] = EXISTING
         elif is_room and used < granted:
-            insert(slots, line_of(slot), codes[i], begun(rows, claimed[used], at(times, places[i])) | mark)
+            insert(
+                slots,
+                line_of(slot),
+                codes[i],
+                begun(rows, claimed[used], at(times, places[i])) | mark,
+            )
             note_far(parts, record, slot, home)
             if mark:
                 note_touch(notes, codes[i])

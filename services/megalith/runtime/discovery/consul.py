@@ -27,7 +27,9 @@ _SOCKET = "/opt/tmp/sock/consul.sock"
 _PORT = "2280"  # of the platform's agent; a stock one listens on 8500
 _TRIES = 5
 _CLOSE_S = 2.0  # for one request while closing: a process must not outlive its stop because of a hung agent
-_FORGET_S = 60.0  # Consul drops an instance whose check has been critical for this long; it allows no less
+_FORGET_S = (
+    60.0  # Consul drops an instance whose check has been critical for this long; it allows no less
+)
 
 
 class ConsulDiscovery(Discovery):
@@ -94,7 +96,8 @@ class ConsulDiscovery(Discovery):
         found: dict[str, Entries] = {}
         # Of two instances with one index, which only two agents can have, the one that was registered last counts.
         for instance in sorted(
-            self._instances(is_passing=True), key=lambda one: int(one["Service"].get("CreateIndex", 0))
+            self._instances(is_passing=True),
+            key=lambda one: int(one["Service"].get("CreateIndex", 0)),
         ):
             service = instance["Service"]
             name, digits, host = _identity(service)
@@ -117,7 +120,9 @@ class ConsulDiscovery(Discovery):
             own = dict(self._own)
         for (name, index), address in own.items():
             with contextlib.suppress(DiscoveryFailed):
-                self._ask_once(self._client.agent.service.deregister, self._id(name, index, address))
+                self._ask_once(
+                    self._client.agent.service.deregister, self._id(name, index, address)
+                )
         self._client.http.session.close()
 
     # --- one instance ---
@@ -141,7 +146,10 @@ class ConsulDiscovery(Discovery):
     def _remove(self, service_id: str, node: str) -> None:
         """From the agent if it is ours; from the catalog if another one's agent has died with it."""
         self._ask(self._client.agent.service.deregister, service_id)
-        if any(service_id == instance["Service"]["ID"] for instance in self._instances(is_passing=False)):
+        if any(
+            service_id == instance["Service"]["ID"]
+            for instance in self._instances(is_passing=False)
+        ):
             self._ask(self._client.catalog.deregister, node, service_id=service_id)
 
     def _keep(self) -> None:
@@ -160,16 +168,24 @@ class ConsulDiscovery(Discovery):
             except Exception as error:
                 if not has_failed and not self._stopping.is_set():
                     is_expected = isinstance(error, DiscoveryFailed)
-                    logger.warning("own entries are not renewed, trying again: %s", error, exc_info=not is_expected)
+                    logger.warning(
+                        "own entries are not renewed, trying again: %s",
+                        error,
+                        exc_info=not is_expected,
+                    )
                 has_failed = True
 
     def _renew(self, name: str, index: int, address: str) -> None:
         try:
-            self._ask_once(self._client.agent.check.ttl_pass, f"service:{self._id(name, index, address)}")
+            self._ask_once(
+                self._client.agent.check.ttl_pass, f"service:{self._id(name, index, address)}"
+            )
         except DiscoveryFailed as error:
             if not isinstance(error.__cause__, consul.ConsulException):
                 raise
-            self._enter(name, index, address)  # it answers, but does not know the check: it was restarted
+            self._enter(
+                name, index, address
+            )  # it answers, but does not know the check: it was restarted
 
     def _id(self, name: str, index: int, address: str) -> str:
         return f"{self._job}-{name}-{index}-{address}"
@@ -191,7 +207,9 @@ class ConsulDiscovery(Discovery):
         return tenacity.Retrying(
             stop=tenacity.stop_after_attempt(_TRIES),
             wait=tenacity.wait_random(0, self._retry_wait_s),
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error.__cause__, requests.RequestException)),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error.__cause__, requests.RequestException)
+            ),
             sleep=tenacity.sleep_using_event(self._stopping),
             reraise=True,
         )(self._ask_once, request, *arguments, **options)
@@ -206,7 +224,11 @@ def agent_address(environ: Mapping[str, str], socket_path: str = _SOCKET) -> str
     host = environ.get("CONSUL_HTTP_HOST") or environ.get("TCE_HOST_IP") or ""
     if not host:
         host = socket_path if _is_socket(socket_path) else "127.0.0.1"
-    return host if host.startswith("/") else addresses.join(host, int(environ.get("CONSUL_HTTP_PORT") or _PORT))
+    return (
+        host
+        if host.startswith("/")
+        else addresses.join(host, int(environ.get("CONSUL_HTTP_PORT") or _PORT))
+    )
 
 
 def _is_socket(path: str) -> bool:
@@ -224,7 +246,9 @@ def _identity(service: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _client(agent: str, timeout_s: float) -> consul.Consul:
     if agent.startswith("/"):
-        client = consul.Consul(host="localhost", port=80, scheme="http", connections_timeout=timeout_s)
+        client = consul.Consul(
+            host="localhost", port=80, scheme="http", connections_timeout=timeout_s
+        )
         client.http.session.mount("http://", _UnixAdapter(Path(agent)))
     else:
         host, port = addresses.split(agent)

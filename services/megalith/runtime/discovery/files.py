@@ -69,7 +69,10 @@ class FileDiscovery(Discovery):
             with _translated(self._directory / name):
                 for path in self._paths(name):
                     text = self._read_live(path)
-                    if text is not None and (address := self._readable(str(path), text)) is not None:
+                    if (
+                        text is not None
+                        and (address := self._readable(str(path), text)) is not None
+                    ):
                         found.setdefault(name, {})[int(path.name)] = address
         return found
 
@@ -89,7 +92,11 @@ class FileDiscovery(Discovery):
 
     def _paths(self, name: str) -> list[Path]:
         try:
-            return [path for path in (self._directory / name).iterdir() if parse_index(path.name) is not None]
+            return [
+                path
+                for path in (self._directory / name).iterdir()
+                if parse_index(path.name) is not None
+            ]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -101,7 +108,9 @@ class FileDiscovery(Discovery):
                 if not _is_abandoned(file.fileno()):
                     return content
                 with self._changing():
-                    if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # not replaced meanwhile
+                    if os.path.samestat(
+                        os.fstat(file.fileno()), path.stat()
+                    ):  # not replaced meanwhile
                         path.unlink()
         except (FileNotFoundError, IsADirectoryError):
             pass

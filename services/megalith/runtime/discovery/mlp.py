@@ -22,20 +22,30 @@ class MlpEnvironment:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._values = {key: value.strip(" '\"") for key, value in environ.items() if key.startswith(("MLP_", "MPI_"))}
+        self._values = {
+            key: value.strip(" '\"")
+            for key, value in environ.items()
+            if key.startswith(("MLP_", "MPI_"))
+        }
         self._own_host = addresses.local_host(environ)
         self.role = self.text("MLP_ROLE").upper()
         self.index, self.port = self.number("MLP_ROLE_INDEX"), self.number("MLP_PORT")
         self._count_by_role = {
-            match[1]: self.number(key) for key in self._values if (match := re.fullmatch(r"MLP_([A-Z]+)_NUM", key))
+            match[1]: self.number(key)
+            for key in self._values
+            if (match := re.fullmatch(r"MLP_([A-Z]+)_NUM", key))
         }
         rank = environ.get("OMPI_COMM_WORLD_RANK")
         self._is_mpi = rank is not None and self.role == "WORKER"
-        self._local_size = max(1, _number("OMPI_COMM_WORLD_LOCAL_SIZE", environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")))
+        self._local_size = max(
+            1, _number("OMPI_COMM_WORLD_LOCAL_SIZE", environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
+        )
         if self._is_mpi:
             self.index = _number("OMPI_COMM_WORLD_RANK", rank or "0")
             self.port += self.index
-            self._count_by_role["WORKER"] = _number("OMPI_COMM_WORLD_SIZE", environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+            self._count_by_role["WORKER"] = _number(
+                "OMPI_COMM_WORLD_SIZE", environ.get("OMPI_COMM_WORLD_SIZE", "1")
+            )
 
     @property
     def is_available(self) -> bool:
@@ -55,17 +65,25 @@ class MlpEnvironment:
         role, entry, port_entry, offset = role.upper(), index, index, 0
         if role == "WORKER" and self._is_mpi:
             entry, port_entry, offset = index // self._local_size, 0, index
-        host = self.text(f"MLP_{role}_{entry}_PRIMARY_HOST") or self.text(f"MLP_{role}_{entry}_HOST")
+        host = self.text(f"MLP_{role}_{entry}_PRIMARY_HOST") or self.text(
+            f"MLP_{role}_{entry}_HOST"
+        )
         port = self.number(f"MLP_{role}_{port_entry}_PORT") + offset
         if not host or not port:
-            raise InvalidSetting(f"MLP_{role}_{entry}_HOST or MLP_{role}_{port_entry}_PORT is not set")
+            raise InvalidSetting(
+                f"MLP_{role}_{entry}_HOST or MLP_{role}_{port_entry}_PORT is not set"
+            )
         return addresses.join(host, port)
 
     @property
     def own_hosts(self) -> tuple[str, ...]:
         """Names under which this process may say that it listens."""
         own = f"MLP_{self.role}_{self.index}"
-        return tuple(filter(None, (self._own_host, self.text(f"{own}_HOST"), self.text(f"{own}_PRIMARY_HOST"))))
+        return tuple(
+            filter(
+                None, (self._own_host, self.text(f"{own}_HOST"), self.text(f"{own}_PRIMARY_HOST"))
+            )
+        )
 
 
 class MlpDiscovery(PrescribedDiscovery):
@@ -84,10 +102,16 @@ class MlpDiscovery(PrescribedDiscovery):
     ) -> None:
         self._mlp = MlpEnvironment(environ)
         if not self._mlp.is_available:
-            raise InvalidSetting("--discovery=mlp: the MLP_<ROLE>_NUM variables of the platform are not set")
+            raise InvalidSetting(
+                "--discovery=mlp: the MLP_<ROLE>_NUM variables of the platform are not set"
+            )
         self._port_timeout_s, self._probe, self._closed = port_timeout_s, probe, threading.Event()
         workers = [*self._listed("chief"), *self._listed("worker")]
-        listed = {"controller": self._listed("controller"), "ps": self._listed("ps"), "worker": workers}
+        listed = {
+            "controller": self._listed("controller"),
+            "ps": self._listed("ps"),
+            "worker": workers,
+        }
         super().__init__({name: dict(enumerate(entries)) for name, entries in listed.items()})
 
     @property
@@ -114,9 +138,13 @@ class MlpDiscovery(PrescribedDiscovery):
     def assignment(self, name: str, index: int) -> Assignment | None:
         if self.server_type == name:
             return Assignment(name, self.index, self.address)
-        if name == "controller":  # started beside the processes of the platform, which may know no such role
+        if (
+            name == "controller"
+        ):  # started beside the processes of the platform, which may know no such role
             return None
-        raise InvalidSetting(f"MLP_ROLE says that this is a {self._mlp.role}; start it as megalith {self.server_type}")
+        raise InvalidSetting(
+            f"MLP_ROLE says that this is a {self._mlp.role}; start it as megalith {self.server_type}"
+        )
 
     def close(self) -> None:
         self._closed.set()
@@ -127,7 +155,10 @@ class MlpDiscovery(PrescribedDiscovery):
     def _check_prescribed(self, name: str, index: int, address: str) -> None:
         """As the list says, except that this process may know itself under another name of its machine."""
         host, port = addresses.split(address)
-        if (name, index) == (self.server_type, self.index) and host in (*_ANY_HOST, *self._mlp.own_hosts):
+        if (name, index) == (self.server_type, self.index) and host in (
+            *_ANY_HOST,
+            *self._mlp.own_hosts,
+        ):
             address = addresses.join(addresses.host_of(self.address), port)
         super()._check_prescribed(name, index, address)
 

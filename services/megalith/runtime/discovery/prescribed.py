@@ -32,7 +32,9 @@ class PrescribedDiscovery(Discovery):
     def deregister_all(self) -> None:
         """Hide every entry from this process."""
         with self._lock:
-            self._hidden.update((name, index) for name, entries in self._entries.items() for index in entries)
+            self._hidden.update(
+                (name, index) for name, entries in self._entries.items() for index in entries
+            )
 
     def close(self) -> None:
         """Nothing is held."""
@@ -40,7 +42,11 @@ class PrescribedDiscovery(Discovery):
     def _query_all(self) -> dict[str, Entries]:
         with self._lock:
             return {
-                name: {index: address for index, address in entries.items() if (name, index) not in self._hidden}
+                name: {
+                    index: address
+                    for index, address in entries.items()
+                    if (name, index) not in self._hidden
+                }
                 for name, entries in self._entries.items()
             }
 
@@ -63,7 +69,9 @@ class StaticDiscovery(PrescribedDiscovery):
     def assignment(self, name: str, index: int) -> Assignment | None:
         address = self._entries.get(name, {}).get(index)
         if address is None:
-            raise InvalidSetting(f"--static-cluster names no {name} {index}; it must list every process")
+            raise InvalidSetting(
+                f"--static-cluster names no {name} {index}; it must list every process"
+            )
         return Assignment(name, index, address)
 
 
@@ -78,7 +86,11 @@ class TfConfigDiscovery(PrescribedDiscovery):
         cluster, self._type, self._task_index = _parse_tf_config(text)
         self._has_chief = bool(cluster.get("chief"))
         workers = [*cluster.get("chief", []), *cluster.get("worker", [])]
-        listed = {"controller": cluster.get("controller", []), "ps": cluster.get("ps", []), "worker": workers}
+        listed = {
+            "controller": cluster.get("controller", []),
+            "ps": cluster.get("ps", []),
+            "worker": workers,
+        }
         super().__init__({name: dict(enumerate(entries)) for name, entries in listed.items()})
 
     @property
@@ -98,7 +110,9 @@ class TfConfigDiscovery(PrescribedDiscovery):
 
     def assignment(self, name: str, index: int) -> Assignment | None:
         if self.server_type != name:
-            if name == "controller":  # started beside the tasks of the platform, which know no such role
+            if (
+                name == "controller"
+            ):  # started beside the tasks of the platform, which know no such role
                 return None
             raise InvalidSetting(
                 f"TF_CONFIG says that this task is a {self._type}; start it as megalith {self.server_type}"
@@ -111,10 +125,18 @@ def _parse_static(cluster: str) -> dict[str, Entries]:
     for part in filter(None, (part.strip() for part in cluster.split(";"))):
         name, _, listed = part.partition("=")
         if name not in NAMES or not listed:
-            raise InvalidSetting(f"--static-cluster: {part!r} is not name=host:port,... with one of {'/'.join(NAMES)}")
-        entries[name] = dict(enumerate(_checked("--static-cluster", address.strip()) for address in listed.split(",")))
+            raise InvalidSetting(
+                f"--static-cluster: {part!r} is not name=host:port,... with one of {'/'.join(NAMES)}"
+            )
+        entries[name] = dict(
+            enumerate(
+                _checked("--static-cluster", address.strip()) for address in listed.split(",")
+            )
+        )
     if not entries:
-        raise InvalidSetting("--static-cluster is not given; it lists every process as name=host:port,host:port;...")
+        raise InvalidSetting(
+            "--static-cluster is not given; it lists every process as name=host:port,host:port;..."
+        )
     return entries
 
 
@@ -122,7 +144,10 @@ def _parse_tf_config(text: str) -> tuple[dict[str, list[str]], str, int]:
     """(addresses by task type, own type, own index), all of them checked."""
     try:
         config: Any = json.loads(text)
-        cluster = {str(kind): [str(address) for address in listed] for kind, listed in config["cluster"].items()}
+        cluster = {
+            str(kind): [str(address) for address in listed]
+            for kind, listed in config["cluster"].items()
+        }
         kind, index = str(config["task"]["type"]), int(config["task"]["index"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidSetting(f"TF_CONFIG is not cluster and task as JSON: {error!r}") from error

@@ -24,19 +24,32 @@ class DiscoverySettings:
     """How processes find each other where --controller and the model directory do not say it."""
 
     discovery: str = setting(f"Back end: {', '.join(KINDS)}.", "none")
-    discovery_dir: str = setting("file: the directory that all processes share; empty = discovery/ in --model-dir.", "")
-    zk_servers: str = setting("zookeeper: host:port,... of the servers; IPv6 literals in brackets.", "127.0.0.1:2181")
-    consul: str = setting("consul: host:port or socket of the agent; empty = CONSUL_HTTP_HOST and its kin.", "")
-    static_cluster: str = setting("static: controller=host:port;ps=host:port,...;worker=host:port,...", "")
+    discovery_dir: str = setting(
+        "file: the directory that all processes share; empty = discovery/ in --model-dir.", ""
+    )
+    zk_servers: str = setting(
+        "zookeeper: host:port,... of the servers; IPv6 literals in brackets.", "127.0.0.1:2181"
+    )
+    consul: str = setting(
+        "consul: host:port or socket of the agent; empty = CONSUL_HTTP_HOST and its kin.", ""
+    )
+    static_cluster: str = setting(
+        "static: controller=host:port;ps=host:port,...;worker=host:port,...", ""
+    )
     discovery_ttl_s: float = setting(
-        "Seconds until the entry of a dead process vanishes; 0 = 10 in ZooKeeper, 60 in Consul.", 0.0
+        "Seconds until the entry of a dead process vanishes; 0 = 10 in ZooKeeper, 60 in Consul.",
+        0.0,
     )
 
     def __post_init__(self) -> None:
         if self.discovery not in KINDS:
-            raise InvalidSetting(f"--discovery={self.discovery}: expected one of {', '.join(KINDS)}")
+            raise InvalidSetting(
+                f"--discovery={self.discovery}: expected one of {', '.join(KINDS)}"
+            )
         if self.discovery == "zookeeper" and not self.zk_servers.strip(", "):
-            raise InvalidSetting("--zk-servers is empty; --discovery=zookeeper needs at least one host:port")
+            raise InvalidSetting(
+                "--zk-servers is empty; --discovery=zookeeper needs at least one host:port"
+            )
         if not self.discovery_ttl_s >= 0:
             raise InvalidSetting(f"--discovery-ttl-s={self.discovery_ttl_s}: below 0")
 
@@ -53,12 +66,16 @@ class DiscoverySettings:
         if self.discovery == "file" and not self.discovery_dir and not model_dir:
             raise InvalidSetting("--discovery=file needs --discovery-dir or --model-dir")
 
-    def open(self, job: str, model_dir: str, environ: Mapping[str, str] = os.environ) -> Discovery | None:
+    def open(
+        self, job: str, model_dir: str, environ: Mapping[str, str] = os.environ
+    ) -> Discovery | None:
         """The back end, or None for "none". It may still be connecting; its first use waits for that."""
         self.check(job, model_dir)
         match self.discovery:
             case "file":
-                return FileDiscovery(Path(self.discovery_dir or Path(model_dir) / "discovery").absolute())
+                return FileDiscovery(
+                    Path(self.discovery_dir or Path(model_dir) / "discovery").absolute()
+                )
             case "zookeeper":
                 return self._open_zookeeper(job, environ)
             case "consul":
@@ -83,7 +100,10 @@ class DiscoverySettings:
             raise _missing("zookeeper", error) from error
         servers = zookeeper.server_list(self.zk_servers, environ)
         return zookeeper.ZooKeeperDiscovery(
-            servers, job, auth=environ.get("ZK_AUTH", ""), session_timeout_s=self.discovery_ttl_s or 10.0
+            servers,
+            job,
+            auth=environ.get("ZK_AUTH", ""),
+            session_timeout_s=self.discovery_ttl_s or 10.0,
         )
 
     def _open_consul(self, job: str, environ: Mapping[str, str]) -> Discovery:

@@ -9,7 +9,13 @@ from typing import Any
 
 import tenacity
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import make_acl
@@ -21,7 +27,9 @@ from megalith.wire.errors import Conflict, DiscoveryFailed
 logger = logging.getLogger(__name__)
 
 ROOT = "/monolith"
-STALE_S = 9 * 7 * 24 * 3600.0  # nine weeks: what is older and empty was left behind by a job that is over
+STALE_S = (
+    9 * 7 * 24 * 3600.0
+)  # nine weeks: what is older and empty was left behind by a job that is over
 
 _PORT = 2181
 _TRIES = 3
@@ -69,7 +77,11 @@ class ZooKeeperDiscovery(Discovery):
         self._view: dict[str, Entries] | None = None
         self._is_stale = threading.Event()
         self._is_stale.set()
-        self._is_connected, self._wake, self._stopping = threading.Event(), threading.Event(), threading.Event()
+        self._is_connected, self._wake, self._stopping = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._session_timeout_s, self._auth = session_timeout_s, auth
         self._client = self._connect()
         self._keeper = threading.Thread(target=self._keep, name="zookeeper-keep", daemon=True)
@@ -169,7 +181,8 @@ class ZooKeeperDiscovery(Discovery):
 
     def _has_entries(self, path: str) -> bool:
         return any(
-            (stat := self._ask(self._client.exists_async, f"{path}/{child}")) is not None and stat.ephemeralOwner
+            (stat := self._ask(self._client.exists_async, f"{path}/{child}")) is not None
+            and stat.ephemeralOwner
             for child in self._ask(self._client.get_children_async, path)
         )
 
@@ -230,7 +243,11 @@ class ZooKeeperDiscovery(Discovery):
             except Exception as error:
                 if not has_failed and not self._stopping.is_set():
                     is_expected = isinstance(error, DiscoveryFailed)
-                    logger.warning("own entries are not renewed, trying again: %s", error, exc_info=not is_expected)
+                    logger.warning(
+                        "own entries are not renewed, trying again: %s",
+                        error,
+                        exc_info=not is_expected,
+                    )
                 wait_s, has_failed = min(_PROMPT_RETRY_S, self._reregister_s), True
 
     def _write_own(self) -> None:
@@ -293,7 +310,11 @@ class ZooKeeperDiscovery(Discovery):
             self._is_connected.clear()
             self._wake.set()
             if not self._stopping.is_set():
-                logger.warning("ZooKeeper %s servers=%s; the entries last seen stand", state.lower(), self._servers)
+                logger.warning(
+                    "ZooKeeper %s servers=%s; the entries last seen stand",
+                    state.lower(),
+                    self._servers,
+                )
 
     def _path(self, name: str, index: int) -> str:
         return f"{self._root}/{name}.{index}"
@@ -329,7 +350,9 @@ def _with_port(text: str) -> tuple[str, bool | None]:
 
 def _client(servers: str, session_timeout_s: float, auth: str) -> KazooClient:
     quiet = logger.getChild("kazoo")
-    quiet.setLevel(logging.ERROR)  # it would warn at every try while a server is away; the listener does once
+    quiet.setLevel(
+        logging.ERROR
+    )  # it would warn at every try while a server is away; the listener does once
     # With credentials, only who has them may change the entries; everybody may read them.
     acl = [make_acl("auth", "", all=True), make_acl("world", "anyone", read=True)] if auth else None
     return KazooClient(
@@ -346,7 +369,9 @@ def _end(client: KazooClient) -> None:
     try:
         client.stop()
         client.close()
-    except Exception as error:  # its thread did not end in kazoo's time; it is a daemon, and has nothing of ours
+    except (
+        Exception
+    ) as error:  # its thread did not end in kazoo's time; it is a daemon, and has nothing of ours
         logger.warning("a ZooKeeper client did not end: %r", error)
 
 

@@ -50,7 +50,12 @@ def test_the_entry_of_a_killed_process_is_removed_by_who_looks(discovery, tmp_pa
 def test_garbage_is_left_out_and_logged_once(discovery, tmp_path, caplog):
     discovery.register("ps", 0, ADDRESS)
     held = []
-    for name, content in {"1": b"\xff\x00garbage", "2": b"", "3": b"x" * 10_000, "readme": b"h:1"}.items():
+    for name, content in {
+        "1": b"\xff\x00garbage",
+        "2": b"",
+        "3": b"x" * 10_000,
+        "readme": b"h:1",
+    }.items():
         (tmp_path / "ps" / name).write_bytes(content)
         held.append(lock(tmp_path / "ps" / name))  # as if its writer lived
     (tmp_path / "ps" / "4").mkdir()

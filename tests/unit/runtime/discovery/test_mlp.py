@@ -64,7 +64,11 @@ def test_a_process_may_know_itself_under_another_name_but_not_on_another_port():
 
 
 def test_under_mpi_rank_size_and_local_size_decide():
-    mpi = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    mpi = {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
     discovery = MlpDiscovery({**ENVIRON, **mpi}, probe=everybody)
     assert discovery.query("worker") == {0: "w0:10", 1: "w0:11", 2: "w1:12", 3: "w1:13"}
     assert discovery.assignment("worker", 0) == Assignment("worker", 3, "w1:13")

@@ -14,21 +14,36 @@ CLUSTER = {
 
 
 def tf_config(cluster, kind, index):
-    return TfConfigDiscovery(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+    return TfConfigDiscovery(
+        json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+    )
 
 
 def test_golden_g12_tf_config_with_a_chief():
     discovery = tf_config(CLUSTER, "worker", 1)
-    assert discovery.query("worker") == {0: "host0:2222", 1: "host3:2222", 2: "host4:2222", 3: "host5:2222"}
+    assert discovery.query("worker") == {
+        0: "host0:2222",
+        1: "host3:2222",
+        2: "host4:2222",
+        3: "host5:2222",
+    }
     assert discovery.query("ps") == {0: "host1:2222", 1: "host2:2222"}
-    assert (discovery.address, discovery.server_type, discovery.index) == ("host4:2222", "worker", 2)
+    assert (discovery.address, discovery.server_type, discovery.index) == (
+        "host4:2222",
+        "worker",
+        2,
+    )
     assert discovery.assignment("worker", 0) == Assignment("worker", 2, "host4:2222")
 
 
 def test_tf_config_the_chief_is_worker_0_and_without_one_indices_stay():
-    assert tf_config(CLUSTER, "chief", 0).assignment("worker", 5) == Assignment("worker", 0, "host0:2222")
+    assert tf_config(CLUSTER, "chief", 0).assignment("worker", 5) == Assignment(
+        "worker", 0, "host0:2222"
+    )
     without = {"ps": CLUSTER["ps"], "worker": CLUSTER["worker"]}
-    assert tf_config(without, "worker", 1).assignment("worker", 0) == Assignment("worker", 1, "host4:2222")
+    assert tf_config(without, "worker", 1).assignment("worker", 0) == Assignment(
+        "worker", 1, "host4:2222"
+    )
 
 
 def test_tf_config_a_controller_may_be_listed_or_started_beside_the_tasks():
@@ -45,7 +60,14 @@ def test_tf_config_started_as_the_wrong_service_says_which_is_right():
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"cluster": {}}', '{"cluster": [], "task": {"type": "ps", "index": 0}}'),
+        *(
+            "",
+            "{",
+            "[]",
+            "{}",
+            '{"cluster": {}}',
+            '{"cluster": [], "task": {"type": "ps", "index": 0}}',
+        ),
         json.dumps({"cluster": CLUSTER, "task": {"type": "ps", "index": 2}}),
         json.dumps({"cluster": CLUSTER, "task": {"type": "ps", "index": -1}}),
         json.dumps({"cluster": CLUSTER, "task": {"type": "evaluator", "index": 0}}),

@@ -45,6 +45,8 @@ def apply(
             square = values[v + j] + (gradient * gradient - values[v + j]) * rest2
             values[m + j] = mean
             values[v + j] = square
-            values[x + j] = weight - (of_gradient * gradient + of_mean * mean) * rate / (np.sqrt(square) + epsilon)
+            values[x + j] = weight - (of_gradient * gradient + of_mean * mean) * rate / (
+                np.sqrt(square) + epsilon
+            )
         values[power1] *= beta1
         values[power2] *= beta2

@@ -47,6 +47,8 @@ def apply(
             values[m + j] = mean
             values[v + j] = square
             values[vhat + j] = largest
-            values[x + j] = weight - (of_gradient * gradient + of_mean * mean) * rate / (np.sqrt(largest) + epsilon)
+            values[x + j] = weight - (of_gradient * gradient + of_mean * mean) * rate / (
+                np.sqrt(largest) + epsilon
+            )
         values[power1] *= beta1
         values[power2] *= beta2

@@ -8,7 +8,16 @@ from megalith.ps.kernels.dtypes import F32, I64
 
 @kernel
 def apply(
-    values: F32, starts: I64, w: int, s: int, grads: F32, g: int, dim: int, lr: np.float32, params: F32, step: int
+    values: F32,
+    starts: I64,
+    w: int,
+    s: int,
+    grads: F32,
+    g: int,
+    dim: int,
+    lr: np.float32,
+    params: F32,
+    step: int,
 ) -> None:
     """No params."""
     count, column = np.uint64(dim), np.uint64(g)
