@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-integration test-fault check format lint typecheck imports protos protos-check docs bench bench-table bench-cluster images up down clean
+.PHONY: help install run test test-long test-integration test-fault check format lint typecheck imports protos protos-check docs settings bench bench-table bench-cluster images up down clean
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ test-integration: $(VENV)/.installed-test ## Only the tests with real servers in
 test-fault: $(VENV)/.installed-test ## Only the tests that kill real processes
 	@$(BIN)/python -m pytest tests/fault
 
-check: install protos-check lint typecheck imports test ## Everything that must hold before a change lands
+check: install protos-check lint typecheck imports docs test ## Everything that must hold before a change lands
 
 format: install ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -56,8 +56,11 @@ protos-check: install ## Fail if the generated code is not what protos/ gives
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && scripts/protos.sh "$$tmp" && \
 	diff -ru -x __init__.py -x py.typed -x __pycache__ "$$tmp/megalith/protos" client/megalith/protos && echo "protos: no drift"
 
-docs: install ## Write docs/configuration.md from RunnerConfig
-	@$(BIN)/python -m megalith.runner.page > docs/configuration.md
+docs: install ## Build the documentation into site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "documentation: open site/index.html"
+
+settings: install ## Write docs/settings.md from the dataclasses of the settings
+	@$(BIN)/python -m megalith.runner.settings_page > docs/settings.md
 
 bench: $(VENV)/.installed-test ## Run the benchmarks; prints JSON lines
 	@$(BIN)/python tests/benchmarks/run.py
@@ -78,5 +81,6 @@ down: ## Stop the containers; the volume with the model stays
 	@docker compose -f deploy/docker-compose.yml down
 
 clean: ## Remove the environment, caches and the demo's model
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist model
+	@scripts/test-services stop
+	@rm -rf $(VENV) .test-services .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist site model
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

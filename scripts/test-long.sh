@@ -11,7 +11,7 @@ status=0
 
 "$python" -m pytest -m long --timeout 3600 --durations=20 || status=1
 "$python" -m pytest -n 2 --dist loadfile --timeout 3600 --durations=20 \
-    tests/unit/ps/test_table_stress.py \
+    tests/unit/engine/test_table_stress.py \
     tests/fault/test_rounds.py \
     tests/fault/test_exactly_once.py \
     tests/integration/test_controller.py || status=1

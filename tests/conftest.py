@@ -4,8 +4,9 @@ import os
 
 from hypothesis import settings
 
-# A first call compiles a kernel, and a loaded machine is slow: the time of one example says nothing. Examples are the
-# same in every run, so that a build says something about the change it builds; MEGALITH_EXPLORE=1 tries others.
+# A first call compiles a kernel, and a loaded machine is slow: the time of one example says
+# nothing. Examples are the same in every run, so that a build says something about the change it
+# builds; MEGALITH_EXPLORE=1 tries others.
 settings.register_profile(
     "megalith", deadline=None, derandomize="MEGALITH_EXPLORE" not in os.environ
 )

@@ -1,6 +1,8 @@
-"""`make bench-cluster`: the data plane through the SDK, against processes on loopback. Prints JSON lines.
+"""`make bench-cluster`: the data plane through the SDK, against processes on loopback. Prints JSON
+lines.
 
-cluster.py [w2] [lanes] [clients] [latency] [training] [float16]     all of them by default, in about four minutes
+cluster.py [w2] [lanes] [clients] [latency] [training] [float16]     all of them by default, in
+about four minutes
 """
 
 import argparse
@@ -26,7 +28,10 @@ _checks = itertools.count()  # each takes new ids: what others trained has anoth
 
 @contextmanager
 def cluster_of(num_ps, rows=w2.ROWS, **ps_settings):
-    """A cluster without workers whose table holds `rows` rows; gives a function that connects to it."""
+    """A cluster without workers whose table holds `rows` rows.
+
+    Gives a function that connects to it.
+    """
     with tempfile.TemporaryDirectory() as directory, Processes(Path(directory)) as processes:
         processes.start_controller(num_ps=num_ps, num_workers=0)
         for index in range(num_ps):
@@ -100,7 +105,8 @@ def bench_lanes():
 
 
 def bench_clients(seconds=2.5, rounds=2):
-    """One ps, 1, 2 and 4 clients at once: ids pulled and pushed in all, and small pulls meanwhile."""
+    """One ps, 1, 2 and 4 clients at once: ids pulled and pushed in all, and small pulls
+    meanwhile."""
     with cluster_of(1, rows=2_000_000) as connected:
         rng = np.random.default_rng(5)
         batches = [w2.keys_of(rng.choice(2_000_000, 20_000, replace=False)) for _ in range(16)]
@@ -187,7 +193,10 @@ def bench_latency(count=2000):
 
 
 def bench_training(rounds=2):
-    """The demo with one worker: one call after the other, and with overlapping steps; in turns, the best of each."""
+    """The demo with one worker: one call after the other, and with overlapping steps.
+
+    In turns, the best of each.
+    """
     for batch_size, examples in ((2048, 2_000_000), (8192, 4_000_000), (32768, 8_000_000)):
         conditions = {"task": "clicks", "ps": 2, "workers": 1, "batch_size": batch_size}
         rates, aucs = {}, {}

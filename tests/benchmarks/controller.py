@@ -1,11 +1,13 @@
-"""What one report of a member costs the controller, with 2000 workers and 200 parameter servers in the cluster."""
+"""What one report of a member costs the controller, with 2000 workers and 200 parameter servers in
+the cluster."""
 
 import time
 
 from report import report
 
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
+from megalith.controller.members.roster import Patience, Registration, Role
+from megalith.wire.reports import PsReport, WorkerReport
 
 NUM_PS, NUM_WORKERS = 200, 2000
 REPORTS = 20_000
@@ -21,15 +23,15 @@ def main():
 
     servers = [join(Role.PS, index) for index in range(NUM_PS)]
     for session in servers:
-        cluster.report_ps(session, PsLoad(is_ready=True))
+        cluster.report_ps(session, PsReport(is_ready=True))
     workers = [join(Role.WORKER, index) for index in range(NUM_WORKERS)]
     for session in workers:
-        cluster.report_worker(session, WorkerProgress(has_begun=True))
+        cluster.report_worker(session, WorkerReport(has_begun=True))
     start = time.perf_counter()
     for number in range(REPORTS):
         session = workers[number % NUM_WORKERS]
         cluster.report_worker(
-            session, WorkerProgress(has_begun=True, global_step=number, position=number)
+            session, WorkerReport(has_begun=True, global_step=number, position=number)
         )
     seconds = time.perf_counter() - start
     report("one report of a worker", seconds / REPORTS * 1e6, "us", workers=NUM_WORKERS, ps=NUM_PS)

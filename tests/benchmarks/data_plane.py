@@ -1,7 +1,9 @@
-"""Pull and push through the SDK: 2 ps processes and one client on loopback, one step after the other.
+"""Pull and push through the SDK: 2 ps processes and one client on loopback, one step after the
+other.
 
-A step looks at 106,496 ids (4096 examples of 26 slots, Zipf popularity) of which about 39,000 are distinct, rows of 16
-floats, Adagrad. Finding the distinct ids is part of the step here, because it is part of what a user calls.
+A step looks at 106,496 ids (4096 examples of 26 slots, Zipf popularity) of which about 39,000 are
+distinct, rows of 16 floats, Adagrad. Finding the distinct ids is part of the step here, because it
+is part of what a user calls.
 """
 
 import tempfile

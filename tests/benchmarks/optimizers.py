@@ -1,9 +1,11 @@
-"""Rows per second of every optimizer kernel on one thread, and of what an update does besides: JSON lines.
+"""Rows per second of every optimizer kernel on one thread, and of what an update does besides: JSON
+lines.
 
     python tests/benchmarks/optimizers.py [--rows 2000000] [--dim 16] [--reps 5] [--only adam,ftrl]
 
-Rows are random and distinct within a batch, many times larger than the caches together, and padded to whole cache
-lines. The best of the repetitions counts: on a shared machine the others measure the neighbours.
+Rows are random and distinct within a batch, many times larger than the caches together, and padded
+to whole cache lines. The best of the repetitions counts: on a shared machine the others measure the
+neighbours.
 """
 
 import argparse
@@ -17,15 +19,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.ps.compressor import RowCodec
-from megalith.ps.counting_filter import CountingFilter
-from megalith.ps.initializer import row_initializer
-from megalith.ps.optimizer import row_optimizer
-from megalith.ps.touched import TouchedKeySet
-from megalith.wire import optimizers as o
-from megalith.wire.admission import AdmissionConfig
-from megalith.wire.compressors import FixedR8, Fp16, Fp32, OneBit
-from megalith.wire.initializers import RandomUniform
+from megalith.engine.admission.counting_filter import CountingFilter
+from megalith.engine.segments.compressor import RowCodec
+from megalith.engine.segments.initializer import row_initializer
+from megalith.engine.segments.optimizer import row_optimizer
+from megalith.engine.table.touched import TouchedKeySet
+from megalith.schema import optimizers as o
+from megalith.schema.admission import AdmissionConfig
+from megalith.schema.compressors import FixedR8, Fp16, Fp32, OneBit
+from megalith.schema.initializers import RandomUniform
 
 BATCH = 65_536
 LINE_FLOATS = 16
@@ -121,7 +123,10 @@ def decode_pass(codec: RowCodec, rows: int) -> Pass:
 
 
 def cases(rows: int, dim: int) -> Iterator[tuple[str, Callable[[], Pass]]]:
-    """Name and builder of each case; built one at a time, because each takes a table's worth of memory."""
+    """Name and builder of each case.
+
+    Built one at a time, because each takes a table's worth of memory.
+    """
     for name, config in OPTIMIZERS.items():
         width = 1 if name == "batch_softmax" else dim
         yield name, lambda config=config, width=width: optimizer_pass(config, rows, width)

@@ -1,4 +1,7 @@
-"""`make bench`: every benchmark in turn, each in a process of its own; or those named on the command line."""
+"""`make bench`: every benchmark in turn, each in a process of its own.
+
+Or those named on the command line.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""How long a stop takes until every worker is blocked, and a resume until none is, at 4 workers under training."""
+"""How long a stop takes until every worker is blocked, and a resume until none is, at 4 workers
+under training."""
 
 import os
 import statistics
@@ -18,14 +19,14 @@ def main():
     with tempfile.TemporaryDirectory() as directory, Processes(Path(directory)) as processes:
         processes.start_cluster(num_ps=2, num_workers=NUM_WORKERS, batch_size=2048)
         job = processes.job(60)
-        wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists(), 60)
+        wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists())
         wait_until(lambda: job.training_status() > 50, 120)
         stops, resumes = [], []
         for _ in range(CYCLES):
             stops.append(seconds(job.stop, lambda: job.block_status()[1] == []))
             resumes.append(seconds(job.resume, lambda: job.block_status()[0] == []))
             step = job.training_status()
-            wait_until(lambda before=step: job.training_status() > before + 8, 60)
+            wait_until(lambda before=step: job.training_status() > before + 8)
         conditions = {
             "workers": NUM_WORKERS,
             "ps": 2,
@@ -41,7 +42,7 @@ def main():
 def seconds(act, is_done):
     started = time.perf_counter()
     act()
-    wait_until(is_done, 30)
+    wait_until(is_done)
     return time.perf_counter() - started
 
 

@@ -1,6 +1,8 @@
-"""Speed and memory of one embedding table; one JSON object a line, the best of the repetitions and their range.
+"""Speed and memory of one embedding table; one JSON object a line, the best of the repetitions and
+their range.
 
-    python tests/benchmarks/table.py [w1] [shapes] [growth] [curve] [threads] [ready] [ids]    all of them by default
+    python tests/benchmarks/table.py [w1] [shapes] [growth] [curve] [threads] [ready] [ids]    all
+    of them by default
 
 w1      10 M random ids, 16 floats + 16 Adagrad accumulators, batches of 65,536, one thread on one core
 shapes  the same with two slices (FTRL 1 + Adagrad 16), and with 8 and 64 floats
@@ -12,10 +14,11 @@ ids     inserting, loading and looking up 300,000 ids that are random, sorted, c
         chosen to collide under the hash without its secret: seconds, and how many times those for random ids
 ready   seconds from the start of a process to the first update and lookup, with and without cached kernels
 
-TABLE_ROWS and TABLE_REPS change the sizes. Ids are splitmix64 of the row number; uniform batches draw rows evenly, Zipf
-batches by rank with exponent 1.05, hot ranks scattered over all rows. Updates take the distinct ids of a batch and note
-them in the set of touched keys; `_first_touch` with the set emptied before each pass, so that (uniform) nearly all of
-them are new to it, and `_untracked` without it.
+TABLE_ROWS and TABLE_REPS change the sizes. Ids are splitmix64 of the row number; uniform batches
+draw rows evenly, Zipf batches by rank with exponent 1.05, hot ranks scattered over all rows.
+Updates take the distinct ids of a batch and note them in the set of touched keys; `_first_touch`
+with the set emptied before each pass, so that (uniform) nearly all of them are new to it, and
+`_untracked` without it.
 """
 
 import json
@@ -33,9 +36,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.ps.table import EmbeddingTable
-from megalith.ps.touched import DEFAULT_CAPACITY
-from megalith.wire.schema import Adagrad, Ftrl, Segment, TableConfig, Zeros
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.engine.table.touched import DEFAULT_CAPACITY
+from megalith.schema import Adagrad, Ftrl, Segment, TableConfig, Zeros
 
 ROWS = int(os.environ.get("TABLE_ROWS", os.environ.get("PEERS_ROWS", "10000000")))
 REPS = int(os.environ.get("TABLE_REPS", os.environ.get("PEERS_REPS", "5")))
@@ -96,7 +99,10 @@ def rates(
     reps: int = REPS,
     before: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """Millions of ids a second, for each pass over the batches after a first one; `before` each pass is not timed."""
+    """Millions of ids a second, for each pass over the batches after a first one.
+
+    `before` each pass is not timed.
+    """
     for batch in batches:
         call(batch)
     total, out = sum(batch.size for batch in batches), []
@@ -123,7 +129,8 @@ def adagrad(dim: int) -> Segment:
 
 
 class Fill(NamedTuple):
-    """Seconds of each batch, those of them that were not spent in the operating system, and the highest memory seen."""
+    """Seconds of each batch, those of them that were not spent in the operating system, and the
+    highest memory seen."""
 
     seconds: list[float]
     own_s: list[float]
@@ -285,8 +292,8 @@ def measure_table() -> EmbeddingTable:
 READY = """
 import time; start = time.perf_counter()
 import numpy as np
-from megalith.ps.table import EmbeddingTable
-from megalith.wire.schema import Adagrad, Segment, TableConfig, Zeros
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.schema import Adagrad, Segment, TableConfig, Zeros
 table = EmbeddingTable(TableConfig("t", (Segment(16, Zeros(), Adagrad()),)))
 table.apply_gradients(np.arange(9), np.ones((9, 16), np.float32))
 table.lookup(np.arange(9))

@@ -1,4 +1,5 @@
-"""The steps of W2 over other transports than the bulk lane; table, client kernels and messages are the same for each.
+"""The steps of W2 over other transports than the bulk lane; table, client kernels and messages are
+the same for each.
 
 transports.py [lane] [unary] [aio] [asyncio] [flight]     all of them by default, in turns
 
@@ -26,22 +27,23 @@ import pyarrow as pa
 import pyarrow.flight
 import w2
 
-from megalith.client._data_call import DataCall
 from megalith.client._ids import RecentIds
-from megalith.client._lane import Lane
 from megalith.client._plans import PullPlan, PushPlan
+from megalith.client._transport.lane import Lane
+from megalith.client._transport.requests import DataCall
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.data_plane import DataPlane
-from megalith.ps.lane import LaneServer
-from megalith.ps.lane_calls import LaneCalls
+from megalith.ps.lane.calls import LaneCalls
+from megalith.ps.lane.server import LaneServer
+from megalith.ps.lane.settings import LaneSettings
 from megalith.ps.servicer import ParameterServicer
-from megalith.ps.store import Store
+from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up
 from megalith.runtime.metrics import Metrics
+from megalith.schema import Adagrad, Segment, TableConfig
 from megalith.wire import arrays, channel, routing
 from megalith.wire.budget import ByteBudget
-from megalith.wire.schema import Adagrad, Segment, TableConfig
 
 TABLE = TableConfig(
     "rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),)
@@ -75,7 +77,13 @@ def serve(kind, index, rows, connection):
 
 def serve_lane(data, ready):
     server = LaneServer(
-        "127.0.0.1", 0, LaneCalls(data, Metrics(), TOKEN, LIMIT), LIMIT, ByteBudget(1 << 30)
+        "127.0.0.1",
+        0,
+        LaneCalls(data, Metrics(), TOKEN, LIMIT),
+        LIMIT,
+        ByteBudget(1 << 30),
+        ByteBudget(1 << 30),
+        LaneSettings(),
     )
     server.start()
     ready(server.port)
@@ -83,7 +91,9 @@ def serve_lane(data, ready):
 
 def serve_unary(data, ready):
     server = grpc.server(futures.ThreadPoolExecutor(16), options=channel.options(LIMIT))
-    servicer = ParameterServicer(0, Store(0), data, ByteBudget(1 << 30))
+    servicer = ParameterServicer(
+        0, Store(0), data, ByteBudget(1 << 30), ByteBudget(1 << 30), LaneSettings()
+    )
     parameter_server_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
     ready(server.add_insecure_port("127.0.0.1:0"))
     server.start()
@@ -91,7 +101,9 @@ def serve_unary(data, ready):
 
 
 def serve_aio(data, ready):
-    servicer = ParameterServicer(0, Store(0), data, ByteBudget(1 << 30))
+    servicer = ParameterServicer(
+        0, Store(0), data, ByteBudget(1 << 30), ByteBudget(1 << 30), LaneSettings()
+    )
 
     class Servicer(parameter_server_pb2_grpc.ParameterServerServicer):
         async def Pull(self, request, context):

@@ -1,6 +1,8 @@
-"""Dense variables through the SDK: 2 ps processes and one client on loopback. Reads and pushes of gradients, in MB/s.
+"""Dense variables through the SDK: 2 ps processes and one client on loopback. Reads and pushes of
+gradients, in MB/s.
 
-The large variable (16 MB) is split over both servers; small ones go along with every step of a model.
+The large variable (16 MB) is split over both servers; small ones go along with every step of a
+model.
 """
 
 import tempfile
@@ -18,7 +20,8 @@ SMALL = 32
 
 
 def best(call):
-    """Seconds of the quickest of the repeats: on a shared machine the others measure the neighbours."""
+    """Seconds of the quickest of the repeats: on a shared machine the others measure the
+    neighbours."""
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -37,8 +40,8 @@ def main():
             for optimizer in (Sgd(0.1), Adagrad(0.1), Adam(0.1), Adamom(0.1)):
                 name = optimizer.name
                 cluster.create_variables(VariableConfig(name, gradient, optimizer))
-                cluster.push(variables={name: gradient})  # the first one compiles
-                seconds = best(lambda name=name: cluster.push(variables={name: gradient}))
+                cluster.push(variable_gradients={name: gradient})  # the first one compiles
+                seconds = best(lambda name=name: cluster.push(variable_gradients={name: gradient}))
                 report("variable_push", megabytes / seconds, "MB/s", optimizer=name, **conditions)
             seconds = best(lambda: cluster.pull(variables=["adam"]))
             report("variable_pull", megabytes / seconds, "MB/s", **conditions)
@@ -47,7 +50,7 @@ def main():
                 *(VariableConfig(name, gradient[0, :64], Adam(0.1)) for name in names)
             )
             step = {name: gradient[0, :64] for name in names}
-            cluster.push(variables=step)
+            cluster.push(variable_gradients=step)
             report(
                 "small_pull",
                 1e3 * best(lambda: cluster.pull(variables=names)),
@@ -57,7 +60,7 @@ def main():
             )
             report(
                 "small_push",
-                1e3 * best(lambda: cluster.push(variables=step)),
+                1e3 * best(lambda: cluster.push(variable_gradients=step)),
                 "ms",
                 ps=2,
                 variables=SMALL,

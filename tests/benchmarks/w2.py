@@ -1,7 +1,8 @@
-"""Workload W2: 2 servers, 1 client, batches of 4096 examples with 26 ids each, rows of 16 floats, Adagrad.
+"""Workload W2: 2 servers, 1 client, batches of 4096 examples with 26 ids each, rows of 16 floats,
+Adagrad.
 
-Ids and the timed loop come from the harness of the peers when this runs in its folder (its `common.py`), so that all
-figures of one run are made alike; else from the same definitions here.
+Ids and the timed loop come from the harness of the peers when this runs in its folder (its
+`common.py`), so that all figures of one run are made alike; else from the same definitions here.
 """
 
 import importlib.util

@@ -8,7 +8,10 @@ from support.waiting import wait_until
 
 
 def test_ids_go_on_counting_where_the_checkpoint_left_them(tmp_path):
-    """Of three pushes that are dropped two precede the save and one follows the restart; the one between is lost."""
+    """Of three pushes that are dropped two precede the save and one follows the restart.
+
+    The one between is lost.
+    """
     rule = AdmissionConfig(kind=FilterKind.SLIDING, default_threshold=3, capacity=10_000)
     table = TableConfig(
         "t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=1000
@@ -26,10 +29,12 @@ def test_ids_go_on_counting_where_the_checkpoint_left_them(tmp_path):
             cluster.push({"t": (ids, gradients)})
             for member in members:
                 member.kill()
-            wait_until(lambda: job.status().phase == "forming", 20)
-            members = [processes.start_member("ps", index) for index in range(2)]
-            wait_until(lambda: job.status().phase == "running", 30)
-            assert f"restored path={saved.path}" in members[0].output()
+            wait_until(lambda: job.status().phase == "forming")
+            for index in range(2):
+                processes.start_member("ps", index)
+            wait_until(lambda: job.status().phase == "running")
+            restored = [member.restored.path for member in job.status().members]
+            assert restored == [saved.path, saved.path]
             for expected in (0, 1, 2):
                 cluster.push({"t": (ids, gradients)})
                 np.testing.assert_array_equal(

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from megalith.client import Controller
+from megalith.control import Controller
 from support.processes import Processes, arguments_of, children_of, is_gone, run_cli
 from support.waiting import wait_until
 
@@ -23,10 +23,10 @@ def up(processes, *options):
     cli = processes.cli("up", "--model-dir", processes.model_dir, "--batch-size", 256, *options)
     job = processes.job()
     wait_until(
-        lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60, "up"
+        lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, what="up"
     )
     assert cli.poll() is None, cli.output()
-    wait_until(lambda: job.training_status() > 10, 60)
+    wait_until(lambda: job.training_status() > 10)
     return cli, children_of(cli.pid), job
 
 
@@ -45,10 +45,10 @@ def test_however_up_ends_no_process_and_no_port_is_left(processes, number):
     assert len(children) == 6
     listening = addresses(job)
     cli.signal(number)
-    status = cli.wait(20)
+    status = cli.wait()
     assert status == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     for child in children:
-        wait_until(lambda child=child: is_gone(child), 10, f"process {child}")
+        wait_until(lambda child=child: is_gone(child), what=f"process {child}")
     for address in listening:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) != 0
@@ -59,8 +59,7 @@ def test_ctl_drives_a_running_job(processes):
     ctl = ("ctl", "--model-dir", processes.model_dir)
     assert run_cli(*ctl, "stop")[:2] == (0, "training is held\n")
     wait_until(
-        lambda: json.loads(run_cli(*ctl, "--json", "block-status")[1])["blocked_indices"] == [0, 1],
-        5,
+        lambda: json.loads(run_cli(*ctl, "--json", "block-status")[1])["blocked_indices"] == [0, 1]
     )
     status, out, err = run_cli(*ctl, "stop")
     assert (status, out) == (1, "")
@@ -77,7 +76,7 @@ def test_ctl_drives_a_running_job(processes):
     assert (processes.model_dir / f"model.ckpt-{step}" / "manifest.json").exists()
     assert run_cli(*ctl, "resume")[0] == 0
     wait_until(
-        lambda: json.loads(run_cli(*ctl, "--json", "training-status")[1])["global_step"] > step, 20
+        lambda: json.loads(run_cli(*ctl, "--json", "training-status")[1])["global_step"] > step
     )
     described = json.loads(run_cli(*ctl, "status", "--json")[1])
     assert described["last_checkpoint"].endswith(f"model.ckpt-{step}")
@@ -94,11 +93,11 @@ def test_members_started_by_hand_end_with_up(processes):
     os.kill(victim.pid, signal.SIGKILL)
     by_hand = processes.start_member("worker", 1)
     wait_until(
-        lambda: member_pid(job, 1) == by_hand.pid, 60, "the place of the one that was killed"
+        lambda: member_pid(job, 1) == by_hand.pid, what="the place of the one that was killed"
     )
     cli.signal(signal.SIGTERM)
-    assert cli.wait(30) == 0
-    assert by_hand.wait(30) == 0
+    assert cli.wait() == 0
+    assert by_hand.wait() == 0
     assert "the job has ended" in by_hand.output()
 
 
@@ -127,7 +126,7 @@ def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_th
     processes, command
 ):
     cli, _, job = up(processes, "--ps", 1, "--workers", 1)
-    wait_until(lambda: (processes.model_dir / "appmaster_server_addr.txt").exists(), 60)
+    wait_until(lambda: (processes.model_dir / "appmaster_server_addr.txt").exists())
 
     def files():
         return {
@@ -159,13 +158,12 @@ def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes)
     ]
     os.kill(victim, signal.SIGKILL)
     wait_until(
-        lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output(),
-        10,
+        lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output()
     )
     processes.start_member("worker", 1, batch_size=256)
-    wait_until(lambda: all(member.is_connected for member in job.status().members), 30)
+    wait_until(lambda: all(member.is_connected for member in job.status().members))
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step + 20, 30)
+    wait_until(lambda: job.training_status() > step + 20)
 
 
 def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):
@@ -184,12 +182,12 @@ def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):
 def test_an_interrupted_train_leaves_nothing_behind(processes):
     cli = processes.cli("train", "--model-dir", processes.model_dir, "--num-examples", 100_000_000)
     job = processes.job(60)
-    wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists(), 60)
-    wait_until(lambda: job.training_status() > 10, 60)
+    wait_until(lambda: (processes.model_dir / "controller_server_addr.txt").exists())
+    wait_until(lambda: job.training_status() > 10)
     children = children_of(cli.pid)
     assert len(children) == 6
     cli.signal(signal.SIGINT)
-    assert cli.wait(20) == 130
+    assert cli.wait() == 130
     assert all(is_gone(child) for child in children)
 
 

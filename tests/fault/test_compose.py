@@ -1,4 +1,5 @@
-"""The image and deploy/docker-compose.yml on a real engine: start, drive from the host, kill, replace, stop."""
+"""The image and deploy/docker-compose.yml on a real engine: start, drive from the host, kill,
+replace, stop."""
 
 import json
 import os
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from megalith.client import Controller
-from megalith.runtime.free_ports import free_ports
+from megalith.control import Controller
+from megalith.runner.free_ports import free_ports
 from support.processes import run_cli
 from support.waiting import wait_until
 
@@ -43,7 +44,10 @@ def docker(*arguments, environ=None, timeout_s=60):
 
 
 class Project:
-    """One cluster in containers, with faults as verbs; on free ports, so it runs beside any other."""
+    """One cluster in containers, with faults as verbs.
+
+    On free ports, so it runs beside any other.
+    """
 
     def __init__(self, image, num_examples=0):
         self.name = f"megalith-test-{secrets.token_hex(4)}"
@@ -77,7 +81,10 @@ class Project:
         docker("kill", self._container(service))
 
     def states(self):
-        """`docker inspect` of each container of ours, by service; the dead ones too. ZooKeeper is somebody else's."""
+        """`docker inspect` of each container of ours, by service; the dead ones too.
+
+        ZooKeeper is somebody else's.
+        """
         ids = self.compose("ps", "--all", "--quiet", *SERVICES).split()
         described = json.loads(docker("inspect", *ids)) if ids else []
         return {
@@ -138,7 +145,7 @@ class Project:
 
     def wait_until_lost(self, service):
         wait_until(
-            lambda: not self.member(service).is_connected, 15, f"the controller has lost {service}"
+            lambda: not self.member(service).is_connected, what=f"the controller has lost {service}"
         )
 
     def wait_until_whole(self, timeout_s=60):
@@ -162,7 +169,8 @@ class Project:
 
 @pytest.fixture(scope="module")
 def image():
-    """The image of this working tree, under a name of its own so that nobody's `megalith` is replaced."""
+    """The image of this working tree, under a name of its own so that nobody's `megalith` is
+    replaced."""
     try:
         subprocess.run(["docker", "info"], capture_output=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
@@ -196,7 +204,8 @@ def running(image):
 
 @pytest.fixture
 def project(running):
-    """A cluster that trains, whatever the test before it did: `up -d` brings back what is missing."""
+    """A cluster that trains, whatever the test before it did: `up -d` brings back what is
+    missing."""
     running.up()
     running.wait_until_whole()
     running.wait_for_steps()
@@ -250,8 +259,7 @@ def test_a_ps_loads_its_kernels_from_the_image(project):
 def test_stop_resume_save_and_status_from_the_host(project):
     project.ctl("stop")
     wait_until(
-        lambda: project.ctl("block-status") == {"blocked_indices": [0, 1], "unblocked_indices": []},
-        10,
+        lambda: project.ctl("block-status") == {"blocked_indices": [0, 1], "unblocked_indices": []}
     )
     held_at = project.ctl("training-status")["global_step"]
     saved = project.ctl("save")
@@ -276,7 +284,7 @@ def test_a_killed_worker_comes_back_with_up_and_goes_on_where_it_stood(project):
     project.up()
     project.wait_until_whole()
     wait_until(
-        lambda: project.member("worker-1").position > stood_at > 0, 30, f"batches after {stood_at}"
+        lambda: project.member("worker-1").position > stood_at > 0, what=f"batches after {stood_at}"
     )
     assert project.job.status().epoch == epoch
 
@@ -285,7 +293,7 @@ def test_a_killed_ps_comes_back_with_up_from_the_checkpoint_under_a_new_epoch(pr
     rows_saved = project.job.save().rows
     before = project.job.status()
     project.kill("ps-1")
-    wait_until(lambda: project.job.status().phase == "forming", 15, "the cluster has felt it")
+    wait_until(lambda: project.job.status().phase == "forming", what="the cluster has felt it")
     project.up()
     project.wait_until_whole()
     project.wait_for_steps()
@@ -293,18 +301,17 @@ def test_a_killed_ps_comes_back_with_up_from_the_checkpoint_under_a_new_epoch(pr
     assert after.epoch == before.epoch + 1
     assert after.global_step > before.global_step
     # Rows come with a member's next report.
-    wait_until(
-        lambda: sum(member.rows for member in project.job.status().members) >= rows_saved, 30
-    )
+    wait_until(lambda: sum(member.rows for member in project.job.status().members) >= rows_saved)
     project.up_and_healthy(within_s=60)
 
 
 def test_a_crashed_ps_is_restarted_by_the_engine(project):
     epoch = project.job.status().epoch
-    # Killed from inside, as by a lack of memory: for the engine that is a failure, not the operator's wish.
+    # Killed from inside, as by a lack of memory: for the engine that is a failure, not the
+    # operator's wish.
     child_of_init = "import os, pathlib; os.kill(int(pathlib.Path('/proc/1/task/1/children').read_text().split()[0]), 9)"
     project.compose("exec", "-T", "ps-0", "python", "-c", child_of_init)
-    wait_until(lambda: project.job.status().epoch == epoch + 1, 60, "a new epoch")
+    wait_until(lambda: project.job.status().epoch == epoch + 1, what="a new epoch")
     project.wait_until_whole()
     project.wait_for_steps()
     assert project.states()["ps-0"]["RestartCount"] == 1
@@ -314,7 +321,7 @@ MEMBERS = {"controller.0", "ps.0", "ps.1", "worker.0", "worker.1"}
 
 
 def test_everyone_is_listed_in_zookeeper(project):
-    wait_until(lambda: project.registered() == MEMBERS, 30, f"{MEMBERS} are listed")
+    wait_until(lambda: project.registered() == MEMBERS, what=f"{MEMBERS} are listed")
 
 
 def test_a_killed_zookeeper_stops_nobody_and_everyone_is_listed_in_the_next_one(project):

@@ -1,7 +1,7 @@
 """Every acknowledged push is in the tables once, to the last bit, whatever happens to connections.
 
-Gradients are whole numbers and SGD has rate 1, so that sums are exact in any order. MEGALITH_TEST_SOAK_S makes the
-storm longer than its few seconds.
+Gradients are whole numbers and SGD has rate 1, so that sums are exact in any order.
+MEGALITH_TEST_SOAK_S makes the storm longer than its few seconds.
 """
 
 import os
@@ -20,7 +20,8 @@ from support.proxy import FaultyProxy
 
 CLIENTS, IDS, DIM = 4, 3_000, 4
 STORM_S = float(os.environ.get("MEGALITH_TEST_SOAK_S", "2"))
-PROXY_HOST = "127.0.0.2"  # loopback as well: ps advertise it, the proxies listen there on the ports that ps have
+# Loopback as well: ps advertise it, the proxies listen there on the ports that ps have
+PROXY_HOST = "127.0.0.2"
 BIG = (40, 1000)  # 160 kB: split over both servers
 
 
@@ -56,7 +57,10 @@ def proxies(processes):
 
 
 def train(cluster, name, seed, deadline, sums):
-    """Push until the deadline, and add up what was acknowledged; every other step is begun rather than waited for."""
+    """Push until the deadline, and add up what was acknowledged.
+
+    Every other step is begun rather than waited for.
+    """
     rng = np.random.default_rng(seed)
     while time.monotonic() < deadline or sums["pushes"] < 5:
         ids = rng.integers(0, IDS, 1_000)
@@ -64,20 +68,20 @@ def train(cluster, name, seed, deadline, sums):
         big = rng.integers(-8, 9, BIG).astype(np.float32)
         content = {
             "gradients": {name: (ids, gradients)},
-            "variables": {name: big},
-            "add": {f"{name}-count": 1},
+            "variable_gradients": {name: big},
+            "add_to_variables": {f"{name}-count": 1},
         }
         added = rng.integers(-8, 9, (ids.size, DIM)).astype(np.float32)
         if sums["pushes"] % 2:
             pulled, pushed = cluster.begin_pull({name: ids}, [name]), cluster.begin_push(**content)
-            cluster.assign_add({name: (ids, added)})  # waits for the push
-            assert pushed.is_settled
+            cluster.add_to_rows({name: (ids, added)})  # waits for the push
+            assert pushed.is_done
             pushed.result()
             assert pulled.result().rows[name].shape == (ids.size, DIM)
         else:
             cluster.pull({name: ids}, [name])
             cluster.push(**content)
-            cluster.assign_add({name: (ids, added)})
+            cluster.add_to_rows({name: (ids, added)})
         np.add.at(sums["rows"], ids, gradients - added)
         sums["big"] += big
         sums["pushes"] += 1

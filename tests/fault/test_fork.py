@@ -1,4 +1,7 @@
-"""A client in a forked child is another client, with connections of its own; its parent's goes on."""
+"""A client in a forked child is another client, with connections of its own.
+
+Its parent's goes on.
+"""
 
 import subprocess
 import sys

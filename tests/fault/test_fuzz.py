@@ -1,7 +1,8 @@
-"""Malformed messages to a live ps, on gRPC and on the bulk lane: it neither dies, nor grows, nor changes.
+"""Malformed messages to a live ps, on gRPC and on the bulk lane: it neither dies, nor grows, nor
+changes.
 
-Every message is wrong in several independent ways, so that no random change of some bytes can make it right.
-MEGALITH_TEST_FUZZ_MESSAGES sets how many there are.
+Every message is wrong in several independent ways, so that no random change of some bytes can make
+it right. MEGALITH_TEST_FUZZ_MESSAGES sets how many there are.
 """
 
 import os
@@ -43,10 +44,10 @@ def _wrong_requests(epoch):
     nan = np.full((3, 2), np.nan, np.float32)
     twice = np.array([5, 5, 5])
     gradients = pb.TableGradients(
-        table="nobody", keys=arrays.encode(twice), gradients=arrays.encode(nan)
+        table="nobody", ids=arrays.encode(twice), gradients=arrays.encode(nan)
     )
     known = pb.TableGradients(
-        table="rows", keys=arrays.encode(twice)[:-1], gradients=arrays.encode(nan)[:-2]
+        table="rows", ids=arrays.encode(twice)[:-1], gradients=arrays.encode(nan)[:-2]
     )
     updates = [
         pb.VariableUpdate(name="nobody", kind=9, value=codec.array_to_proto(nan)),
@@ -73,14 +74,14 @@ def _wrong_requests(epoch):
         "Pull",
         pb.PullRequest(
             epoch=epoch,
-            tables=[pb.TableKeys(table="nobody", keys=b"1234567")],
+            tables=[pb.TableIds(table="nobody", ids=b"1234567")],
             variables=["nobody"],
         ),
     )
     yield (
         "Pull",
         pb.PullRequest(
-            epoch=epoch, tables=[pb.TableKeys(table="rows", keys=b"1")] * 2, variables=["w@7/9"]
+            epoch=epoch, tables=[pb.TableIds(table="rows", ids=b"1")] * 2, variables=["w@7/9"]
         ),
     )
     part = pb.VariablePart(index=-3, count=1, rows=-1)
@@ -89,9 +90,9 @@ def _wrong_requests(epoch):
     table = codec.table_to_proto(TableConfig("new", (Segment(2),)))
     table.segments[0].dim, table.max_expire_share, table.name = -7, float("nan"), ""
     yield "CreateTables", pb.CreateTablesRequest(epoch=epoch, tables=[table, table])
-    values = pb.TableValues(table="nobody", keys=arrays.encode(twice), values=arrays.encode(nan))
+    values = pb.TableValues(table="nobody", ids=arrays.encode(twice), values=arrays.encode(nan))
     known_values = pb.TableValues(
-        table="rows", keys=arrays.encode(twice)[:-1], values=arrays.encode(nan)[:-2]
+        table="rows", ids=arrays.encode(twice)[:-1], values=arrays.encode(nan)[:-2]
     )
     yield (
         "AssignRows",
@@ -107,7 +108,7 @@ def _wrong_requests(epoch):
     )
     yield (
         "ReinitializeRows",
-        pb.ReinitializeRowsRequest(epoch=epoch, sequence=-1, table="rows", keys=b"1234567"),
+        pb.ReinitializeRowsRequest(epoch=epoch, sequence=-1, table="rows", ids=b"1234567"),
     )
     yield (
         "DescribeVariables",
@@ -251,7 +252,7 @@ def test_malformed_messages_neither_kill_nor_grow_nor_change_a_server(tmp_path):
         cluster.create_tables(TableConfig("rows", (Segment(2, optimizer=Adagrad(0.1)),)))
         cluster.create_variables(VariableConfig("w", np.ones(3, np.float32), Adagrad(0.1)))
         gradients = rng.standard_normal((IDS.size, 2)).astype(np.float32)
-        cluster.push({"rows": (IDS, gradients)}, variables={"w": gradients[:3, 0]})
+        cluster.push({"rows": (IDS, gradients)}, variable_gradients={"w": gradients[:3, 0]})
         before = content(cluster)
         routing = cluster.controller.routing()
         with open_channel(routing.addresses[0]) as channel:

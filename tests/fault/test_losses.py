@@ -1,4 +1,5 @@
-"""What a person at the terminal of `up` and `train` is told: what was restored, saved, lost, and why it ended."""
+"""What a person at the terminal of `up` and `train` is told: what was restored, saved, lost, and
+why it ended."""
 
 import json
 import os
@@ -95,18 +96,18 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
         "--batch-size",
         256,
     )
-    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None)
     assert "no saves are planned" in cli.output()
     assert "nothing was restored on 1 ps: there is no checkpoint" in cli.output()
     job = processes.job()
-    wait_until(lambda: job.training_status() > 50, 60)
+    wait_until(lambda: job.training_status() > 50)
     job.stop()
-    wait_until(lambda: not job.block_status()[1], 20)
-    held = wait_until(lambda: (now := job.status().members[0].rows) > 0 and now, 10)
+    wait_until(lambda: not job.block_status()[1])
+    held = wait_until(lambda: (now := job.status().members[0].rows) > 0 and now)
     victim = next(pid for pid in children_of(cli.pid) if "megalith.ps" in arguments_of(pid))
     os.kill(victim, signal.SIGKILL)
     status = wait_until(
-        lambda: (now := job.status()).losses and now, 60, "the loss is in the status"
+        lambda: (now := job.status()).losses and now, what="the loss is in the status"
     )
     assert status.rows_lost >= held
     sentence = status.losses[0].what
@@ -115,7 +116,7 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
         f"Lost: {status.rows_lost:,} rows, 4 tables, 5 variables, all updates. "
     )
     assert re.search(r"Its last report, \d+ s before it was replaced, was of ", sentence)
-    wait_until(lambda: f"lost: {sentence}" in cli.output(), 10, "it is on the terminal")
+    wait_until(lambda: f"lost: {sentence}" in cli.output(), what="it is on the terminal")
     _, shown, _ = run_cli("ctl", "--model-dir", processes.model_dir, "status")
     assert sentence in shown
     assert f"{status.rows_lost:,} rows" in shown
@@ -131,31 +132,31 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     # From an older checkpoint: what came after it is lost, and is said with the checkpoint's step.
     job.resume()
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step + 20, 60)
+    wait_until(lambda: job.training_status() > step + 20)
     saved = job.save()
-    wait_until(lambda: job.training_status() > saved.step + 20, 60)
+    wait_until(lambda: job.training_status() > saved.step + 20)
     victim = next(pid for pid in children_of(cli.pid) if "megalith.ps" in arguments_of(pid))
     os.kill(victim, signal.SIGKILL)
     first, second = wait_until(
-        lambda: len(of_ps := losses_of_ps(job)) == 2 and of_ps, 60, "the second loss"
+        lambda: len(of_ps := losses_of_ps(job)) == 2 and of_ps, what="the second loss"
     )
     assert f"starts from checkpoint {saved.path} (step {saved.step}, saved " in second
     assert "all updates since. " in second
-    wait_until(lambda: f"lost: {second}" in cli.output(), 10)
+    wait_until(lambda: f"lost: {second}" in cli.output())
     restored = f"restored {saved.path}: step {saved.step}, {saved.rows:,} rows on 1 ps"
-    wait_until(lambda: restored in cli.output(), 10, "it is said after the loss")
+    wait_until(lambda: restored in cli.output(), what="it is said after the loss")
 
     # A controller that is started again still knows; and what is not saved is said at the end.
     controller = next(
         pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid)
     )
     os.kill(controller, signal.SIGKILL)
-    wait_until(lambda: "controller was killed (signal 9); started again" in cli.output(), 30)
-    wait_until(lambda: job.status().phase == "running", 60)
+    wait_until(lambda: "controller was killed (signal 9); started again" in cli.output())
+    wait_until(lambda: job.status().phase == "running")
     assert losses_of_ps(job) == [first, second]
     assert cli.output().count("lost: ps 0") == 2
     cli.signal(signal.SIGINT)
-    assert cli.wait(20) == 0
+    assert cli.wait() == 0
     assert re.search(
         rf"stopping; not saved: steps {saved.step}\.\.\d+ since {saved.path}", cli.output()
     )
@@ -165,12 +166,12 @@ def test_app_kill_says_killed_why_and_what_is_not_saved_on_the_terminal_of_up(pr
     cli = processes.cli(
         "up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256
     )
-    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None)
     job = processes.job()
-    wait_until(lambda: job.training_status() > 10, 60)
+    wait_until(lambda: job.training_status() > 10)
     app = ("ctl", "--model-dir", processes.model_dir, "app")
-    wait_until(lambda: run_cli(*app, "kill", "--reason", "wrong data")[0] == 0, 60)
-    assert cli.wait(40) == 1
+    wait_until(lambda: run_cli(*app, "kill", "--reason", "wrong data")[0] == 0)
+    assert cli.wait() == 1
     assert "the job failed: killed: wrong data; not saved: steps 0.." in cli.output()
 
 
@@ -178,18 +179,19 @@ def test_a_killed_controller_ends_up_with_what_is_not_saved(processes):
     cli = processes.cli(
         "up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256
     )
-    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None)
     job = processes.job()
-    wait_until(lambda: job.training_status() > 10, 60)
+    wait_until(lambda: job.training_status() > 10)
     controller = next(
         pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid)
     )
     os.kill(controller, signal.SIGKILL)
-    assert cli.wait(60) == 1
+    assert cli.wait() == 1
     assert "controller was killed (signal 9)" in cli.output()
     # The last steps that it has heard of; a busy machine may not have let it hear of any.
     assert re.search(
-        r"megalith: not saved: (steps 0\.\.\d+ of this job: )?there is no checkpoint", cli.output()
+        r"megalith: not saved: ((steps 0\.\.\d+|pushes) of this job: )?there is no checkpoint",
+        cli.output(),
     )
 
 
@@ -197,15 +199,15 @@ def test_failing_saves_are_on_the_terminal_once_and_their_recovery_too(processes
     cli = processes.cli(
         "up", "--model-dir", processes.model_dir, "--ps", 1, "--workers", 1, "--batch-size", 256
     )
-    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 60)
+    wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None)
     job = processes.job()
-    wait_until(lambda: job.training_status() > 10, 60)
+    wait_until(lambda: job.training_status() > 10)
     blocked = processes.directory / "a-file"
     blocked.touch()
     for _ in range(2):
         with pytest.raises(Exception, match="a-file"):
             job.save(str(blocked))
-    wait_until(lambda: "a save failed: " in cli.output(), 10)
+    wait_until(lambda: "a save failed: " in cli.output())
     job.save()
-    wait_until(lambda: "saves work again: " in cli.output(), 10)
+    wait_until(lambda: "saves work again: " in cli.output())
     assert cli.output().count("a save failed: ") == 1

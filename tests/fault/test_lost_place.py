@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, connect
-from megalith.runtime.free_ports import free_ports
-from megalith.wire.errors import MegalithError
+from megalith.errors import MegalithError, OutcomeLost, OutcomeUnknown
+from megalith.runner.free_ports import free_ports
 from support.processes import Processes
-from support.proxy import FaultyProxy
+from support.proxy import FaultyProxy, Link
 from support.waiting import wait_until
 
 TABLE = TableConfig("t", (Segment(1, optimizer=Sgd(1.0)),))
@@ -90,11 +90,11 @@ def test_a_push_to_a_ps_that_is_stopped_and_replaced_is_applied_by_its_replaceme
             except MegalithError as error:
                 outcomes.append(type(error).__name__)
 
-        stopped.signal(signal.SIGSTOP)
+        stopped.pause()
         pushing = threading.Thread(target=push)
         pushing.start()
         processes.start_member("ps", 0)
-        wait_until(lambda: other.controller.status().epoch == 2, 60, "the ps is replaced")
+        wait_until(lambda: other.controller.status().epoch == 2, what="the ps is replaced")
         other.create_tables(TABLE)
         stopped.signal(signal.SIGCONT)
         pushing.join(60)
@@ -103,19 +103,73 @@ def test_a_push_to_a_ps_that_is_stopped_and_replaced_is_applied_by_its_replaceme
         assert client.writes_unknown == 0
 
 
+def is_served(client):
+    try:
+        client.create_tables(TABLE)
+        return value(client) == 1.0
+    except MegalithError:
+        return False
+
+
+@pytest.mark.parametrize("bulk_lane", [True, False])
+def test_a_push_that_says_that_there_is_no_controller_is_not_applied_by_a_ps_that_was_stopped(
+    processes, bulk_lane
+):
+    controller_port, link_port = free_ports(2)
+    controller = processes.start_controller(
+        num_ps=1, num_workers=0, suspect_s=2, port=controller_port
+    )
+    controller.reported("address")  # it listens
+    stopped = processes.start_member("ps", 0)
+    with (
+        Link(link_port, controller_port) as link,
+        connect(link.address, timeout_s=2, bulk_lane=bulk_lane) as client,
+        connected(processes) as other,
+    ):
+        other.create_tables(TABLE)
+        other.push({"t": (IDS, GRADIENTS)})
+        wait_until(lambda: is_served(client), what="the client knows the map and the table")
+        link.cut()
+        stopped.pause()
+        with pytest.raises(OutcomeUnknown):
+            client.push({"t": (IDS, GRADIENTS)})
+        with pytest.raises(OutcomeUnknown):  # this try says that there is no controller
+            client.wait_for_last_write()
+        processes.start_member("ps", 0)
+        wait_until(lambda: other.controller.status().epoch == 2, what="the ps is replaced")
+        other.create_tables(TABLE)
+        stopped.signal(signal.SIGCONT)
+        with pytest.raises(OutcomeUnknown):
+            client.wait_for_last_write()
+        link.mend()
+
+        def is_lost():
+            try:
+                client.wait_for_last_write()
+            except OutcomeLost:
+                return True
+            except OutcomeUnknown:
+                return False
+            raise AssertionError("a ps that was replaced has acknowledged it")
+
+        wait_until(is_lost, what="the client knows that the ps was replaced")
+        assert client.writes_unknown == 1
+        assert value(other) == 0.0
+
+
 def test_a_job_whose_ps_is_cut_off_and_replaced_trains_the_replacement(processes):
     proxy = start_behind_proxy(processes, num_workers=1)
     processes.start_member("worker", 0, batch_size=64)
     job = processes.job()
-    wait_until(lambda: job.status().global_step > 20, 60, "training has begun")
+    wait_until(lambda: job.status().global_step > 20, what="training has begun")
     proxy.__exit__()
     processes.start_member("ps", 0)
-    wait_until(lambda: job.status().epoch == 2, 60, "the ps is replaced")
+    wait_until(lambda: job.status().epoch == 2, what="the ps is replaced")
 
     def rows():
         return next(member.rows for member in job.status().members if member.role == "ps")
 
-    wait_until(lambda: rows() > 0, 60, "the replacement is trained")
+    wait_until(lambda: rows() > 0, what="the replacement is trained")
     assert job.save().rows > 0
 
 
@@ -138,7 +192,50 @@ def test_training_goes_on_for_longer_than_a_lease_while_there_is_no_controller(p
         processes.start_controller(num_ps=1, num_workers=0)
         client.push({"t": (IDS, GRADIENTS)})
         wait_until(
-            lambda: client.controller.status().members[0].standing == "alive", 60, "the ps is back"
+            lambda: client.controller.status().members[0].standing == "alive", what="the ps is back"
         )
         client.push({"t": (IDS, GRADIENTS)})
         assert value(client) == pushed + 2
+
+
+def push_for(client, seconds):
+    """How many pushes there were, and how long the slowest took."""
+    ends_at = time.monotonic() + seconds
+    pushed = 0
+    slowest_s = 0.0
+    while time.monotonic() < ends_at:
+        began = time.monotonic()
+        client.push({"t": (IDS, GRADIENTS)})
+        slowest_s = max(slowest_s, time.monotonic() - began)
+        pushed += 1
+    return pushed, slowest_s
+
+
+def test_training_goes_on_while_the_controller_is_stopped_and_the_ps_keeps_its_seat(processes):
+    controller = processes.start_controller(num_ps=1, num_workers=0)
+    processes.start_member("ps", 0)
+    with connected(processes) as client:
+        client.create_tables(TABLE)
+        controller.pause()
+        pushed, slowest_s = push_for(client, 8)  # nobody answers, and no connection ends
+        assert value(client) == pushed
+        assert slowest_s < 6
+        controller.signal(signal.SIGCONT)
+        client.push({"t": (IDS, GRADIENTS)})
+        assert client.controller.status().epoch == 1
+        assert value(client) == pushed + 1
+
+
+def test_a_ps_that_was_stopped_while_there_is_no_controller_serves_again_a_moment_later(processes):
+    controller = processes.start_controller(num_ps=1, num_workers=0)
+    server = processes.start_member("ps", 0)
+    with connected(processes) as client:
+        client.create_tables(TABLE)
+        controller.kill()
+        before, _ = push_for(client, 5)
+        server.pause()
+        time.sleep(1.5)  # longer than the pause after which it believes no client
+        server.signal(signal.SIGCONT)
+        after, slowest_s = push_for(client, 5)
+        assert value(client) == before + after
+        assert 1.0 < slowest_s < 6

@@ -1,7 +1,9 @@
-"""Rounds of kill -9: each trains a job to its end while one or two of its processes die and are started again.
+"""Rounds of kill -9: each trains a job to its end while one or two of its processes die and are
+started again.
 
-`MEGALITH_FAULT_ROUNDS` says how many rounds (default 2), `MEGALITH_FAULT_SEED` which (default 1). With
-`MEGALITH_TEST_ZOOKEEPER_TOOL` the processes find each other through a ZooKeeper of their own, which is a victim too.
+`MEGALITH_FAULT_ROUNDS` says how many rounds (default 2), `MEGALITH_FAULT_SEED` which (default 1).
+After `scripts/test-services start` the processes find each other through a ZooKeeper of their own,
+which is a victim too.
 """
 
 import os
@@ -11,8 +13,8 @@ import time
 
 import pytest
 
-from megalith.controller import journal
-from support.back_ends import OwnZooKeeper, fresh_job
+from megalith.controller.members import journal_file
+from support.back_ends import HOW_TO_START, OwnZooKeeper, can_start_zookeeper, fresh_job
 from support.processes import Processes
 from support.waiting import wait_until
 
@@ -41,9 +43,7 @@ class Job:
         if zookeeper is not None:
             name = {
                 "job": fresh_job(),
-                "discovery": "zookeeper",
-                "zk_servers": zookeeper.address,
-                "discovery_ttl_s": 2,
+                "discovery": f"zookeeper://{zookeeper.address}?ttl_s=2",
             }
             self.found_by = name
         self.alive = {name: self.start(name) for name in sorted(PROCESSES)}
@@ -62,7 +62,10 @@ class Job:
         )
 
     def is_training(self, control, moment):
-        """Every worker has reported more than `moment` batches; AssertionError once a process has ended."""
+        """Every worker has reported more than `moment` batches.
+
+        AssertionError once a process has ended.
+        """
         for process in self.alive.values():
             assert process.poll() is None, process.output()
         return min(positions(control)) > moment
@@ -79,7 +82,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path):
     with Processes(tmp_path) as processes:
-        if not os.environ.get("MEGALITH_TEST_ZOOKEEPER_TOOL"):
+        if not can_start_zookeeper():
             yield Job(processes, None)
             return
         zookeeper = OwnZooKeeper(tmp_path / "zk")
@@ -97,7 +100,7 @@ def positions(control):
 
 def journaled(job):
     """Batches done, by worker, as a new controller would find them."""
-    return [worker.position for worker in journal.read(job.processes.model_dir).workers]
+    return [worker.position for worker in journal_file.read(job.processes.model_dir).workers]
 
 
 @pytest.mark.timeout(600)
@@ -105,18 +108,15 @@ def journaled(job):
 def test_a_job_reaches_its_step_count_whoever_dies(job, number):
     chance, victims = random.Random(f"{SEED}-{number}-when"), victims_of(number)
     if "zookeeper" in victims and job.zookeeper is None:
-        pytest.skip(
-            "MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server"
-        )
+        pytest.skip(f"no zookeeper to kill: {HOW_TO_START}")
     control = job.processes.job(60)
     wait_until(
         lambda: (job.processes.model_dir / "controller_server_addr.txt").exists(),
-        60,
-        "a controller",
+        what="a controller",
     )
     moment = chance.randrange(5, 50)
     wait_until(lambda: job.is_training(control, moment), 120, "training")
-    wait_until(lambda: min(journaled(job)) > 0, 60, "a journal of it")
+    wait_until(lambda: min(journaled(job)) > 0, what="a journal of it")
     before, stood = dict(job.alive), positions(control)
     if "controller" in victims:
         stood = journaled(job)  # with it the newest reports die

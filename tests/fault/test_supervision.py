@@ -1,4 +1,5 @@
-"""`megalith up --restart`: processes killed with kill -9 are started again, and the job still ends well."""
+"""`megalith up --restart`: processes killed with kill -9 are started again, and the job still ends
+well."""
 
 import json
 import os
@@ -10,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from megalith.cli.app import app as cli_app
-from megalith.wire import appmaster_address
+from megalith.control import address_file
 from support.processes import Processes, arguments_of, children_of, is_gone
 from support.waiting import wait_until
 
@@ -45,24 +46,24 @@ def child(cli, service, index=None):
 
 
 def kill_and_wait_for_the_next(cli, service, index=None):
-    victim = wait_until(lambda: child(cli, service, index), 30, f"{service} runs")
+    victim = wait_until(lambda: child(cli, service, index), what=f"{service} runs")
     before = arguments_of(victim)
     os.kill(victim, signal.SIGKILL)
     successor = wait_until(
         lambda: (pid := child(cli, service, index)) and pid != victim and pid,
-        60,
-        f"{service} is started again",
+        what=f"{service} is started again",
     )
     assert arguments_of(successor) == before
     return successor
 
 
 def end_training(job):
-    """After some more steps have every worker end its share: the data has no end that could come too early."""
+    """After some more steps have every worker end its share: the data has no end that could come
+    too early."""
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step + 20, 60, "training goes on")
+    wait_until(lambda: job.training_status() > step + 20, what="training goes on")
     job.stop("Stop")
-    wait_until(lambda: not job.block_status()[1], 60, "workers know that it is the end")
+    wait_until(lambda: not job.block_status()[1], what="workers know that it is the end")
     job.resume()
 
 
@@ -72,7 +73,10 @@ def is_running(status):
 
 
 def restarts(app):
-    """How often each process was started again, as the AppMaster says; None while it does not answer."""
+    """How often each process was started again, as the AppMaster says.
+
+    None while it does not answer.
+    """
     status = app("status")
     return (
         {each["name"]: each["starts"] - 1 for each in status["processes"]}
@@ -90,8 +94,7 @@ def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0
     wait_until(
         lambda: (
             (processes.model_dir / "controller_server_addr.txt").exists() or cli.poll() is not None
-        ),
-        60,
+        )
     )
     wait_until(lambda: job.training_status() > 5, 100)
     assert app("suspend") == {"ok": True}
@@ -103,11 +106,11 @@ def test_every_kind_of_process_is_started_again_after_kill_9_and_the_job_exits_0
         ("worker", 0),
     ):
         kill_and_wait_for_the_next(cli, service, index)
-    wait_until(lambda: job.status().phase == "running", 60)
+    wait_until(lambda: job.status().phase == "running")
     assert app("resume") == {"ok": True}
     expected = {"controller": 1, "ps-0": 1, "ps-1": 0, "worker-0": 1, "worker-1": 1, "appmaster": 1}
     # The AppMaster knows what `up` told it last, up to half a second ago.
-    wait_until(lambda: restarts(app) == expected, 20, f"{expected} in the status")
+    wait_until(lambda: restarts(app) == expected, what=f"{expected} in the status")
     end_training(job)
     assert cli.wait(240) == 0, cli.output()
     assert cli.output().count("was killed (signal 9); started again as process") == 5
@@ -119,7 +122,7 @@ def small_job(processes, *options):
     cli = processes.cli("up", "--model-dir", processes.model_dir, *task, *options)
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 100)
     job = processes.job()
-    wait_until(lambda: job.training_status() > 5, 60)
+    wait_until(lambda: job.training_status() > 5)
     return cli, job
 
 
@@ -129,7 +132,7 @@ def test_a_controller_that_is_told_to_stop_is_a_failure_that_says_what_was_not_s
 ):
     cli, _ = small_job(processes, *options)
     os.kill(child(cli, "controller"), signal.SIGTERM)
-    assert cli.wait(60) == 1, cli.output()
+    assert cli.wait() == 1, cli.output()
     assert "megalith: controller was stopped (signal 15); " in cli.output()
     assert "not saved: steps 0.." in cli.output()
     assert "controller stopped status=143" in cli.output()  # the last lines of its log
@@ -139,13 +142,13 @@ def test_what_died_with_up_is_said_by_the_next_one_and_not_by_the_one_after(proc
     cli, _ = small_job(processes)
     children = children_of(cli.pid)
     cli.kill()
-    wait_until(lambda: all(map(is_gone, children)), 20, "its processes end")
+    wait_until(lambda: all(map(is_gone, children)), what="its processes end")
     words = "lost: the job before this one died with the process that ran it; not saved: steps 0.."
     cli, job = small_job(processes)
     assert words in cli.output()
     assert [loss.rows for loss in job.status().losses] == [0]
     cli.signal(signal.SIGTERM)
-    assert cli.wait(20) == 0
+    assert cli.wait() == 0
     assert "stopping; not saved: " in cli.output()
     assert not (
         processes.model_dir / "controller_last_words.txt"
@@ -158,18 +161,24 @@ def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
         victim = child(cli, service, 0)
         os.kill(victim, signal.SIGTERM)
         line = f"{service}-0 was stopped (signal 15); started again as process"
-        wait_until(lambda line=line: line in cli.output(), 30, line)
-    wait_until(lambda: all(m.is_connected for m in job.status().members), 60, "both are back")
+        wait_until(lambda line=line: line in cli.output(), what=line)
+
+    def are_both_back():
+        assert cli.poll() is None, cli.output()  # a job that has ended will not come back
+        return all(member.is_connected for member in job.status().members)
+
+    try:
+        wait_until(are_both_back, what="both are back")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{job.status()}\n{cli.output()}") from error
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step + 5, 60, "training goes on")
+    wait_until(lambda: job.training_status() > step + 5, what="training goes on")
 
 
 def test_a_ps_that_is_told_to_stop_is_said_with_the_way_out(processes):
     cli, _ = small_job(processes)
     os.kill(child(cli, "ps", 0), signal.SIGTERM)
-    wait_until(
-        lambda: "ps-0 was stopped (signal 15); replace it with: megalith ps" in cli.output(), 30
-    )
+    wait_until(lambda: "ps-0 was stopped (signal 15); replace it with: megalith ps" in cli.output())
     assert cli.poll() is None
 
 
@@ -180,9 +189,10 @@ def test_an_operator_drives_the_application(processes, app):
     )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None, 100)
     job = processes.job()
-    wait_until(lambda: job.training_status() > 5, 60)
+    wait_until(lambda: job.training_status() > 5)
     shown = wait_until(
-        lambda: is_running(status := app("status")) and status, 20, "the AppMaster knows of the job"
+        lambda: is_running(status := app("status")) and status,
+        what="the AppMaster knows of the job",
     )
     assert (shown["final_status"], shown["max_restarts"]) == ("UNDEFINED", 0)
     assert {each["name"] for each in shown["processes"]} == {
@@ -202,15 +212,15 @@ def test_an_operator_drives_the_application(processes, app):
     assert "no process 'ps-7'; known are" in app("restart", "ps-7")
 
     os.kill(child(cli, "worker", 0), signal.SIGKILL)
-    wait_until(lambda: "worker-0 was killed (signal 9); replace it with" in cli.output(), 20)
+    wait_until(lambda: "worker-0 was killed (signal 9); replace it with" in cli.output())
     assert app("restart", "worker-0") == {"ok": True}
-    wait_until(lambda: child(cli, "worker", 0), 30)
+    wait_until(lambda: child(cli, "worker", 0))
     assert app("restart-policy", 1) == {"ok": True}
 
     # A controller that hangs does not keep an operator from killing the job.
-    os.kill(child(cli, "controller"), signal.SIGSTOP)
+    processes.pause(child(cli, "controller"))
     assert app("kill", "--reason", "enough", "--exit-code", 3, "--grace-s", 1) == {"ok": True}
-    assert cli.wait(40) == 1
+    assert cli.wait() == 1
     assert "the job was killed (enough)" in " ".join(cli.output().split())
     assert children_of(cli.pid) == []
 
@@ -221,11 +231,11 @@ def test_an_appmaster_that_hangs_stops_neither_training_nor_its_end(processes):
     cli = processes.cli("up", "--model-dir", processes.model_dir, *task)
     job = processes.job(60)
     wait_until(
-        lambda: (processes.model_dir / appmaster_address.FILE_NAME).exists(), 100, "an AppMaster"
+        lambda: (processes.model_dir / address_file.APPMASTER.name).exists(), 100, "an AppMaster"
     )
     wait_until(lambda: job.training_status() > 5, 100, "training")
     appmaster = child(cli, "appmaster")
-    os.kill(appmaster, signal.SIGSTOP)
+    processes.pause(appmaster)
     status, out, err = ctl("--timeout-s", 1, "app", "--model-dir", processes.model_dir, "status")
     assert (status, out) == (1, "")
     assert len(err.splitlines()) == 1

@@ -1,4 +1,7 @@
-"""A cluster that the tests of a module share. A module whose tests change or stop servers has fixtures of its own."""
+"""A cluster that the tests of a module share.
+
+A module whose tests change or stop servers has fixtures of its own.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a job says to its resource manager, over real sockets: the helpers of the notes (G25)."""
+"""What a job says to its resource manager, over real sockets."""
 
 import logging
 import socket
@@ -8,9 +8,9 @@ from concurrent import futures
 import grpc
 import pytest
 
+from megalith.control import application
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
-from megalith.runtime import application
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -82,7 +82,10 @@ def nobody(monkeypatch):
 
 @pytest.fixture
 def hung(monkeypatch):
-    """The environment names an AppMaster that takes connections and never says a word; a call gives up soon."""
+    """The environment names an AppMaster that takes connections and never says a word.
+
+    A call gives up soon.
+    """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -98,7 +101,8 @@ def slept():
     return []
 
 
-def test_g25_the_local_host_is_what_the_platform_says(monkeypatch):
+@pytest.mark.golden("G25")
+def test_the_local_host_is_what_the_platform_says(monkeypatch):
     monkeypatch.setenv("YARN_INET_ADDR", "1.2.3.4")
     assert application.get_local_host() == "1.2.3.4"
     monkeypatch.setenv("CLOUDNATIVE_INET_ADDR", "5.6.7.8,9.9.9.9")
@@ -110,20 +114,23 @@ def test_g25_the_local_host_is_what_the_platform_says(monkeypatch):
     assert application.get_local_host()
 
 
-def test_g25_kill_carries_the_reason(platform):
+@pytest.mark.golden("G25")
+def test_kill_carries_the_reason(platform):
     assert application.maybe_kill_application("out of memory") is True
     (request,) = platform.heard
     assert (request.exit_code, request.diagnose) == (1, "out of memory")
     assert request.graceful_shutdown_timeout_ms.value == 20000
 
 
-def test_g25_succeed_is_called(platform):
+@pytest.mark.golden("G25")
+def test_a_finished_job_tells_the_platform_that_it_succeeded(platform):
     assert application.maybe_finish_application() is True
     (request,) = platform.heard
     assert request == pb.SucceedRequest(graceful_shutdown_timeout_ms={"value": 20000})
 
 
-def test_g25_a_savepoint_is_polled_until_it_succeeded(platform, slept):
+@pytest.mark.golden("G25")
+def test_a_savepoint_is_polled_until_it_succeeded(platform, slept):
     platform.states = [STATE.PENDING, STATE.RUNNING, STATE.SUCCEEDED]
     assert application.create_primus_save_point("/models", sleep=slept.append) is True
     assert platform.heard[0].savepoint_dir == "/models"
@@ -214,7 +221,7 @@ def test_a_chief_that_fails_takes_the_job_down(platform, tmp_path, monkeypatch):
         servers.start_controller()
         servers.start_ps(0)
         worker = servers.start_worker(0, batch_size=64)
-        monkeypatch.setattr(worker._training, "_taught", lambda *step: 1 / 0)
+        monkeypatch.setattr(worker._training, "_learn", lambda *step: 1 / 0)
         wait_until(lambda: platform.heard, 100)
         assert platform.heard[0].diagnose.startswith("training failed: division by zero")
         assert isinstance(platform.heard[0], pb.KillRequest)
@@ -234,7 +241,7 @@ def test_a_chief_that_is_stopped_in_a_step_does_not_take_the_job_down(
             wait_until(lambda: worker._view.is_stopping)
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-        monkeypatch.setattr(worker._training, "_taught", step_until_closed)
+        monkeypatch.setattr(worker._training, "_learn", step_until_closed)
         wait_until(lambda: in_step)
         worker.stop(0.1)
         in_step[0].join(60)
@@ -258,7 +265,7 @@ def test_the_mock_answers_the_helpers(tmp_path, monkeypatch):
         assert done is True
         assert len(list(target.glob("model.ckpt-*/manifest.json"))) == 1
         assert application.maybe_kill_application("enough", environ) is True
-        wait_until(lambda: servers.exits["controller"].reason, 20)
+        wait_until(lambda: servers.exits["controller"].reason)
         assert servers.exits["controller"].status == 1
         assert (
             servers.exits["controller"].reason.partition(";")[0] == "killed: enough"

@@ -1,4 +1,4 @@
-"""The AppMaster mock over a real socket, in front of a real job."""
+"""The AppMaster over a real socket, in front of a real job."""
 
 import json
 import threading
@@ -7,7 +7,8 @@ from contextlib import closing
 import grpc
 import pytest
 
-from megalith.client import AppMaster, SupervisedProcess, errors
+from megalith.client import errors
+from megalith.control import AppMaster, SupervisedProcess
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
 from megalith.wire.channel import open_channel
@@ -90,8 +91,7 @@ def test_a_savepoint_is_followed_to_its_directory(stub, tmp_path):
     wait_until(
         lambda: (
             stub.createSavepointStatus(ask, timeout=30).create_savepoint_state == STATE.SUCCEEDED
-        ),
-        20,
+        )
     )
     snapshot = stub.getSnapshot(
         pb.GetSnapshotRequest(snapshot_id=int(created.savepoint_id)), timeout=30
@@ -143,7 +143,7 @@ def test_kill_and_succeed_end_every_process_of_the_job(stub, servers, call, stat
     getattr(stub, call)(request, timeout=30)
     assert stub.status(pb.StatusRequest(), timeout=30).final_status == final
     for name in ("controller", "ps-0", "ps-1", "worker-0", "appmaster"):
-        wait_until(lambda name=name: servers.exits[name].reason, 10, name)
+        wait_until(lambda name=name: servers.exits[name].reason, what=name)
         assert "enough" in servers.exits[name].reason
     assert servers.exits["controller"].status == status
 
@@ -272,3 +272,19 @@ def test_a_killed_job_ends_although_its_controller_is_gone_if_somebody_supervise
         "hung",
         7.0,
     )
+
+
+def test_an_appmaster_stays_until_its_supervisor_has_heard_of_the_end(operator, servers):
+    processes = [SupervisedProcess("ps-0", 1, 1, True)]
+    operator.supervise(processes)
+    operator.kill("enough")
+    exit_request = servers.exits["appmaster"]
+    wait_until(lambda: exit_request.is_work_done)  # from here on it only lingers, for 0 s
+    leaving = threading.Thread(target=exit_request.wait, daemon=True)
+    leaving.start()
+    leaving.join(0.5)
+    assert leaving.is_alive()
+    verdict = operator.supervise(processes)
+    assert (verdict.is_over, verdict.reason) == (True, "enough")
+    leaving.join(60)
+    assert not leaving.is_alive()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.wire.errors import DtypeMismatch, InvalidRequest, MegalithError, ShapeMismatch
+from megalith.errors import DtypeMismatch, InvalidRequest, MegalithError, ShapeMismatch
 
 F = np.float32
 ROWS = np.ones((1, 3), F)
@@ -28,8 +28,7 @@ CALLS = {
     "pull unknown empty": lambda given: given.cluster.pull({"x": []}),
     "pull unk var": lambda given: given.cluster.pull(variables=["x"]),
     "begin_pull": lambda given: given.cluster.begin_pull({"t": UNEVEN}),
-    "pull_async": lambda given: given.cluster.pull_async({"t": UNEVEN}).result(),
-    "pull_async list": lambda given: given.cluster.pull_async(["t"]).result(),
+    "begin_pull list": lambda given: given.cluster.begin_pull(["t"]),
     "push [1]": lambda given: given.cluster.push({"t": [1]}),
     "push 1": lambda given: given.cluster.push({"t": 1}),
     "push 3": lambda given: given.cluster.push({"t": ([1], ROWS, ROWS)}),
@@ -63,27 +62,26 @@ CALLS = {
     "push step neg": lambda given: given.cluster.push({"t": ([1], ROWS)}, step=-1),
     "push step str": lambda given: given.cluster.push({"t": ([1], ROWS)}, step="x"),
     "push step big": lambda given: given.cluster.push({"t": ([1], ROWS)}, step=2**70),
-    "push vars list": lambda given: given.cluster.push(variables=[1]),
-    "push var shape": lambda given: given.cluster.push(variables={"w": [1.0]}),
-    "push var ragged": lambda given: given.cluster.push(variables={"w": UNEVEN}),
-    "push var str": lambda given: given.cluster.push(variables={"w": "x"}),
-    "push var none": lambda given: given.cluster.push(add={"w": None}),
-    "push var int key": lambda given: given.cluster.push(add={5: 1.0}),
+    "push vars list": lambda given: given.cluster.push(variable_gradients=[1]),
+    "push var shape": lambda given: given.cluster.push(variable_gradients={"w": [1.0]}),
+    "push var ragged": lambda given: given.cluster.push(variable_gradients={"w": UNEVEN}),
+    "push var str": lambda given: given.cluster.push(variable_gradients={"w": "x"}),
+    "push var none": lambda given: given.cluster.push(add_to_variables={"w": None}),
+    "push var int key": lambda given: given.cluster.push(add_to_variables={5: 1.0}),
     "begin_push": lambda given: given.cluster.begin_push({"t": [1]}),
-    "push_async": lambda given: given.cluster.push_async({"t": [1]}).result(),
-    "push_async list": lambda given: given.cluster.push_async([1]).result(),
-    "assign [1]": lambda given: given.cluster.assign({"t": [1]}),
-    "assign list": lambda given: given.cluster.assign([1]),
-    "assign width": lambda given: given.cluster.assign({"t": ([1], np.zeros((1, 9), F))}),
-    "assign ragged": lambda given: given.cluster.assign({"t": (UNEVEN, ROWS)}),
-    "assign time": lambda given: given.cluster.assign({"t": ([1], ROWS)}, req_time_s="x"),
-    "assign time neg": lambda given: given.cluster.assign({"t": ([1], ROWS)}, req_time_s=-1),
-    "assign_add 1": lambda given: given.cluster.assign_add({"t": 1}),
-    "assign key": lambda given: given.cluster.assign({5: ([1], ROWS)}),
-    "assign none": lambda given: given.cluster.assign(None),
-    "reinit int": lambda given: given.cluster.reinitialize(5, [1]),
-    "reinit None": lambda given: given.cluster.reinitialize("t", None),
-    "reinit ragged": lambda given: given.cluster.reinitialize("t", UNEVEN),
+    "begin_push list": lambda given: given.cluster.begin_push([1]),
+    "assign [1]": lambda given: given.cluster.assign_rows({"t": [1]}),
+    "assign list": lambda given: given.cluster.assign_rows([1]),
+    "assign width": lambda given: given.cluster.assign_rows({"t": ([1], np.zeros((1, 9), F))}),
+    "assign ragged": lambda given: given.cluster.assign_rows({"t": (UNEVEN, ROWS)}),
+    "assign time": lambda given: given.cluster.assign_rows({"t": ([1], ROWS)}, req_time_s="x"),
+    "assign time neg": lambda given: given.cluster.assign_rows({"t": ([1], ROWS)}, req_time_s=-1),
+    "assign_add 1": lambda given: given.cluster.add_to_rows({"t": 1}),
+    "assign key": lambda given: given.cluster.assign_rows({5: ([1], ROWS)}),
+    "assign none": lambda given: given.cluster.assign_rows(None),
+    "reinit int": lambda given: given.cluster.reinitialize_rows(5, [1]),
+    "reinit None": lambda given: given.cluster.reinitialize_rows("t", None),
+    "reinit ragged": lambda given: given.cluster.reinitialize_rows("t", UNEVEN),
     "create str": lambda given: given.cluster.create_tables("t"),
     "create list": lambda given: given.cluster.create_tables(
         [mg.TableConfig("q", (mg.Segment(1),))]
@@ -98,12 +96,14 @@ CALLS = {
     "VariableConfig rag": lambda given: mg.VariableConfig("v", UNEVEN),
     "VariableConfig list": lambda given: mg.VariableConfig("v", [1.0]),
     "VariableConfig opt": lambda given: mg.VariableConfig("v", np.zeros(1, F), 5),
-    "features str": lambda given: given.cluster.features("f"),
-    "features list": lambda given: given.cluster.features([mg.Feature("f2", (mg.Slice("a", 1),))]),
-    "features layouts": lambda given: given.cluster.features(
+    "features str": lambda given: given.cluster.create_features("f"),
+    "features list": lambda given: given.cluster.create_features(
+        [mg.Feature("f2", (mg.Slice("a", 1),))]
+    ),
+    "features layouts": lambda given: given.cluster.create_features(
         mg.Feature("f3", (mg.Slice("a", 1),)), layouts=["f3"]
     ),
-    "features layouts2": lambda given: given.cluster.features(
+    "features layouts2": lambda given: given.cluster.create_features(
         mg.Feature("f3", (mg.Slice("a", 1),)), layouts={"x": "f3"}
     ),
     "Feature": lambda given: mg.Feature("f", "x"),
@@ -131,7 +131,7 @@ CALLS = {
     "apply list": lambda given: given.features.apply(given.batch, [1]),
     "apply batch": lambda given: given.features.apply(5, {"f": ROWS}),
     "apply tuple": lambda given: given.features.apply(given.batch, {"f": (ROWS, ROWS)}),
-    "apply_async": lambda given: given.features.apply_async(given.batch, {"f": UNEVEN}),
+    "begin_apply": lambda given: given.features.begin_apply(given.batch, {"f": UNEVEN}),
     "apply dtype": lambda given: given.features.apply(given.batch, {"f": np.zeros((2, 2), int)}),
     "apply time": lambda given: given.features.apply(
         given.batch, {"f": np.zeros((2, 2), F)}, req_time_s="x"
@@ -175,7 +175,9 @@ def given(servers):
     cluster.create_tables(mg.TableConfig("t", (mg.Segment(3),)))
     cluster.create_variables(mg.VariableConfig("w", np.zeros((2, 2), F), mg.Sgd(0.1)))
     slices = (mg.Slice("a", 2),)
-    features = cluster.features(mg.Feature("f", slices, slot=1), mg.Feature("g", slices, slot=2))
+    features = cluster.create_features(
+        mg.Feature("f", slices, slot=1), mg.Feature("g", slices, slot=2)
+    )
     batch = features.lookup({"f": mg.V2.pack(1, [1, 2]), "g": mg.V2.pack(2, [1, 2])})
     return SimpleNamespace(cluster=cluster, features=features, batch=batch)
 
@@ -184,7 +186,7 @@ def given(servers):
 def test_a_malformed_argument_is_a_typed_error_and_changes_nothing(given, call):
     with pytest.raises(MegalithError):
         CALLS[call](given)
-    assert sum(table.rows for table in given.cluster.tables().values()) == 0
+    assert sum(table.rows for table in given.cluster.table_stats().values()) == 0
     assert not given.cluster.pull(variables=["w"]).variables["w"].any()
 
 
@@ -203,7 +205,7 @@ def test_a_wrong_width_is_told_in_the_caller_s_numbers(given):
     ):
         given.cluster.push({"t": (ids, np.zeros((512, 9), F))})
     with pytest.raises(ShapeMismatch, match=r"table t: values are \[512, 9\], expected \[512, 3\]"):
-        given.cluster.assign({"t": (ids, np.zeros((512, 9), F))})
+        given.cluster.assign_rows({"t": (ids, np.zeros((512, 9), F))})
 
 
 def test_a_wrong_dtype_is_not_told_as_a_wrong_shape(given):
@@ -212,7 +214,7 @@ def test_a_wrong_dtype_is_not_told_as_a_wrong_shape(given):
         DtypeMismatch, match=r"table t: gradients are int64 \[1, 3\], expected float32"
     ):
         given.cluster.push({"t": ([1], wrong)})
-    for write in (given.cluster.assign, given.cluster.assign_add):
+    for write in (given.cluster.assign_rows, given.cluster.add_to_rows):
         with pytest.raises(
             DtypeMismatch, match=r"table t: values are int64 \[1, 3\], expected float32"
         ):

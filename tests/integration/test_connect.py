@@ -7,7 +7,8 @@ import time
 import pytest
 
 import megalith.client as mg
-from megalith.wire.errors import InvalidRequest, PeerUnreachable
+from megalith.control import Controller
+from megalith.errors import InvalidRequest, PeerUnreachable
 from support.servers import Servers
 
 
@@ -18,7 +19,7 @@ def test_an_address_that_is_none_is_refused_at_once(address):
     with pytest.raises(InvalidRequest, match="expected host:port"):
         mg.connect(address)
     with pytest.raises(InvalidRequest, match="expected host:port"):
-        mg.Controller(address, None, 60.0)
+        Controller(address, None, 60.0)
 
 
 def test_a_dead_address_is_said_after_two_seconds_and_ends_within_the_time_given(caplog):

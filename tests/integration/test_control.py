@@ -1,4 +1,5 @@
-"""Control and healing against real servers in one process: barriers, status, health, misbehaving members."""
+"""Control and healing against real servers in one process: barriers, status, health, misbehaving
+members."""
 
 import os
 import socket
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from megalith.cli.app import app
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
-from megalith.controller.mailbox import LIMIT
+from megalith.controller.members.sessions import LIMIT
 from megalith.protos import common_pb2, coordination_pb2, coordination_pb2_grpc
 from support.servers import Servers
 from support.waiting import wait_until
@@ -21,7 +22,10 @@ CYCLES = 200
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """Two ps and four workers that train until stopped, shared by the tests here; each leaves it running."""
+    """Two ps and four workers that train until stopped, shared by the tests here.
+
+    Each leaves it running.
+    """
     with Servers(
         tmp_path_factory.mktemp("control"), num_ps=2, num_workers=4, suspect_s=2.0
     ) as servers:
@@ -45,17 +49,16 @@ def all_blocked(job):
 def test_two_hundred_stops_and_resumes_leave_no_worker_stuck(job):
     for cycle in range(CYCLES):
         job.stop()
-        wait_until(lambda: all_blocked(job), 30, f"all blocked in cycle {cycle}")
+        wait_until(lambda: all_blocked(job), what=f"all blocked in cycle {cycle}")
         step = job.training_status()
         job.resume()
         if cycle % 20 == 0:
             wait_until(
                 lambda before=step: job.training_status() > before,
-                30,
-                f"a step after cycle {cycle}",
+                what=f"a step after cycle {cycle}",
             )
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step + 4, 30)
+    wait_until(lambda: job.training_status() > step + 4)
 
 
 def test_a_stop_says_who_and_why_and_a_resume_forgets_it(job):
@@ -98,12 +101,12 @@ def test_the_platform_s_hold_stays_when_an_operator_resumes_and_the_status_lists
         ("platform", "suspended"),
         ("operator", "look at data"),
     ]
-    wait_until(lambda: all_blocked(job), 30)
+    wait_until(lambda: all_blocked(job))
     job.resume()
     assert job.status().is_stopped
     step = job.training_status()
     job.resume("platform")
-    wait_until(lambda: job.training_status() > step, 30)
+    wait_until(lambda: job.training_status() > step)
     with pytest.raises(errors.InvalidRequest, match="holder 'save'"):
         job.resume("save")
 
@@ -111,11 +114,11 @@ def test_the_platform_s_hold_stays_when_an_operator_resumes_and_the_status_lists
 def test_an_unknown_action_holds_training_and_the_cluster_goes_on(job, caplog):
     for _ in range(2):
         job.stop("Dance")
-        wait_until(lambda: all_blocked(job), 30)
+        wait_until(lambda: all_blocked(job))
         job.resume()
     assert caplog.text.count("unknown barrier action 'Dance'") == 1
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step, 30)
+    wait_until(lambda: job.training_status() > step)
 
 
 def test_a_save_that_holds_training_is_one_moment_of_all_workers(job, training):
@@ -123,13 +126,24 @@ def test_a_save_that_holds_training_is_one_moment_of_all_workers(job, training):
     assert not job.status().barrier.is_placed
     assert saved.step > 0
     job.stop()
-    wait_until(lambda: all_blocked(job), 30)
+    wait_until(lambda: all_blocked(job))
     saved = job.save(hold=True)  # somebody else's barrier stays
     assert job.status().is_stopped
     seen = training.connect().pull(variables=["global_step"]).variables["global_step"]
     assert saved.step == seen
     last = job.status().last_save
     assert (last.step, last.path, last.error) == (saved.step, saved.path, "")
+
+
+def test_a_save_that_went_on_without_workers_that_did_not_block_says_so_on_the_terminal(
+    job, training, monkeypatch
+):
+    assert job.save(hold=True).moving_workers == ()
+    monkeypatch.setattr(training.controller._coordinator, "moving_workers", lambda: (1, 3))
+    command = ["ctl", "--model-dir", str(training.model_dir), "save", "--hold"]
+    shown = CliRunner().invoke(app, command).stdout
+    assert "not one moment of all workers: [1, 3] did not block in time" in shown
+    assert job.save(hold=True).moving_workers == (1, 3)
 
 
 def test_the_status_tells_of_load_buckets_and_heart_beats(job):
@@ -142,7 +156,7 @@ def test_the_status_tells_of_load_buckets_and_heart_beats(job):
             and members
         )
 
-    members = wait_until(figures, 30)
+    members = wait_until(figures)
     assert [m.buckets for m in members if m.role == "ps"] == [512, 512]
     assert all(m.standing == "alive" and m.silent_s < 10 for m in members)
     assert all(m.resident_bytes > 10 * 2**20 for m in members if m.role == "ps")
@@ -180,7 +194,7 @@ def test_a_session_that_stops_reading_is_dropped_and_holds_up_nobody(tmp_path, c
         servers.start_controller()
         servers.start_ps(0)
         job = servers.connect().controller
-        wait_until(lambda: job.status().phase == "initializing", 60)
+        wait_until(lambda: job.status().phase == "initializing")
         channel, responses, silence = session(servers.controller.address, index=0)
         wait_until(lambda: job.status().members[1].is_connected)
         for _ in range(4 * LIMIT):
@@ -188,7 +202,7 @@ def test_a_session_that_stops_reading_is_dropped_and_holds_up_nobody(tmp_path, c
             job.resume()
             if not job.status().members[1].is_connected:
                 break
-        wait_until(lambda: not job.status().members[1].is_connected, 10)
+        wait_until(lambda: not job.status().members[1].is_connected)
         assert caplog.text.count("its session is dropped") == 1
         with pytest.raises(grpc.RpcError):
             list(responses)
@@ -206,7 +220,7 @@ def test_one_registration_does_not_poison_the_cluster(tmp_path, claim):
         servers.start_controller()
         servers.start_ps(0)
         job = servers.connect().controller
-        epoch = wait_until(lambda: (now := job.status()).phase == "initializing" and now.epoch, 60)
+        epoch = wait_until(lambda: (now := job.status()).phase == "initializing" and now.epoch)
         channel, responses, silence = session(servers.controller.address, index=0, **claim)
         with pytest.raises(grpc.RpcError) as refused:
             next(responses)
@@ -222,7 +236,7 @@ def test_a_report_that_cannot_be_ends_its_session_with_the_reason(tmp_path):
         servers.start_controller()
         servers.start_ps(0)
         job = servers.connect().controller
-        wait_until(lambda: job.status().phase == "initializing", 60)
+        wait_until(lambda: job.status().phase == "initializing")
 
         def requests():
             register = coordination_pb2.Register(
@@ -255,7 +269,8 @@ def test_a_replacement_waits_as_long_as_the_controller_does_for_a_dead_member_wi
         servers.start_controller()
         vanished = threading.Event()
 
-        def requests():  # a machine that is gone without a word: its stream stays open, and nothing comes
+        # A machine that is gone without a word: its stream stays open, and nothing comes
+        def requests():
             register = coordination_pb2.Register(
                 role=common_pb2.ROLE_PS,
                 address="127.0.0.1:1",
@@ -272,7 +287,7 @@ def test_a_replacement_waits_as_long_as_the_controller_does_for_a_dead_member_wi
             next(responses)
             replacement = servers.start_ps(0)
             job = servers.connect().controller
-            wait_until(lambda: job.status().members[0].address == replacement.address, 30)
+            wait_until(lambda: job.status().members[0].address == replacement.address)
             assert servers.exits["ps-0"].reason == ""
             vanished.set()
 
@@ -282,7 +297,7 @@ def test_a_refusal_names_the_process_that_holds_the_place(tmp_path):
         servers.start_controller()
         servers.start_ps(0)
         job = servers.connect().controller
-        member = wait_until(lambda: (now := job.status().members[0]).is_ready and now, 60)
+        member = wait_until(lambda: (now := job.status().members[0]).is_ready and now)
         assert (member.pid, member.host) == (os.getpid(), socket.gethostname())
         channel, responses, silence = session(
             servers.controller.address, common_pb2.ROLE_PS, index=0
@@ -306,7 +321,7 @@ def test_a_member_of_another_job_is_refused_and_the_cluster_goes_on(training, jo
     silence.set()
     channel.close()
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step, 30)
+    wait_until(lambda: job.training_status() > step)
 
 
 def test_a_ps_over_its_memory_limit_holds_training_until_an_operator_resumes(tmp_path):
@@ -315,7 +330,7 @@ def test_a_ps_over_its_memory_limit_holds_training_until_an_operator_resumes(tmp
         servers.start_ps(0)
         servers.start_ps(1, memory_limit_bytes=1)
         job = servers.connect().controller
-        status = wait_until(lambda: (now := job.status()).is_stopped and now, 60)
+        status = wait_until(lambda: (now := job.status()).is_stopped and now)
         assert status.barrier.reason.startswith("ps 1: Memory limit exceeded. Current: ")
         assert status.members[1].complaint.endswith(", Limit: 1")
         assert (status.members[0].complaint, status.members[1].memory_limit_bytes) == ("", 1)
@@ -330,10 +345,10 @@ def test_stop_as_action_ends_the_shares_and_the_job_with_a_last_save(tmp_path):
         job = servers.connect().controller
         wait_until(lambda: job.training_status() > 5, 100)
         job.stop("Stop")
-        wait_until(lambda: all_blocked(job), 30)
+        wait_until(lambda: all_blocked(job))
         step = job.training_status()
         job.resume()
-        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        status = wait_until(lambda: (now := job.status()).outcome and now)
         assert (status.outcome, status.global_step) == ("succeeded", step)
         assert status.last_checkpoint.endswith(f"model.ckpt-{step}")
 
@@ -369,6 +384,6 @@ def test_saves_come_by_the_clock_and_by_steps(tmp_path):
         cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
         cluster.push({"t": ([1], np.ones((1, 1), np.float32))})
         job = cluster.controller
-        first = wait_until(lambda: job.status().last_save, 30)
-        wait_until(lambda: job.status().last_save.ended_at_s > first.ended_at_s, 30)
+        first = wait_until(lambda: job.status().last_save)
+        wait_until(lambda: job.status().last_save.ended_at_s > first.ended_at_s)
         assert 0 <= job.status().next_save_s <= 0.2

@@ -12,16 +12,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from megalith.checkpoint import catalog, manifest, restore
+from megalith.checkpoint.format import MANIFEST
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
-from megalith.controller import journal
+from megalith.control import address_file
+from megalith.controller.members import job_files, journal_file
+from megalith.discovery import liveness
 from megalith.protos import controller_pb2, coordination_pb2, coordination_pb2_grpc
 from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
-from megalith.ps import checkpoint
-from megalith.runtime import liveness, manifest
-from megalith.runtime.free_ports import free_ports
+from megalith.runner.free_ports import free_ports
 from megalith.runtime.server import ServerSettings
-from megalith.wire import controller_address
 from megalith.wire.channel import open_channel
 from support.servers import Servers
 from support.waiting import wait_until
@@ -43,7 +44,7 @@ def training(tmp_path):
 
 
 def raw(servers, method, response=None):
-    """A public call as a client of the reference makes it: an empty message to /Controller/<method>."""
+    """A public call as a client of Monolith makes it: an empty message to /Controller/<method>."""
     with open_channel(servers.controller.address) as channel:
         call = channel.unary_unary(f"/Controller/{method}", lambda _: b"", lambda data: data)
         data = call(None, timeout=30)
@@ -75,7 +76,8 @@ def test_the_five_calls_as_raw_methods_with_empty_messages(training):
     wait_until(lambda: training.job.training_status() > step)
 
 
-def test_golden_g29_capacity_one(tmp_path):
+@pytest.mark.golden("G29")
+def test_stop_status_resume_and_save_of_a_job_with_one_worker(tmp_path):
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         servers.start_all(**TASK)
         job = servers.connect().controller
@@ -101,7 +103,8 @@ def test_golden_g29_capacity_one(tmp_path):
         )
 
 
-def test_golden_g2_a_server_says_where_it_listens(tmp_path):
+@pytest.mark.golden("G2")
+def test_a_server_says_where_it_listens(tmp_path):
     with Servers(tmp_path) as servers:
         address = servers.start_controller().address
         assert liveness.probe([address]).are_all_alive
@@ -142,11 +145,11 @@ def test_a_stop_that_the_journal_cannot_keep_is_in_effect_and_the_status_says_so
         servers.start_ps(0)
         cluster = servers.connect()
         assert cluster.controller.status().journal_error == ""
-        monkeypatch.setattr(journal, "write_atomically", no_space)
+        monkeypatch.setattr(journal_file, "write_atomically", no_space)
         cluster.controller.stop()
         status = cluster.controller.status()
         assert status.is_stopped
-        assert status.journal_error == f"{tmp_path / journal.FILE_NAME}: No space left on device"
+        assert status.journal_error == f"{tmp_path / job_files.JOURNAL}: No space left on device"
         monkeypatch.undo()
         wait_until(lambda: cluster.controller.status().journal_error == "")
 
@@ -170,7 +173,7 @@ def test_a_job_trains_to_its_end_and_leaves_a_checkpoint_and_results(tmp_path):
     with Servers(tmp_path, num_ps=2, num_workers=2) as servers:
         servers.start_all(batch_size=256, num_examples=256 * 41)
         job = servers.connect().controller
-        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        status = wait_until(lambda: (now := job.status()).outcome and now)
         assert (status.outcome, status.phase) == ("succeeded", "finished")
         assert status.global_step == 41
         assert [member.position for member in status.members if member.role == "worker"] == [21, 20]
@@ -183,14 +186,14 @@ def test_more_workers_than_batches_is_no_reason_to_train_on(tmp_path):
     with Servers(tmp_path, num_ps=1, num_workers=3) as servers:
         servers.start_all(batch_size=64, num_examples=64)
         job = servers.connect().controller
-        status = wait_until(lambda: (now := job.status()).outcome and now, 60)
+        status = wait_until(lambda: (now := job.status()).outcome and now)
         assert (status.outcome, status.global_step) == ("succeeded", 1)
 
 
 def test_the_end_of_a_job_reaches_every_member_of_a_controller_that_stays_up(training):
     training.job.end_job(False, "enough")
     for name in ("ps-0", "ps-1", "worker-0", "worker-1"):
-        wait_until(lambda name=name: "enough" in training.exits[name].reason, 10, name)
+        wait_until(lambda name=name: "enough" in training.exits[name].reason, what=name)
     assert training.job.status().outcome == "failed"
     assert training.exits["controller"].reason == ""
 
@@ -249,8 +252,9 @@ def test_streams_that_say_nothing_do_not_keep_operators_out(tmp_path):
             stub = coordination_pb2_grpc.CoordinationStub(channel)
             streams = [stub.Session(nothing()) for _ in range(40)]
             assert job.status().phase == "forming"
-            # They take no place of a member; each is ended after --first-message-s, or sooner when it is in the way.
-            wait_until(lambda: all(stream.done() for stream in streams), 30)
+            # They take no place of a member; each is ended after --first-message-s, or sooner when
+            # it is in the way.
+            wait_until(lambda: all(stream.done() for stream in streams))
             assert {stream.code() for stream in streams} == {grpc.StatusCode.CANCELLED}
             assert job.status().phase == "forming"
             silence.set()
@@ -267,14 +271,15 @@ def test_a_ps_that_restores_does_not_answer_for_its_predecessor_s_map(tmp_path, 
         cluster.push({"t": ([1], np.ones((1, 1), np.float32))})
         cluster.controller.save()
         first.stop(0)
-        started, release, restore = threading.Event(), threading.Event(), checkpoint.restore_shard
+        started, release = threading.Event(), threading.Event()
+        restore_shard = restore.restore_shard
 
         def slowly(*arguments, **settings):
             started.set()
             release.wait(200)
-            return restore(*arguments, **settings)
+            return restore_shard(*arguments, **settings)
 
-        monkeypatch.setattr(checkpoint, "restore_shard", slowly)
+        monkeypatch.setattr(restore, "restore_shard", slowly)
         servers.start_ps(0, server=same_port)
         assert started.wait(60)
         pushed = threading.Thread(
@@ -322,7 +327,7 @@ def test_training_goes_on_from_a_checkpoint_with_its_step(tmp_path):
         with Servers(tmp_path, num_ps=2, num_workers=1) as servers:
             servers.start_all(batch_size=64, num_examples=64 * 10)
             job = servers.connect().controller
-            status = wait_until(lambda job=job: (now := job.status()).outcome and now, 60)
+            status = wait_until(lambda job=job: (now := job.status()).outcome and now)
             assert status.global_step == 10 * run
 
 
@@ -330,7 +335,7 @@ def test_a_damaged_checkpoint_stops_a_ps_with_the_reason(tmp_path):
     with Servers(tmp_path) as servers:
         servers.start_all()
         job = servers.connect().controller
-        wait_until(lambda: job.status().phase == "running", 20)
+        wait_until(lambda: job.status().phase == "running")
         saved = job.save()
     next(tmp_path.glob("model.ckpt-0/*.arrow")).write_bytes(b"junk")
     with Servers(tmp_path) as servers:
@@ -359,7 +364,7 @@ def test_a_job_whose_checkpoint_is_not_whole_does_not_start_empty(tmp_path, lose
     with Servers(tmp_path) as servers:
         servers.start_all()
         job = servers.connect().controller
-        wait_until(lambda: job.status().phase == "running", 20)
+        wait_until(lambda: job.status().phase == "running")
         saved = job.save()
     lose(Path(saved.path))
     with (
@@ -372,7 +377,7 @@ def test_a_job_whose_checkpoint_is_not_whole_does_not_start_empty(tmp_path, lose
     with Servers(tmp_path) as servers:
         servers.start_all()
         job = servers.connect().controller
-        wait_until(lambda: job.status().phase == "running", 20)
+        wait_until(lambda: job.status().phase == "running")
         assert job.status().last_checkpoint == ""
 
 
@@ -409,14 +414,15 @@ def test_a_ps_that_lost_its_stream_keeps_its_rows_though_the_checkpoint_is_gone(
 
 
 def test_servers_that_have_not_all_rows_of_the_manifest_end_the_job_with_the_numbers(tmp_path):
-    """No server takes the rows of one file for its own: each is content, and only the sum is not."""
+    """No server takes the rows of one file for its own: each is content, and only the sum is
+    not."""
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_all()
         cluster = servers.connect()
         cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
         cluster.push({"t": (np.arange(1000), np.ones((1000, 1), np.float32))})
         saved = cluster.controller.save()
-    path = Path(saved.path) / manifest.MANIFEST
+    path = Path(saved.path) / MANIFEST
     content = json.loads(path.read_text())
     hidden = next(file for file in content["files"] if file["kind"] == "table")
     hidden["buckets"] = "none"
@@ -431,7 +437,7 @@ def test_servers_that_have_not_all_rows_of_the_manifest_end_the_job_with_the_num
         assert status.epoch == 0
         with pytest.raises(errors.MegalithError):
             job.save()
-    assert manifest.latest(tmp_path) == Path(saved.path)
+    assert catalog.latest(tmp_path) == Path(saved.path)
 
 
 def test_saves_of_a_cluster_without_workers_are_folders_of_their_own(tmp_path):
@@ -458,7 +464,7 @@ def test_a_live_index_is_not_given_away(tmp_path):
         wait_until(lambda: servers.connect().controller.status().phase == "running")
         first = servers.exits["ps-0"]
         servers.start_ps(0)
-        wait_until(lambda: servers.exits["ps-0"].status == 1, 15)
+        wait_until(lambda: servers.exits["ps-0"].status == 1)
         assert "ps 0 is held by a live process" in servers.exits["ps-0"].reason
         assert first.reason == ""
 
@@ -484,7 +490,7 @@ def test_a_controller_that_is_not_there_is_named_after_the_deadline(tmp_path):
         wait_until(lambda: servers.exits["ps-0"].status == 1)
         assert "no controller after" in servers.exits["ps-0"].reason
         assert "127.0.0.1:1" in servers.exits["ps-0"].reason
-    with pytest.raises(errors.PeerUnreachable, match=f"no {controller_address.FILE_NAME}"):
+    with pytest.raises(errors.PeerUnreachable, match=f"no {address_file.CONTROLLER.name}"):
         connect(model_dir=str(tmp_path), timeout_s=0.2).controller.status()
 
 
@@ -496,11 +502,11 @@ def test_a_second_controller_for_a_model_dir_is_refused_with_the_first_s_address
 
 
 def test_the_address_of_a_dead_controller_does_not_stop_a_new_one(tmp_path):
-    (tmp_path / controller_address.FILE_NAME).write_text("127.0.0.1:1")
+    (tmp_path / address_file.CONTROLLER.name).write_text("127.0.0.1:1")
     with Servers(tmp_path) as servers:
         controller = servers.start_controller()
-        assert controller_address.read(tmp_path) == controller.address
-    assert controller_address.read(tmp_path) is None
+        assert address_file.CONTROLLER.read(tmp_path) == controller.address
+    assert address_file.CONTROLLER.read(tmp_path) is None
 
 
 def test_a_restarted_controller_finds_its_members_again(tmp_path):
@@ -512,7 +518,7 @@ def test_a_restarted_controller_finds_its_members_again(tmp_path):
         epoch = cluster.controller.status().epoch
         servers.controller.stop(0.1)
         servers.start_controller()
-        wait_until(lambda: cluster.controller.status().phase == "running", 20)
+        wait_until(lambda: cluster.controller.status().phase == "running")
         assert cluster.controller.status().epoch == epoch  # the same servers: the same map
         np.testing.assert_array_equal(
             cluster.pull({"t": [1, 2, 3, 4]}).rows["t"], [[-1], [-1], [-1], [0]]
@@ -543,7 +549,7 @@ def test_health_follows_readiness_and_reflection_lists_the_services(tmp_path):
     with Servers(tmp_path) as servers:
         servers.start_controller()
         joined = servers.start_ps(0)
-        wait_until(lambda: health(joined.address) == "SERVING", 20)
+        wait_until(lambda: health(joined.address) == "SERVING")
 
 
 def health(address):
@@ -567,12 +573,12 @@ def reflected(address):
 def test_a_controller_removes_what_a_killed_one_left_of_a_save_and_lists_its_first_checkpoint(
     tmp_path,
 ):
-    left = manifest.work_directory(tmp_path, 130, "0a1b2c3d")
+    left = catalog.work_directory(tmp_path, 130, "0a1b2c3d")
     left.mkdir()
-    complete = manifest.work_directory(tmp_path, 120, "0a1b2c3c")
+    complete = catalog.work_directory(tmp_path, 120, "0a1b2c3c")
     complete.mkdir()
     manifest.write(complete, manifest.Manifest(step=120, num_ps=1, saved_at_s=1.0, files=()))
-    manifest.publish(complete, tmp_path, 120)
+    catalog.publish(complete, tmp_path, 120)
     with Servers(tmp_path) as servers:
         servers.start_controller()
     assert not left.exists()
@@ -584,9 +590,9 @@ def test_a_member_gives_up_when_only_a_controller_that_was_replaced_answers(tmp_
         servers.start_controller()
         member = servers.start_ps(
             0, membership=servers.membership(rejoin_timeout_s=1.0)
-        )._member._member
-        wait_until(lambda: member._generation, 60, "its welcome")
+        )._member._session
+        wait_until(lambda: member._generation, what="its welcome")
         member._generation += 3
         member._call.cancel()
-        reason = wait_until(lambda: servers.exits["ps-0"].reason, 20, "the ps gives up")
+        reason = wait_until(lambda: servers.exits["ps-0"].reason, what="the ps gives up")
         assert "was replaced by generation" in reason

@@ -51,14 +51,16 @@ def stub(servers, cluster):
         yield stub
 
 
-def test_golden_cluster_gradients_with_duplicates(cluster):
-    """cluster.md 7.5: SGD at rate 1, zeros, upstream 2."""
+@pytest.mark.golden("DistributedPsTest.duplicates")
+def test_the_gradients_of_a_repeated_id_add_up(cluster):
+    """SGD at rate 1, zeros, upstream 2."""
     cluster.push({"sgd": ([0, 3, 0, 1], np.full((4, 2), 2, np.float32))})
     rows = cluster.pull({"sgd": [0, 3, 0, 1]}).rows["sgd"]
     np.testing.assert_array_equal(rows, [[-4, -4], [-2, -2], [-4, -4], [-2, -2]])
 
 
-def test_golden_cluster_gradients_of_other_ids_than_looked_up(cluster):
+@pytest.mark.golden("DistributedPsTest.different_ids")
+def test_gradients_train_the_ids_they_name_over_two_servers(cluster):
     cluster.push({"sgd": ([1, 1], np.full((2, 2), -2, np.float32))})
     np.testing.assert_array_equal(cluster.pull({"sgd": [1, 0]}).rows["sgd"], [[4, 4], [0, 0]])
 
@@ -76,8 +78,8 @@ def test_all_tables_and_variables_of_a_step_go_in_one_call_per_server(cluster):
             "sgd": (IDS, np.ones((IDS.size, 2), np.float32)),
             "adagrad": (IDS, np.ones((IDS.size, 3), np.float32)),
         },
-        variables={"w": np.ones(3, np.float32)},
-        add={"n": np.array(5, np.int64)},
+        variable_gradients={"w": np.ones(3, np.float32)},
+        add_to_variables={"n": np.array(5, np.int64)},
     )
     assert added["n"] == 5
     pulled = cluster.pull({"sgd": IDS[:1], "adagrad": IDS[:1]}, ["w", "n"])
@@ -86,7 +88,7 @@ def test_all_tables_and_variables_of_a_step_go_in_one_call_per_server(cluster):
         pulled.rows["adagrad"], np.full((1, 3), -0.1 / np.sqrt(1.1)), rtol=1e-6
     )
     np.testing.assert_array_equal(pulled.variables["w"], [-0.5, -0.5, -0.5])
-    cluster.push(assign={"w": np.array([1, 2, 3], np.float32)})
+    cluster.push(assign_variables={"w": np.array([1, 2, 3], np.float32)})
     np.testing.assert_array_equal(cluster.pull(variables=["w"]).variables["w"], [1, 2, 3])
 
 
@@ -140,7 +142,8 @@ def test_pushes_of_several_clients_add_up_to_the_last_bit(servers, cluster):
     def push(client):
         for _ in range(25):
             client.push(
-                {"sgd": (ids, np.ones((ids.size, 2), np.float32))}, add={"n": np.array(1, np.int64)}
+                {"sgd": (ids, np.ones((ids.size, 2), np.float32))},
+                add_to_variables={"n": np.array(1, np.int64)},
             )
 
     threads = [threading.Thread(target=push, args=(client,)) for client in clients]
@@ -167,7 +170,7 @@ def push_request(stub, **changes):
     ids = mine(stub, 2)
     part = {
         "table": "sgd",
-        "keys": arrays.encode(ids),
+        "ids": arrays.encode(ids),
         "gradients": arrays.encode(np.ones((2, 2), np.float32)),
     }
     request = {
@@ -183,7 +186,7 @@ def push_request(stub, **changes):
 NAN = arrays.encode(np.array([[1, 2], [np.nan, 4]], np.float32))
 BAD_PUSHES = {
     "ids not a multiple of 8": (
-        {"keys": b"1234567"},
+        {"ids": b"1234567"},
         "INVALID_ARGUMENT",
         errors.MalformedArray,
         "7 bytes",
@@ -194,7 +197,7 @@ BAD_PUSHES = {
         errors.MalformedArray,
         "15 bytes",
     ),
-    "no ids": ({"keys": b""}, "INVALID_ARGUMENT", errors.MalformedArray, "for 0 ids"),
+    "no ids": ({"ids": b""}, "INVALID_ARGUMENT", errors.MalformedArray, "for 0 ids"),
     "wrong width": (
         {"gradients": b"\0" * 24},
         "INVALID_ARGUMENT",
@@ -240,7 +243,7 @@ def test_a_bad_push_is_a_typed_error_and_the_server_lives_on_unchanged(stub, clu
 
 def test_duplicate_ids_in_a_raw_push_are_refused(stub):
     key = arrays.encode(np.repeat(mine(stub, 1), 2))
-    assert type(call_error(stub.Push, push_request(stub, keys=key))[1]) is errors.DuplicateKeys
+    assert type(call_error(stub.Push, push_request(stub, ids=key))[1]) is errors.DuplicateIds
 
 
 def test_a_repeated_raw_push_is_applied_once(stub, cluster):
@@ -253,13 +256,13 @@ def test_a_repeated_raw_push_is_applied_once(stub, cluster):
 
 def test_ids_of_another_server_are_refused(stub):
     foreign = IDS[stub.routing.owner_of(IDS) == 1][:2]
-    code, raised = call_error(stub.Push, push_request(stub, keys=arrays.encode(foreign)))
+    code, raised = call_error(stub.Push, push_request(stub, ids=arrays.encode(foreign)))
     assert (code.name, type(raised)) == ("FAILED_PRECONDITION", errors.ShardNotOwned)
 
 
 @pytest.mark.parametrize("keys", [b"1234567", b"x"])
 def test_a_pull_with_malformed_ids_is_refused(stub, keys):
-    tables = [pb.TableKeys(table="sgd", keys=keys)]
+    tables = [pb.TableIds(table="sgd", ids=keys)]
     request = pb.PullRequest(epoch=stub.epoch, run_id=stub.routing.run_id, tables=tables)
     code, raised = call_error(stub.Pull, request)
     assert (code.name, type(raised)) == ("INVALID_ARGUMENT", errors.MalformedArray)

@@ -1,16 +1,18 @@
-"""Consul discovery against a real agent: expiry, agents that forget, unix sockets, machines that are not let in."""
+"""Consul discovery against a real agent: expiry, agents that forget, unix sockets, machines that
+are not let in."""
 
 import contextlib
 import json
 import socket
 import socketserver
 import threading
+import time
 import urllib.request
 
 import pytest
 
-from megalith.runtime.discovery.consul import ConsulDiscovery, agent_address
-from megalith.wire.errors import DiscoveryFailed
+from megalith.discovery.consul import ConsulDiscovery, agent_address
+from megalith.errors import DiscoveryFailed
 from support.back_ends import fresh_job, server_or_skip
 from support.waiting import wait_until
 
@@ -61,6 +63,26 @@ def test_consul_an_entry_is_an_instance_with_tags_and_a_ttl(opened, agent, job):
     assert (check["Type"], check["Status"]) == ("ttl", "passing")
 
 
+def test_consul_an_entry_that_is_renewed_while_it_is_deregistered_stays_away(
+    opened, agent, job, monkeypatch
+):
+    discovery = opened(agent, job, ttl_s=1.0)
+    discovery.register("ps", 0, ADDRESS)
+    renew = discovery._renew
+    is_renewing = threading.Event()
+
+    def renew_late(*entry):
+        is_renewing.set()
+        time.sleep(0.3)
+        renew(*entry)
+
+    monkeypatch.setattr(discovery, "_renew", renew_late)
+    assert is_renewing.wait(30)
+    discovery.deregister("ps", 0, ADDRESS)
+    time.sleep(0.5)
+    assert ask(agent, f"health/service/{job}") == []
+
+
 def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stays(
     opened, agent, job
 ):
@@ -70,7 +92,7 @@ def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stay
     wait_until(lambda: living.query("ps") == {0: ADDRESS, 1: "10.0.0.2:2"}, what="both are renewed")
     dying._stopping.set()  # as a dead process: no renewal, and nothing is deregistered
     dying._keeper.join()
-    wait_until(lambda: living.query("ps") == {1: "10.0.0.2:2"}, 10, "the TTL has run out")
+    wait_until(lambda: living.query("ps") == {1: "10.0.0.2:2"}, what="the TTL has run out")
     living.register("ps", 0, "10.0.0.3:3")
     assert living.query("ps") == {0: "10.0.0.3:3", 1: "10.0.0.2:2"}
 
@@ -80,7 +102,7 @@ def test_consul_an_agent_that_has_forgotten_the_entry_is_told_again(opened, agen
     discovery.register("ps", 0, ADDRESS)
     (instance,) = ask(agent, f"health/service/{job}")
     ask(agent, f"agent/service/deregister/{instance['Service']['ID']}", "PUT")
-    wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, 10)
+    wait_until(lambda: discovery.query("ps") == {0: ADDRESS})
 
 
 def test_consul_an_error_that_nobody_foresaw_does_not_end_the_renewals(
@@ -119,7 +141,8 @@ def test_consul_garbage_is_left_out_and_logged_once(opened, agent, job, caplog):
     assert sum("ignored an entry" in record.message for record in caplog.records) == 4
 
 
-def test_consul_golden_g12_a_machine_that_is_not_shown_is_an_error(opened, agent, job):
+@pytest.mark.golden("G12")
+def test_consul_a_machine_that_is_not_shown_is_an_error(opened, agent, job):
     discovery = opened(agent, job, visible_s=0.1)
     discovery._query_all = dict  # the agent takes the registration and nobody ever sees it
     with pytest.raises(DiscoveryFailed, match="This machine is blacklisted by consul"):
@@ -127,7 +150,8 @@ def test_consul_golden_g12_a_machine_that_is_not_shown_is_an_error(opened, agent
     assert ask(agent, f"health/service/{job}") == []
 
 
-def test_consul_golden_g12_a_dead_agent_is_an_error_after_five_tries(opened):
+@pytest.mark.golden("G12")
+def test_consul_a_dead_agent_is_an_error_after_five_tries(opened):
     discovery, tries = opened("127.0.0.1:1", "job"), []
     real = discovery._ask_once
     discovery._ask_once = lambda *arguments, **options: (
@@ -139,7 +163,8 @@ def test_consul_golden_g12_a_dead_agent_is_an_error_after_five_tries(opened):
     assert len(tries) == 5
 
 
-def test_consul_golden_g12_an_agent_that_hangs_is_an_error_after_five_tries(opened):
+@pytest.mark.golden("G12")
+def test_consul_an_agent_that_hangs_is_an_error_after_five_tries(opened):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
@@ -196,9 +221,8 @@ def forwarding(path, agent):
         thread.join()
 
 
-def test_consul_golden_g33_what_was_registered_is_looked_up_with_port_host_and_index(
-    opened, agent, job
-):
+@pytest.mark.golden("G33")
+def test_consul_what_was_registered_is_looked_up_with_port_host_and_index(opened, agent, job):
     discovery = opened(agent, job)
     discovery.register("ps", 0, "192.168.0.1:1234")
     assert discovery.query_all() == {"ps": {0: "192.168.0.1:1234"}}

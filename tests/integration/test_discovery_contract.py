@@ -1,13 +1,17 @@
-"""What holds for every discovery back end; the dynamic ones against real servers and a real directory."""
+"""What holds for every discovery back end.
+
+The dynamic ones against real servers and a real directory.
+"""
 
 import json
 
 import pytest
 
-from megalith.runtime.discovery.files import FileDiscovery
-from megalith.runtime.discovery.mlp import MlpDiscovery
-from megalith.runtime.discovery.prescribed import StaticDiscovery, TfConfigDiscovery
-from megalith.wire.errors import InvalidRequest
+from megalith.discovery.files import FileDiscovery
+from megalith.discovery.mlp import MlpDiscovery
+from megalith.discovery.static import StaticDiscovery
+from megalith.discovery.tf_config import TfConfigDiscovery
+from megalith.errors import InvalidRequest
 from support.back_ends import fresh_job, server_or_skip
 from support.waiting import wait_until
 
@@ -45,20 +49,21 @@ class Everybody:
 
 
 def zookeeper(job):
-    from megalith.runtime.discovery.zookeeper import ZooKeeperDiscovery
+    from megalith.discovery.zookeeper import ZooKeeperDiscovery
 
     return ZooKeeperDiscovery(server_or_skip("zookeeper"), job, retry_delay_s=0.1)
 
 
 def consul(job):
-    from megalith.runtime.discovery.consul import ConsulDiscovery
+    from megalith.discovery.consul import ConsulDiscovery
 
     return ConsulDiscovery(server_or_skip("consul"), job, poll_s=0.02, retry_wait_s=0.1)
 
 
 @pytest.fixture
 def open_discovery(request, tmp_path):
-    """A function that opens the back end of this test once more, as another process of the same job would."""
+    """A function that opens the back end of this test once more, as another process of the same job
+    would."""
     kind, job, opened = request.param, fresh_job(), []
 
     def open_one():
@@ -83,7 +88,7 @@ def over(*kinds):
 
 def shows(discovery, entries):
     wait_until(
-        lambda: discovery.query_all() == entries, 10, f"{discovery.query_all()} becomes {entries}"
+        lambda: discovery.query_all() == entries, what=f"{discovery.query_all()} becomes {entries}"
     )
 
 
@@ -106,10 +111,10 @@ def test_a_deregistered_entry_is_gone_and_can_come_back(open_discovery):
     discovery.register("ps", 0, PS[0])
     discovery.register("ps", 1, PS[1])
     discovery.deregister("ps", 1, PS[1])
-    wait_until(lambda: discovery.query("ps") == {0: PS[0]}, 10)
+    wait_until(lambda: discovery.query("ps") == {0: PS[0]})
     discovery.deregister("ps", 1, PS[1])  # twice is safe
     discovery.register("ps", 1, PS[1])
-    wait_until(lambda: discovery.query("ps") == PS, 10)
+    wait_until(lambda: discovery.query("ps") == PS)
 
 
 @over(*DYNAMIC, *PRESCRIBED)
@@ -140,14 +145,15 @@ def test_names_indices_and_addresses_are_checked(open_discovery):
 def test_an_answer_belongs_to_who_asked(open_discovery):
     discovery = open_discovery()
     discovery.register("ps", 0, PS[0])
-    wait_until(lambda: discovery.query("ps"), 10)
+    wait_until(lambda: discovery.query("ps"))
     discovery.query("ps").clear()
     discovery.query_all()["ps"].clear()
     assert 0 in discovery.query("ps")
 
 
+@pytest.mark.golden("G12")
 @over(*DYNAMIC, *PRESCRIBED)
-def test_golden_g12_deregister_all_empties(open_discovery):
+def test_deregister_all_empties(open_discovery):
     here, there = open_discovery(), open_discovery()
     here.register("ps", 0, PS[0])
     there.register("worker", 0, WORKERS[0])
@@ -160,7 +166,7 @@ def test_cleaning_up_leaves_live_entries_alone(open_discovery):
     discovery = open_discovery()
     discovery.register("ps", 0, PS[0])
     discovery.clean_up()
-    wait_until(lambda: 0 in discovery.query("ps"), 10)
+    wait_until(lambda: 0 in discovery.query("ps"))
 
 
 @over(*DYNAMIC, *PRESCRIBED)
@@ -170,8 +176,9 @@ def test_closing_twice_is_safe(open_discovery):
     discovery.close()
 
 
+@pytest.mark.golden("G12")
 @over(*DYNAMIC)
-def test_golden_g12_the_same_index_registered_again_has_the_new_address(open_discovery):
+def test_the_same_index_registered_again_has_the_new_address(open_discovery):
     old, new = open_discovery(), open_discovery()
     old.register("ps", 0, "10.0.0.1:1000")
     shows(new, {"ps": {0: "10.0.0.1:1000"}})
@@ -190,8 +197,9 @@ def test_who_was_replaced_cannot_deregister_its_successor(open_discovery):
     shows(new, {"ps": {0: "10.0.0.9:1000"}})
 
 
+@pytest.mark.golden("G12")
 @over(*DYNAMIC)
-def test_golden_g12_ps_and_worker_are_independent(open_discovery):
+def test_ps_and_worker_are_independent(open_discovery):
     discovery = open_discovery()
     discovery.register("ps", 0, PS[0])
     discovery.register("worker", 0, WORKERS[0])

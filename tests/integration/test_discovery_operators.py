@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from megalith.appmaster.config import AppMasterConfig, AppMasterServerSettings
 from megalith.appmaster.server import AppMasterServer
 from megalith.cli.app import app as cli_app
-from megalith.client import AppMaster
-from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.control import AppMaster
+from megalith.discovery.settings import DiscoverySettings
 from support.back_ends import fresh_job, server_or_skip
 from support.servers import Servers
 from support.waiting import wait_until
@@ -19,15 +19,9 @@ from support.waiting import wait_until
 @pytest.mark.parametrize("kind", ["file", "zookeeper", "consul"])
 def test_operators_and_the_appmaster_find_the_controller_through_the_back_end(tmp_path, kind):
     job = fresh_job()
-    flags = {
-        "file": lambda: {"discovery_dir": str(tmp_path / "discovery")},
-        "zookeeper": lambda: {"zk_servers": server_or_skip("zookeeper")},
-        "consul": lambda: {"consul": server_or_skip("consul")},
-    }[kind]()
-    settings = DiscoverySettings(discovery=kind, **flags)
-    ctl = ["ctl", "--timeout-s", "60", "--discovery", kind, "--job", job]
-    for name, value in flags.items():
-        ctl += [f"--{name.replace('_', '-')}", value]
+    where = tmp_path / "discovery" if kind == "file" else server_or_skip(kind)
+    settings = DiscoverySettings(discovery=f"{kind}://{where}")
+    ctl = ["ctl", "--timeout-s", "60", "--discovery", f"{kind}://{where}", "--job", job]
     with Servers(tmp_path / "model", num_ps=1, job=job, discovery=settings) as servers:
         controller = servers.start_controller()
         shown = CliRunner().invoke(cli_app, [*ctl, "status", "--json"])
@@ -47,9 +41,11 @@ def test_operators_and_the_appmaster_find_the_controller_through_the_back_end(tm
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--discovery", "zookeeper"], "--discovery=zookeeper needs a name"),
+        (["--discovery", "zookeeper://zk1"], "--discovery=zookeeper://zk1 needs a name"),
         (["--discovery", "zokeeper"], "--discovery=zokeeper: expected one of"),
-        (["--discovery", "file"], "--discovery=file needs --discovery-dir or --model-dir"),
+        (["--discovery", "file:"], "--discovery=file: needs --model-dir, or the directory"),
+        (["--discovery", "zookeeper"], "write --discovery zookeeper://127.0.0.1:2181"),
+        (["--zk-servers", "a,b"], "--zk-servers is gone; write --discovery zookeeper://a,b"),
     ],
 )
 def test_ctl_names_a_back_end_that_cannot_be_asked_in_one_line(flags, line):
@@ -59,16 +55,7 @@ def test_ctl_names_a_back_end_that_cannot_be_asked_in_one_line(flags, line):
 
 
 def test_ctl_app_does_not_take_the_model_directory_of_another_job(tmp_path):
-    ctl = [
-        "ctl",
-        "--discovery",
-        "file",
-        "--discovery-dir",
-        str(tmp_path),
-        "--timeout-s",
-        "0.2",
-        "app",
-    ]
+    ctl = ["ctl", "--discovery", f"file://{tmp_path}", "--timeout-s", "0.2", "app"]
     asked = CliRunner().invoke(cli_app, [*ctl, "status"])
     assert (asked.exit_code, asked.stdout) == (1, "")
     assert "name it with --appmaster or --model-dir [INVALID_ARGUMENT]" in asked.stderr
@@ -77,7 +64,7 @@ def test_ctl_app_does_not_take_the_model_directory_of_another_job(tmp_path):
 
 
 def test_ctl_says_that_no_controller_is_registered(tmp_path):
-    flags = ["--timeout-s", "0.2", "--discovery", "file", "--discovery-dir", str(tmp_path)]
+    flags = ["--timeout-s", "0.2", "--discovery", f"file://{tmp_path}"]
     asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])
     assert asked.exit_code == 1
     assert (

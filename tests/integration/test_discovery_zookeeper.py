@@ -1,14 +1,16 @@
-"""ZooKeeper discovery against a real server: what others write there, lost sessions, credentials, cleaning up."""
+"""ZooKeeper discovery against a real server: what others write there, lost sessions, credentials,
+cleaning up."""
 
 import logging
+import threading
 import time
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 
-from megalith.runtime.discovery.zookeeper import STALE_S, ZooKeeperDiscovery
-from megalith.wire.errors import Conflict, DiscoveryFailed
+from megalith.discovery.zookeeper import STALE_S, ZooKeeperDiscovery
+from megalith.errors import Conflict, DiscoveryFailed
 from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
 from support.waiting import wait_until
 
@@ -51,7 +53,8 @@ def stranger(server):
 def expire_session(discovery, server):
     """Make the server end the session of `discovery`, as after a long silence.
 
-    A double takes the session over and closes it. The client takes it back when it is quicker; then once more.
+    A double takes the session over and closes it. The client takes it back when it is quicker; then
+    once more.
     """
     session = wait_until(lambda: discovery._client.client_id)
 
@@ -84,7 +87,7 @@ def test_zookeeper_garbage_is_left_out_and_logged_once(opened, server, job, stra
     }.items():
         stranger.create(f"/monolith/{job}/{child}", content)
     with caplog.at_level(logging.WARNING):
-        wait_until(lambda: len(caplog.records) >= 4 or discovery.query_all() is None, 10)
+        wait_until(lambda: len(caplog.records) >= 4 or discovery.query_all() is None)
         for _ in range(3):
             discovery._is_stale.set()
             assert discovery.query_all() == {"ps": {0: ADDRESS}}
@@ -93,28 +96,47 @@ def test_zookeeper_garbage_is_left_out_and_logged_once(opened, server, job, stra
     )  # an empty node is no entry yet
 
 
-def test_zookeeper_golden_g12_corrupted_data_is_repaired_periodically(
-    opened, server, job, stranger
-):
+@pytest.mark.golden("G12")
+def test_zookeeper_corrupted_data_is_repaired_periodically(opened, server, job, stranger):
     discovery = opened(server, job, reregister_s=0.01)
     discovery.register("ps", 0, ADDRESS)
     stranger.set(f"/monolith/{job}/ps.0", b"corrupted")
-    wait_until(lambda: stranger.get(f"/monolith/{job}/ps.0")[0] == ADDRESS.encode(), 10)
+    wait_until(lambda: stranger.get(f"/monolith/{job}/ps.0")[0] == ADDRESS.encode())
     stranger.delete(f"/monolith/{job}/ps.0")
-    wait_until(lambda: discovery.query("ps") == {0: ADDRESS}, 10)
+    wait_until(lambda: discovery.query("ps") == {0: ADDRESS})
 
 
-def test_zookeeper_golden_g12_a_lost_session_keeps_the_entry(opened, server, job, stranger):
+@pytest.mark.golden("G12")
+def test_zookeeper_a_lost_session_keeps_the_entry(opened, server, job, stranger):
     discovery, other = opened(server, job), opened(server, job)
     discovery.register("ps", 0, ADDRESS)
     session = stranger.get(f"/monolith/{job}/ps.0")[1].ephemeralOwner
     expire_session(discovery, server)
     wait_until(
         lambda: node_owner(stranger, f"/monolith/{job}/ps.0") not in (0, session),
-        20,
-        "a node of a new session",
+        what="a node of a new session",
     )
-    wait_until(lambda: discovery.query("ps") == other.query("ps") == {0: ADDRESS}, 10)
+    wait_until(lambda: discovery.query("ps") == other.query("ps") == {0: ADDRESS})
+
+
+def test_zookeeper_an_entry_that_is_renewed_while_it_is_deregistered_stays_away(
+    opened, server, job, stranger, monkeypatch
+):
+    discovery = opened(server, job, reregister_s=0.01)
+    discovery.register("ps", 0, ADDRESS)
+    write = discovery._write
+    is_renewing = threading.Event()
+
+    def write_late(*entry):
+        is_renewing.set()
+        time.sleep(0.3)
+        write(*entry)
+
+    monkeypatch.setattr(discovery, "_write", write_late)
+    assert is_renewing.wait(30)
+    discovery.deregister("ps", 0, ADDRESS)
+    time.sleep(0.5)
+    assert stranger.exists(f"/monolith/{job}/ps.0") is None
 
 
 @pytest.fixture
@@ -150,7 +172,7 @@ def test_zookeeper_a_node_that_is_written_while_it_is_replaced_stays_and_the_err
 ):
     opened(server, job).register("ps", 0, "10.0.0.9:9")
     discovery = opened(server, job)
-    wait_until(lambda: discovery.query("ps") == {0: "10.0.0.9:9"}, 10)
+    wait_until(lambda: discovery.query("ps") == {0: "10.0.0.9:9"})
     renewed_after_a_look(discovery)
     with pytest.raises(DiscoveryFailed, match=r"changes under our hands; is ps 0 started twice"):
         discovery.register("ps", 0, ADDRESS)
@@ -169,7 +191,7 @@ def test_zookeeper_the_node_of_a_dying_session_is_replaced_and_not_taken_along(o
     with old._lock:
         old._own.clear()  # as a dead process: it does not come back
     expire_session(old, server)
-    wait_until(lambda: new.query("ps") == {0: ADDRESS}, 10)
+    wait_until(lambda: new.query("ps") == {0: ADDRESS})
     new._is_stale.set()
     assert new.query("ps") == {0: ADDRESS}
 
@@ -183,7 +205,7 @@ def test_zookeeper_with_credentials_only_their_owner_changes_entries(opened, ser
     with pytest.raises(DiscoveryFailed, match="NoAuth"):
         opened(server, job).register("ps", 0, "10.6.6.6:1")
     second.register("ps", 0, "10.0.0.2:2")
-    wait_until(lambda: first.query("ps") == {0: "10.0.0.2:2"}, 10)
+    wait_until(lambda: first.query("ps") == {0: "10.0.0.2:2"})
 
 
 def test_zookeeper_stale_paths_go_after_nine_weeks_unless_a_process_is_registered_there(
@@ -252,12 +274,12 @@ def test_zookeeper_entries_are_kept_after_a_renewal_that_failed(
         patched.setattr(
             KazooClient, "client_id", None
         )  # as in the moment in which the connection is lost
-        wait_until(lambda: "the connection to ZooKeeper" in caplog.text, 30)
+        wait_until(lambda: "the connection to ZooKeeper" in caplog.text)
     with monkeypatch.context() as patched:
         patched.setattr(discovery, "_write_own", fail)
-        wait_until(lambda: failures, 30)
+        wait_until(lambda: failures)
     stranger.delete(f"/monolith/{job}/ps.0")
-    wait_until(lambda: stranger.exists(f"/monolith/{job}/ps.0"), 30)
+    wait_until(lambda: stranger.exists(f"/monolith/{job}/ps.0"))
 
 
 def test_zookeeper_server_killed_and_restarted_keeps_entries_and_forgotten_ones_are_entered_again(
@@ -268,13 +290,12 @@ def test_zookeeper_server_killed_and_restarted_keeps_entries_and_forgotten_ones_
     try:
         discovery, other = (opened(server.address, job, session_timeout_s=2.0) for _ in range(2))
         discovery.register("ps", 0, ADDRESS)
-        wait_until(lambda: other.query("ps") == {0: ADDRESS}, 10)
+        wait_until(lambda: other.query("ps") == {0: ADDRESS})
         for does_it_forget in (False, True):
             caplog.clear()
             server.kill()
             wait_until(
-                lambda: not other._is_connected.is_set() and not discovery._is_connected.is_set(),
-                20,
+                lambda: not other._is_connected.is_set() and not discovery._is_connected.is_set()
             )
             assert other.query("ps") == {0: ADDRESS}, "the entries last seen stand"
             if does_it_forget:
@@ -283,9 +304,9 @@ def test_zookeeper_server_killed_and_restarted_keeps_entries_and_forgotten_ones_
             wait_until(
                 lambda: other._is_connected.is_set() and discovery._is_connected.is_set(), 90
             )
-            wait_until(lambda: other.query("ps") == {0: ADDRESS}, 30)
+            wait_until(lambda: other.query("ps") == {0: ADDRESS})
             other.register("worker", 0, "10.0.0.2:2")
-            wait_until(lambda: discovery.query("worker") == {0: "10.0.0.2:2"}, 30)
+            wait_until(lambda: discovery.query("worker") == {0: "10.0.0.2:2"})
             tries = [record for record in caplog.records if "kazoo" in record.name]
             assert not tries, [
                 record.message for record in tries

@@ -5,9 +5,9 @@ import logging
 import grpc
 import pytest
 
+from megalith import errors
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer, ServerSettings
-from megalith.wire import errors
 from megalith.wire.channel import open_channel
 from megalith.wire.status import status_of, translated
 
@@ -19,7 +19,8 @@ def metrics():
 
 @pytest.fixture(scope="module")
 def address(metrics):
-    """A server whose one method raises the error class whose code it is sent, or something unforeseen."""
+    """A server whose one method raises the error class whose code it is sent, or something
+    unforeseen."""
 
     def fail(request, context):
         known = {error.code: error for error in errors.all_errors()}

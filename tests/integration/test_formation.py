@@ -1,4 +1,7 @@
-"""Clusters with more ps than they need, and clusters whose addresses the platform prescribes; real servers."""
+"""Clusters with more ps than they need, and clusters whose addresses the platform prescribes.
+
+Real servers.
+"""
 
 import json
 from dataclasses import replace
@@ -8,9 +11,11 @@ import numpy as np
 import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, errors
-from megalith.controller import journal
 from megalith.controller.config import ControllerConfig, ControllerServerSettings
+from megalith.controller.members import job_files
 from megalith.controller.server import ControllerServer
+from megalith.discovery.files import FileDiscovery
+from megalith.discovery.settings import DiscoverySettings
 from megalith.protos import (
     benchmark_pb2,
     benchmark_pb2_grpc,
@@ -22,8 +27,6 @@ from megalith.ps.config import PsConfig
 from megalith.ps.server import PsServer
 from megalith.runner.plan import PlannedProcess
 from megalith.runner.wiring import wired
-from megalith.runtime.discovery.files import FileDiscovery
-from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.presence import assigned
 from megalith.wire.channel import open_channel
@@ -43,10 +46,13 @@ def push_ones(cluster):
 def test_a_redundant_ps_stands_by_and_takes_over_from_the_checkpoint(tmp_path):
     with Servers(tmp_path, num_ps=1, num_redundant_ps=1, takeover_s=0.3) as servers:
         servers.start_controller()
-        first, _ = servers.start_ps(0), servers.start_ps(1)
+        first = servers.start_ps(0)
         with servers.connect() as cluster:
             job = cluster.controller
-            wait_until(lambda: len(job.status().candidates) == 2, 10)
+            # Whoever comes first gets the shard, so the second comes after it.
+            wait_until(lambda: [c.shard for c in job.status().candidates] == [0])
+            servers.start_ps(1)
+            wait_until(lambda: len(job.status().candidates) == 2)
             push_ones(cluster)
             assert [(c.index, c.shard, c.is_connected) for c in job.status().candidates] == [
                 (0, 0, True),
@@ -54,8 +60,8 @@ def test_a_redundant_ps_stands_by_and_takes_over_from_the_checkpoint(tmp_path):
             ]
             job.save()
             first.stop(0.1)
-            wait_until(lambda: [c.shard for c in job.status().candidates] == [None, 0], 10)
-            wait_until(lambda: job.status().phase != "forming", 20)
+            wait_until(lambda: [c.shard for c in job.status().candidates] == [None, 0])
+            wait_until(lambda: job.status().phase != "forming")
             np.testing.assert_array_equal(cluster.pull({"t": IDS}).rows["t"], np.ones((100, 2)))
             assert (tmp_path / "ps_cluster_dir" / "ps_info").read_text() == job.status().members[
                 0
@@ -69,7 +75,7 @@ def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_
             servers.start_ps(index)
         servers.start_worker(0, batch_size=64, num_examples=64 * 20)
         job = servers.connect().controller
-        wait_until(lambda: job.status().outcome == "succeeded", 60, "training to its end")
+        wait_until(lambda: job.status().outcome == "succeeded", what="training to its end")
         candidates = job.status().candidates
         assert all(candidate.rows_per_s > 0 for candidate in candidates)
         assert sorted(c.shard for c in candidates if c.shard is not None) == [0, 1]
@@ -78,16 +84,16 @@ def test_extra_ps_are_measured_by_the_workers_and_the_others_hold_the_model(tmp_
         for index in range(3):
             wait_until(
                 lambda index=index: servers.exits[f"ps-{index}"].reason != "",
-                10,
-                f"ps {index} is told to exit",
+                what=f"ps {index} is told to exit",
             )
             assert servers.exits[f"ps-{index}"].status == 0
         with pytest.raises(errors.WrongPlace, match="measured only before that"):
             exchange_with(routed[0])
 
 
+@pytest.mark.golden("G7")
 @pytest.mark.parametrize("override", ["", "1"])
-def test_golden_g7_of_two_ps_one_is_required(tmp_path, override):
+def test_of_two_ps_the_faster_or_the_named_one_is_chosen(tmp_path, override):
     shape = {
         "num_ps": 1,
         "num_workers": 1,
@@ -124,14 +130,14 @@ def test_a_ps_of_another_job_is_refused_while_it_would_stand_by(tmp_path):
     with Servers(tmp_path, num_ps=1, num_redundant_ps=1, job="mine") as servers:
         servers.start_controller()
         servers.start_ps(0, membership=servers.membership(job="another"))
-        wait_until(lambda: servers.exits["ps-0"].reason, 10)
+        wait_until(lambda: servers.exits["ps-0"].reason)
         assert servers.exits["ps-0"].status == 1
         assert "belongs to job another, this controller runs mine" in servers.exits["ps-0"].reason
         assert servers.connect().controller.status().candidates == ()
 
 
 def file_discovery(tmp_path):
-    return DiscoverySettings(discovery="file", discovery_dir=str(tmp_path / "discovery"))
+    return DiscoverySettings(discovery=f"file://{tmp_path / 'discovery'}")
 
 
 def test_members_find_the_controller_through_the_back_end_and_enter_themselves_there(tmp_path):
@@ -139,13 +145,12 @@ def test_members_find_the_controller_through_the_back_end_and_enter_themselves_t
     with Servers(tmp_path / "model", num_ps=1, discovery=settings) as servers:
         controller = servers.start_controller()
         ps = start_ps(servers, 0, settings)
-        wait_until(lambda: servers.connect().controller.status().phase == "running", 20)
+        wait_until(lambda: servers.connect().controller.status().phase == "running")
         seen = FileDiscovery(tmp_path / "discovery")
         wait_until(
             lambda: (
                 seen.query_all() == {"controller": {0: controller.address}, "ps": {0: ps.address}}
-            ),
-            10,
+            )
         )
 
 
@@ -165,10 +170,10 @@ def test_a_process_that_the_controller_refuses_does_not_replace_the_entry_of_the
         servers.start_controller()
         ps = start_ps(servers, 0, settings)
         seen = FileDiscovery(tmp_path / "discovery")
-        wait_until(lambda: seen.query("ps") == {0: ps.address}, 20)
+        wait_until(lambda: seen.query("ps") == {0: ps.address})
         first_exit = servers.exits["ps-0"]
         start_ps(servers, 0, settings)
-        wait_until(lambda: servers.exits["ps-0"].reason, 20)
+        wait_until(lambda: servers.exits["ps-0"].reason)
         assert "ps 0 is held by a live process" in servers.exits["ps-0"].reason
         assert seen.query("ps") == {0: ps.address}
         assert first_exit.reason == ""
@@ -178,7 +183,7 @@ def test_a_second_controller_of_a_registered_job_is_refused_until_the_first_is_g
     settings = file_discovery(tmp_path)
     with Servers(tmp_path / "first", num_ps=1, discovery=settings) as servers:
         first = servers.start_controller()
-        wait_until(lambda: FileDiscovery(tmp_path / "discovery").query("controller"), 10)
+        wait_until(lambda: FileDiscovery(tmp_path / "discovery").query("controller"))
         config = ControllerConfig(
             model_dir=str(tmp_path / "second"),
             server=ControllerServerSettings(port=0, metrics_port=0),
@@ -198,15 +203,13 @@ def test_where_addresses_are_prescribed_every_process_listens_at_its_own(
     kind, tmp_path, monkeypatch
 ):
     planned = wired(
-        kind,
+        f"{kind}:",
         [
             PlannedProcess("controller", "controller", {}),
             PlannedProcess("ps-0", "ps", {"index": 0}),
         ],
     )
-    settings = DiscoverySettings(
-        discovery=kind, static_cluster=planned[0].values.get("static_cluster", "")
-    )
+    settings = DiscoverySettings(discovery=planned[0].values["discovery"])
     with Servers(tmp_path, num_ps=1, discovery=settings) as servers:
         for name, value in planned[0].environ.items():
             monkeypatch.setenv(name, value)
@@ -218,7 +221,7 @@ def test_where_addresses_are_prescribed_every_process_listens_at_its_own(
             "ps", 0, PsConfig(membership=servers.membership()).server, settings
         )
         ps = start_ps(servers, index, settings, server)
-        wait_until(lambda: servers.connect().controller.status().phase == "running", 20)
+        wait_until(lambda: servers.connect().controller.status().phase == "running")
         assert settings.open("", "").query_all() == {
             "controller": {0: controller.address},
             "ps": {0: ps.address},
@@ -228,7 +231,7 @@ def test_where_addresses_are_prescribed_every_process_listens_at_its_own(
 
 
 def test_a_ps_of_a_run_that_has_ended_takes_no_shard(tmp_path):
-    journal.record_ended(tmp_path, "over")
+    job_files.record_ended_run(tmp_path, "over")
     with Servers(tmp_path, num_ps=1, num_workers=1, num_extra_ps=1) as servers:
         controller = servers.start_controller()
         registration = coordination_pb2.Register(
@@ -237,7 +240,7 @@ def test_a_ps_of_a_run_that_has_ended_takes_no_shard(tmp_path):
             address="h:1",
             incarnation="old",
             run_id="over",
-            held_shard=1,
+            held_shard=0,
         )
         with open_channel(controller.address) as channel:
             first = coordination_pb2.SessionRequest(register=registration)

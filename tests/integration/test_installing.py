@@ -54,7 +54,8 @@ def test_torch_without_its_extra_is_an_import_error_that_names_it():
 
 @pytest.mark.parametrize("after_s", [0.05, 0.2, 0.4])
 def test_ctrl_c_during_the_imports_of_the_command_leaves_no_traceback(tmp_path, after_s):
-    # A shell that starts the tests in the background has them ignore SIGINT, and children inherit that.
+    # A shell that starts the tests in the background has them ignore SIGINT, and children inherit
+    # that.
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from megalith.cli.entry import main; print('on', flush=True); main()"
@@ -131,7 +132,7 @@ def test_an_install_with_services_trains(install, tmp_path):
         [folder / "megalith", *job], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
-    discovery = ["ps", "--discovery", "zookeeper", "--zk-servers", "h:1", "--job", "j"]
+    discovery = ["ps", "--discovery", "zookeeper://h:1/j"]
     done = subprocess.run(
         [folder / "megalith", *discovery], capture_output=True, text=True, timeout=60, check=False
     )

@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-from concurrent.futures import CancelledError
 
 import grpc
 import numpy as np
@@ -12,13 +11,15 @@ import pytest
 from megalith.client import Ids, Segment, Sgd, TableConfig, VariableConfig, Zeros, errors
 from megalith.protos import common_pb2, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.ps import lane
+from megalith.ps.lane import server as lane_server
+from megalith.ps.lane.settings import LaneSettings
 from megalith.runtime.server import ServerSettings
 from megalith.wire import arrays, frames
 from megalith.wire.budget import ByteBudget
 from megalith.wire.channel import open_channel
 from megalith.wire.status import error_from_rpc
 from support.servers import Servers
+from support.waiting import wait_until
 
 LIMIT = 1 << 20
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 3_000)
@@ -44,7 +45,10 @@ def cluster(servers):
 
 
 class Raw:
-    """ps 0 as a client in any language sees it, over both lanes. Pushes one id of its own to the table `raw`."""
+    """ps 0 as a client in any language sees it, over both lanes.
+
+    Pushes one id of its own to the table `raw`.
+    """
 
     def __init__(self, routing, key):
         self.routing, self.key = routing, key
@@ -109,13 +113,13 @@ class Raw:
 
     def push_unary(self, client_id, **changes):
         request = self.push_message(client_id, **changes)
-        request.tables[0].keys = arrays.encode(np.array([self.key]))
+        request.tables[0].ids = arrays.encode(np.array([self.key]))
         request.tables[0].gradients = arrays.encode(np.ones((1, 2), np.float32))
         return self.stub.Push(request, timeout=30)
 
     def value(self):
         epoch, run_id = self.routing.epoch, self.routing.run_id
-        request = pb.PullRequest(epoch=epoch, run_id=run_id, tables=[pb.TableKeys(table="raw")])
+        request = pb.PullRequest(epoch=epoch, run_id=run_id, tables=[pb.TableIds(table="raw")])
         assert not self.ask(
             pb.LaneRequest(pull=request), arrays.encode(np.array([self.key]))
         ).HasField("error")
@@ -280,16 +284,16 @@ def test_rows_come_back_in_the_order_asked_for_over_both_lanes(servers, options)
     with servers.connect(**options) as cluster:
         before = cluster.pull({"t": IDS}).rows["t"]
         gradients = -np.arange(2 * IDS.size, dtype=np.float32).reshape(-1, 2)
-        cluster.push({"t": (IDS, gradients)}, add={"n": np.array(1)})
+        cluster.push({"t": (IDS, gradients)}, add_to_variables={"n": np.array(1)})
         order = np.random.default_rng(1).permutation(IDS.size)
         np.testing.assert_array_equal(
             cluster.pull({"t": IDS[order]}).rows["t"], (before - gradients)[order]
         )
 
 
+@pytest.mark.golden("DistributedPsTest.float16_transfer")
 @pytest.mark.parametrize("options", [{}, {"bulk_lane": False}])
-def test_golden_float16_transfer_gives_the_same_integers(servers, options):
-    """cluster.md 7.5."""
+def test_float16_transfer_gives_the_same_integers(servers, options):
     ids = np.arange(100) + (1 << 40 if options else 1 << 41)
     with servers.connect(row_dtype="float16", gradient_dtype="float16", **options) as cluster:
         cluster.push({"t": (np.repeat(ids, 2), np.full((200, 2), -3, np.float32))})
@@ -315,64 +319,26 @@ def test_ids_searched_once_serve_a_pull_and_a_push(cluster):
 
 def test_a_broken_promise_of_distinct_ids_is_refused(cluster):
     key = np.full(2, 1 << 43)
-    with pytest.raises(errors.DuplicateKeys):
+    with pytest.raises(errors.DuplicateIds):
         cluster.push({"t": (Ids(key, distinct=True), np.ones((2, 2), np.float32))})
     np.testing.assert_array_equal(cluster.pull({"t": key[:1]}).rows["t"], [[0, 0]])
 
 
-def test_pushes_in_the_background_are_applied_in_their_order(cluster):
-    key = np.array([1 << 44])
-    cluster.create_variables(VariableConfig("last", np.zeros((), np.int64)))
-    futures = [
-        cluster.push_async(
-            {"t": (key, np.ones((1, 2), np.float32))}, assign={"last": np.array(number)}
-        )
-        for number in range(50)
-    ]
-    for future in futures:
-        assert future.result(30) == {}
-    pulled = cluster.pull_async({"t": key}, ["last"]).result(30)
-    np.testing.assert_array_equal(pulled.rows["t"], [[-50, -50]])
-    assert pulled.variables["last"] == 49
-
-
-def test_a_push_that_is_cancelled_before_it_began_is_left_out_whole(servers):
-    key = np.array([1 << 45])
-    with servers.connect(max_inflight=3) as cluster:
-        with cluster._identity._lock:  # nothing can begin
-            futures = [
-                cluster.push_async({"t": (key, np.ones((1, 2), np.float32))}) for _ in range(3)
-            ]
-            assert futures[2].cancel()
-        for future in futures[:2]:
-            future.result(30)
-        with pytest.raises(CancelledError):
-            futures[2].result(0)
-        np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-2, -2]])
-
-
-def test_one_call_too_many_in_the_background_waits_in_the_caller(servers):
+def test_one_begun_call_too_many_waits_for_the_oldest_in_the_caller(servers):
     with servers.connect(max_inflight=2) as cluster:
-        submitted = threading.Semaphore(0)
-
-        def submit():
-            for _ in range(3):
-                cluster.push_async(add={"n": np.array(1)})
-                submitted.release()
-
-        with cluster._identity._lock:
-            caller = threading.Thread(target=submit)
-            caller.start()
-            assert submitted.acquire(timeout=30)
-            assert submitted.acquire(timeout=30)
-            assert not submitted.acquire(timeout=0.1)
-        assert submitted.acquire(timeout=30)
-        caller.join(30)
+        calls = [cluster.begin_pull({"t": [1]}) for _ in range(3)]
+        assert calls[0].is_done
+        assert not any(call.is_done for call in calls[1:])
 
 
-def test_an_error_in_the_background_comes_with_the_future(cluster):
-    with pytest.raises(errors.UnknownTable):
-        cluster.pull_async({"x": [1]}).result(30)
+@pytest.mark.parametrize("bulk_lane", [True, False])
+def test_a_begun_call_tells_when_its_answer_is_there(servers, bulk_lane):
+    with servers.connect(bulk_lane=bulk_lane) as cluster:
+        call = cluster.begin_pull({"t": [1]})
+        wait_until(lambda: call.is_answered)
+        assert not call.is_done
+        assert call.result().rows["t"].shape == (1, 2)
+        assert call.is_answered
 
 
 def test_without_a_lane_calls_are_unary(tmp_path):
@@ -389,14 +355,6 @@ def test_options_that_cannot_be_are_refused(servers):
     for options in ({"row_dtype": "int8"}, {"max_inflight": 0}, {"max_inflight_bytes": 0}):
         with pytest.raises(errors.InvalidRequest):
             servers.connect(**options)
-
-
-def test_closing_waits_for_pushes_in_the_background(servers, cluster):
-    key = np.array([1 << 46])
-    with servers.connect(max_inflight=20) as leaving:
-        futures = [leaving.push_async({"t": (key, np.ones((1, 2), np.float32))}) for _ in range(20)]
-    assert all(future.result(0) == {} for future in futures)
-    np.testing.assert_array_equal(cluster.pull({"t": key}).rows["t"], [[-20, -20]])
 
 
 def test_a_closed_client_opens_nothing_more(servers):
@@ -423,15 +381,15 @@ def test_a_connection_that_arrives_while_the_server_stops_does_not_disturb_the_s
                 stopping.wait(0.3)
             super().start()
 
-    monkeypatch.setattr(lane.threading, "Thread", SlowThread)
-    server = lane.LaneServer(
+    monkeypatch.setattr(lane_server.threading, "Thread", SlowThread)
+    server = lane_server.LaneServer(
         "127.0.0.1",
         0,
         FakeCalls(),
         LIMIT,
         ByteBudget(LIMIT),
         ByteBudget(LIMIT),
-        lane.LaneSettings(),
+        LaneSettings(),
     )
     server.start()
     with socket.create_connection(("127.0.0.1", server.port), 30) as sock:

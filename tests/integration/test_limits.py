@@ -11,12 +11,12 @@ import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
 from megalith.controller.config import ControllerServerSettings
+from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
-from megalith.ps.health import resident_bytes
-from megalith.ps.lane import LaneSettings
-from megalith.ps.lane_calls import LaneCalls
-from megalith.ps.table import EmbeddingTable
+from megalith.ps.lane.calls import LaneCalls
+from megalith.ps.lane.settings import LaneSettings
+from megalith.ps.resident_memory import resident_bytes
 from megalith.runtime import file_limit
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import ServerSettings
@@ -63,7 +63,7 @@ def test_four_bodies_that_trickle_stop_nobody_and_are_dropped(tmp_path, options)
         terms = lane_peer.negotiate(servers)
         body_bytes = GIB // 4 - 64
         head = pb.LaneRequest(
-            pull=pb.PullRequest(tables=[pb.TableKeys(table="t")]), array_bytes=[body_bytes]
+            pull=pb.PullRequest(tables=[pb.TableIds(table="t")]), array_bytes=[body_bytes]
         )
         slow = [lane_peer.connect(ps.address, terms) for _ in range(4)]
         for sock in slow:
@@ -84,7 +84,7 @@ def test_four_bodies_that_trickle_stop_nobody_and_are_dropped(tmp_path, options)
                 closed.update([sock] if is_closed(sock) else [])
             return len(closed) == 4
 
-        wait_until(are_dropped, 10)
+        wait_until(are_dropped)
         assert ps._lane._requests.held_bytes == 0
         for sock in slow:
             sock.close()
@@ -106,10 +106,10 @@ def test_a_client_outlasts_an_overload_that_is_longer_than_a_server_waits(tmp_pa
         method = "lane" if not options else "/megalith.v1.ParameterServer/Push"
         refused = ps._lane._calls._metrics.rpc_total.labels(method, "overloaded")._value
         try:
-            wait_until(lambda: refused.get() >= 5, 30)
+            wait_until(lambda: refused.get() >= 5)
             assert not answers
         finally:
-            ps._lane._requests.give_back(GIB)
+            ps._lane._requests.release(GIB)
         caller.join(30)
         assert answers == [[[-1, -1]]]
 
@@ -156,7 +156,7 @@ def test_a_client_that_does_not_take_its_reply_is_dropped_and_its_memory_given_b
         terms = lane_peer.negotiate(servers)
         routing = servers.connect().controller.routing()
         pull = pb.PullRequest(
-            epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="t")]
+            epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableIds(table="t")]
         )
         keys = memoryview(np.arange(1 << 22)).cast("B")  # 32 MB back: more than sockets hold
         with lane_peer.connect(ps.address, terms) as sock:
@@ -165,9 +165,9 @@ def test_a_client_that_does_not_take_its_reply_is_dropped_and_its_memory_given_b
                 pb.LaneRequest(pull=pull, array_bytes=[keys.nbytes]).SerializeToString(),
                 [keys],
             )
-            wait_until(lambda: ps._lane._replies.held_bytes == 32 << 20, 30)
-            wait_until(lambda: ps._lane._replies.held_bytes == 0, 30)
-            wait_until(lambda: not ps._lane._connections, 30)
+            wait_until(lambda: ps._lane._replies.held_bytes == 32 << 20)
+            wait_until(lambda: ps._lane._replies.held_bytes == 0)
+            wait_until(lambda: not ps._lane._connections)
 
 
 def test_forty_idle_connections_keep_little_of_what_they_have_sent(tmp_path):
@@ -198,7 +198,7 @@ def test_a_connection_without_a_token_is_closed_in_time_although_it_sends_bytes(
             send_a_byte(trickling)
             return is_closed(silent) and is_closed(trickling)
 
-        wait_until(are_closed, 10)
+        wait_until(are_closed)
         assert time.monotonic() - began < 5
         silent.close()
         trickling.close()
@@ -236,11 +236,11 @@ def test_a_client_keeps_its_sound_connection_when_it_gets_no_second_one(tmp_path
         servers.connect(timeout_s=30) as cluster,
     ):
         cluster.pull({"t": [1]})
-        lane = cluster._servers._lanes[ps.address]
+        lane = cluster._servers._links._lanes[ps.address]
         (sound,) = lane._idle
         calls = [cluster.begin_pull({"t": [number]}) for number in range(3)]
         assert [call.result().rows["t"].tolist() for call in calls] == [[[0, 0]]] * 3
-        assert cluster._servers._lanes[ps.address] is lane
+        assert cluster._servers._links._lanes[ps.address] is lane
         assert lane._idle == [sound]
 
 
@@ -251,7 +251,7 @@ def test_more_than_512_workers_with_two_connections_each_find_a_place(tmp_path):
         held = [lane_peer.connect(ps.address, terms) for _ in range(1_100)]
         with servers.connect(timeout_s=30) as cluster:
             cluster.pull({"t": [1]})
-            assert len(cluster._servers._lanes[ps.address]._idle) == 1
+            assert len(cluster._servers._links._lanes[ps.address]._idle) == 1
         for sock in held:
             sock.close()
 
@@ -266,7 +266,7 @@ def test_an_error_beside_many_long_names_of_tables_is_told_as_what_it_is(tmp_pat
             stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
             routing = cluster.controller.routing()
             request = pb.PullRequest(
-                epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableKeys(table="x")]
+                epoch=routing.epoch, run_id=routing.run_id, tables=[pb.TableIds(table="x")]
             )
             with pytest.raises(Exception, match="has no table 'x'"):
                 stub.Pull(request, timeout=30)
@@ -332,7 +332,7 @@ def test_half_sent_calls_and_silent_sessions_keep_neither_operators_nor_members_
         try:
             assert servers.connect().controller.status().phase == "forming"
             servers.start_ps(0)
-            wait_until(lambda: servers.connect().controller.status().phase != "forming", 15)
+            wait_until(lambda: servers.connect().controller.status().phase != "forming")
         finally:
             silent.close()
 
@@ -341,7 +341,7 @@ def test_a_call_that_never_sends_its_message_is_given_up(tmp_path):
     settings = ServerSettings(request_timeout_s=0.2, first_message_s=0.2)
     with one_ps(tmp_path, server=settings) as (servers, ps):
         silent = HalfSent(ps.address, f"{PS}/Push", 3)
-        wait_until(lambda: silent.num_ended() == 3, 10)
+        wait_until(lambda: silent.num_ended() == 3)
         silent.close()
         assert servers.connect(bulk_lane=False).pull({"t": [1]}).rows["t"].tolist() == [[0, 0]]
 
@@ -352,7 +352,7 @@ def test_a_session_that_never_registers_is_ended(tmp_path):
             server=ControllerServerSettings(port=0, metrics_port=0, first_message_s=0.2)
         )
         silent = HalfSent(servers.controller.address, f"{CONTROLLER}/Session", 3)
-        wait_until(lambda: silent.num_ended() == 3, 10)
+        wait_until(lambda: silent.num_ended() == 3)
         silent.close()
 
 
@@ -368,7 +368,7 @@ def test_calls_beyond_those_that_may_wait_are_told_to_come_again(tmp_path):
                 calls = [stub.Pull.future(request, timeout=30) for _ in range(4)]
                 refused = wait_until(lambda: [call for call in calls if call.done()])
                 assert type(error_from_rpc(refused[0].exception(), "ps")) is errors.Overloaded
-                ps._lane._requests.give_back(GIB)
+                ps._lane._requests.release(GIB)
                 assert sum(call.exception() is None for call in calls) == 3
         finally:
             ps._lane._requests._held = 0

@@ -28,6 +28,6 @@ def test_a_push_and_a_pull_of_many_tables_go_through_the_bulk_lane(servers, coun
             }
         )
         rows = cluster.pull({name: [2, 1] for name in names}).rows
-        assert cluster._servers._lanes[cluster._servers.routing().addresses[0]] is not None
+        assert cluster._servers._links._lanes[cluster._servers.routing().addresses[0]] is not None
     for number, name in enumerate(names):
         np.testing.assert_array_equal(rows[name], np.repeat([[-number], [number]], 16, 1))

@@ -1,12 +1,13 @@
-"""Golden G28, test1 and test2: a job of one step, looked at while its ps stay, and one whose first step times out."""
+"""Golden G28, test1 and test2: a job of one step, looked at while its ps stay, and one whose first
+step times out."""
 
 import numpy as np
 import pytest
 
+from megalith.errors import DeadlinePassed, PeerUnreachable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire.channel import open_channel
-from megalith.wire.errors import DeadlinePassed, PeerUnreachable
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -19,7 +20,8 @@ def servers(tmp_path):
         yield servers
 
 
-def test_golden_g28_test1_ps_stay_and_can_be_looked_at(servers):
+@pytest.mark.golden("G28")
+def test_ps_that_stay_after_one_step_can_be_looked_at(servers):
     servers.start_controller()
     ps = servers.start_ps(0)
     servers.start_worker(0, task=TASK)
@@ -36,11 +38,12 @@ def test_golden_g28_test1_ps_stay_and_can_be_looked_at(servers):
     assert [(table.config.name, table.rows) for table in status.tables] == [("feature", 2)]
 
 
-def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, monkeypatch):
+@pytest.mark.golden("G28")
+def test_a_first_step_that_times_out_is_taken_again(servers, monkeypatch):
     servers.start_controller()
     worker, worker_exit = servers.start_worker(0, task=TASK), servers.exits["worker-0"]
     monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
-    taught, tries = worker._training._taught, []
+    taught, tries = worker._training._learn, []
 
     def times_out_once(*step):
         tries.append(1)
@@ -48,7 +51,7 @@ def test_golden_g28_test2_a_first_step_that_times_out_is_taken_again(servers, mo
             raise DeadlinePassed("the step took too long")
         return taught(*step)
 
-    monkeypatch.setattr(worker._training, "_taught", times_out_once)
+    monkeypatch.setattr(worker._training, "_learn", times_out_once)
     servers.start_ps(0)  # no step is taken before
     job = servers.connect().controller
     status = wait_until(lambda: (status := job.status()).outcome and status, 100)
@@ -76,7 +79,7 @@ def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_agai
         monkeypatch.setattr(
             worker._training._task, "evaluate", lambda read: read({"feature": [0]}, ()) and {}
         )
-        monkeypatch.setattr(worker._training, "_read", away_once)
+        monkeypatch.setattr(worker._chief, "_read", away_once)
     else:
         monkeypatch.setattr(worker._cluster, call, away_once)
     servers.start_ps(0)  # nothing is created before

@@ -1,41 +1,46 @@
-"""The README's programs run as they stand there."""
+"""The programs of README and docs/sdk.md run as they stand there, and print what stands there."""
 
-import re
-import textwrap
-from pathlib import Path
+import contextlib
+import io
 
-import numpy as np
+import pytest
 
-import megalith.client as mg
+from support.pages import ROOT, blocks
 from support.servers import Servers
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+
+def run_page(page, model_dir):
+    """Run the python blocks of a page as one program; compare each with the text block below it."""
+    names = {}
+    printed = None
+    num_compared = 0
+    for block in blocks((ROOT / page).read_text()):
+        where = f"{page}:{block.line}"
+        if block.language == "python":
+            source = block.text.replace('model_dir="model"', f"model_dir={str(model_dir)!r}")
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(source, where, "exec"), names)
+            printed = out.getvalue()
+        elif block.language == "text" and printed is not None:
+            assert printed.strip() == block.text.strip(), where
+            printed = None
+            num_compared += 1
+        else:
+            printed = None
+
+    return num_compared
 
 
-def program(first_line):
-    (found,) = re.findall(
-        rf"^    {re.escape(first_line)}.*?\n(?=\n[^ \n])", README, re.DOTALL | re.MULTILINE
-    )
-    return textwrap.dedent(found)
+@pytest.mark.parametrize(("page", "least"), [("README.md", 1), ("docs/sdk.md", 15)])
+def test_the_programs_of_a_page_print_what_the_page_says(page, least, tmp_path):
+    if page == "docs/sdk.md":
+        pytest.importorskip("torch", reason="docs/sdk.md has an example in PyTorch")
 
-
-def test_the_programs_in_the_readme_train_and_save(tmp_path, capsys):
-    step = program("import numpy as np")
-    lines = [line for line in step.splitlines() if line and not line.startswith("import")]
-    assert len(lines) == 8, "a training step takes eight lines"
-    assert 'model_dir="model"' in step
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_all()
-        names = {}
-        for _ in range(2):
-            exec(step.replace('"model"', repr(str(tmp_path))), names)
-        after = servers.connect().pull(
-            {names["model"].table_by_feature["user"]: names["user"].fids([7, 42])}
-        )
-        (rows,) = after.rows.values()
-        assert rows[0, 0] > 0 > rows[1, 0]  # the biases follow the labels 1 and 0
-        assert np.abs(rows[:, 1:]).max() > 0
-        exec(program("cluster.create_tables"), {"cluster": servers.connect(), "mg": mg, "np": np})
-    path = Path(capsys.readouterr().out.strip())
-    assert path.parent == tmp_path
-    assert (path / "manifest.json").exists()
+        assert run_page(page, tmp_path) >= least
+
+
+def test_the_readme_has_at_most_200_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200

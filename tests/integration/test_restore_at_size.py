@@ -1,13 +1,16 @@
-"""Checkpoints of 300,000 rows, through servers and SDK: every value, every accumulator and every count comes back."""
+"""Checkpoints of 300,000 rows, through servers and SDK: every value, every accumulator and every
+count comes back."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from megalith.checkpoint import manifest
+from megalith.client import Segment, Sgd, TableConfig, Zeros
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
-from megalith.runtime import manifest
 from megalith.wire.channel import open_channel
 from support import at_size
 from support.servers import Servers
@@ -82,3 +85,60 @@ def test_a_save_of_two_servers_comes_back_whole_on_another_number(tmp_path, orde
     assert again.rows == ROWS
     assert Path(again.path).name == "model.ckpt-r1-0"
     assert manifest.read(Path(saved.path)).rows == ROWS
+
+
+def test_an_expiry_of_a_live_table_drops_every_old_row_and_no_other(tmp_path):
+    """Sorted ids: of each three in a row, one is old. Others are created meanwhile."""
+    day_s = 86_400
+    ids = at_size.ids_in("sorted", ROWS)
+    is_old = ids % 3 == 0
+    old, young = ids[is_old], ids[~is_old]
+    table = TableConfig("dated", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=1)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(table)
+        push_dated(cluster, old, 10 * day_s)
+        push_dated(cluster, young, 13 * day_s)
+        others = np.arange(ROWS, ROWS + 50_000)
+        creating = threading.Thread(
+            target=push_dated, args=(servers.connect(), others, 13 * day_s, 500)
+        )
+        creating.start()
+        dropped = cluster.expire()
+        creating.join(60)
+        assert dropped == {"dated": old.size}
+        left = young.size + others.size
+        wait_until(
+            lambda: sum(member.rows for member in cluster.controller.status().members) == left
+        )
+        np.testing.assert_array_equal(pull_dated(cluster, others), -1)
+        np.testing.assert_array_equal(pull_dated(cluster, young), -1)
+        np.testing.assert_array_equal(pull_dated(cluster, old), 0)
+        push_dated(cluster, ids, 13 * day_s)  # into the room of the old ones
+        np.testing.assert_array_equal(pull_dated(cluster, young), -2)
+        np.testing.assert_array_equal(pull_dated(cluster, old), -1)
+        assert cluster.controller.save().rows == ROWS + others.size
+    with Servers(tmp_path, num_ps=3) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        np.testing.assert_array_equal(pull_dated(cluster, young), -2)
+        np.testing.assert_array_equal(pull_dated(cluster, old), -1)
+        parts = restored_by(servers.controller)
+        assert sum(part.rows for part in parts) == ROWS + others.size
+        assert sum(part.expired for part in parts) == 0
+
+
+def push_dated(cluster, ids, req_time_s, at_once=100_000):
+    for start in range(0, ids.size, at_once):
+        some = ids[start : start + at_once]
+        gradients = np.ones((some.size, 1), np.float32)
+        cluster.push({"dated": (some, gradients)}, req_time_s=req_time_s)
+
+
+def pull_dated(cluster, ids):
+    parts = [
+        cluster.pull({"dated": ids[start : start + 100_000]}).rows["dated"]
+        for start in range(0, ids.size, 100_000)
+    ]
+    return np.concatenate(parts)[:, 0]

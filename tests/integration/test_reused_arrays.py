@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.wire.errors import ShapeMismatch
+from megalith.errors import ShapeMismatch
 
 BATCHES = 30
 EXAMPLES = 12
@@ -13,7 +13,7 @@ IDS = 40
 
 def features_of(cluster, name, *more):
     slices = (mg.Slice("all", 2, optimizer=mg.Sgd(1.0)),)
-    return cluster.features(*(mg.Feature(each, slices) for each in (name, *more)))
+    return cluster.create_features(*(mg.Feature(each, slices) for each in (name, *more)))
 
 
 def lists_of(number):
@@ -118,14 +118,14 @@ def test_matrices_and_tensors_that_are_filled_again_train_the_right_rows(cluster
     )
 
 
-def test_ids_of_a_pull_in_the_background_are_those_of_the_call(cluster, name):
+def test_ids_of_a_begun_pull_are_those_of_the_call(cluster, name):
     cluster.create_tables(mg.TableConfig(name, (mg.Segment(1),)))
-    cluster.assign({name: (np.arange(100), np.arange(100, dtype=np.float32)[:, None])})
+    cluster.assign_rows({name: (np.arange(100), np.arange(100, dtype=np.float32)[:, None])})
     ids = np.empty(10, np.int64)
     futures = []
     for first in range(0, 50, 10):
         ids[:] = np.arange(first, first + 10)
-        futures.append(cluster.pull_async({name: ids}))
+        futures.append(cluster.begin_pull({name: ids}))
     for first, future in zip(range(0, 50, 10), futures, strict=True):
         np.testing.assert_array_equal(
             future.result().rows[name][:, 0], np.arange(first, first + 10)

@@ -1,25 +1,27 @@
-"""A client belongs to the run that it first connected to; the rows of another run are not its to touch."""
+"""A client belongs to the run that it first connected to.
+
+The rows of another run are not its to touch.
+"""
 
 import numpy as np
 import pytest
 
 from megalith.client import Segment, Sgd, TableConfig, connect
+from megalith.control import Controller
 from megalith.controller.config import ControllerServerSettings
+from megalith.errors import WrongRun
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
+from megalith.runner.free_ports import free_ports
 from megalith.runtime.server import ServerSettings
 from megalith.wire.channel import open_channel
-from megalith.wire.errors import WrongRun
 from megalith.wire.status import translated
 from support.servers import GRACE_S, Servers
+from support.waiting import wait_until
 
 TABLE = TableConfig("t", (Segment(1, optimizer=Sgd(1.0)),))
 PUSH = {"t": ([1], np.full((1, 1), -100.0, np.float32))}
 LANES = pytest.mark.parametrize("bulk_lane", [True, False], ids=["lane", "unary"])
-
-
-def port_of(address):
-    return int(address.rpartition(":")[2])
 
 
 def row(cluster):
@@ -28,15 +30,16 @@ def row(cluster):
 
 @LANES
 def test_a_client_whose_ps_ended_does_not_train_the_job_that_got_its_port(tmp_path, bulk_lane):
+    (port,) = free_ports(1)  # which the system gives to nobody between the two servers
     with Servers(tmp_path / "a") as a, Servers(tmp_path / "b") as b:
         a.start_controller()
-        ended = a.start_ps(0)
+        ended = a.start_ps(0, server=ServerSettings(port=port))
         client = a.connect(timeout_s=10, bulk_lane=bulk_lane)
         client.create_tables(TABLE)
         client.push(PUSH)
         ended.stop(GRACE_S)
         b.start_controller()
-        b.start_ps(0, server=ServerSettings(port=port_of(ended.address)))
+        b.start_ps(0, server=ServerSettings(port=port))
         owner = b.connect()
         owner.create_tables(TABLE)
         with pytest.raises(WrongRun, match="close the client and connect again"):
@@ -50,24 +53,24 @@ def test_a_client_whose_ps_ended_does_not_train_the_job_that_got_its_port(tmp_pa
 def test_a_client_that_was_given_an_address_does_not_go_on_with_the_next_job_there(
     tmp_path, bulk_lane
 ):
+    (port,) = free_ports(1)  # which the system gives to nobody between the two controllers
+    same_port = ControllerServerSettings(port=port, metrics_port=0)
     with Servers(tmp_path / "a") as a, Servers(tmp_path / "b") as b:
-        controller = a.start_controller()
+        controller = a.start_controller(server=same_port)
         ended = a.start_ps(0)
         with connect(controller.address, timeout_s=10, bulk_lane=bulk_lane) as client:
             client.create_tables(TABLE)
             client.push(PUSH)
             ended.stop(GRACE_S)
             controller.stop(GRACE_S)
-            b.start_controller(
-                server=ControllerServerSettings(port=port_of(controller.address), metrics_port=0)
-            )
+            b.start_controller(server=same_port)
             b.start_ps(0)
             owner = b.connect()
             owner.create_tables(TABLE)
             with pytest.raises(WrongRun, match="the controller is in run"):
                 client.push(PUSH)
             with pytest.raises(WrongRun):
-                client.tables()
+                client.table_stats()
             assert row(owner) == 0
         with connect(controller.address, timeout_s=10) as again:
             again.push(PUSH)
@@ -103,3 +106,24 @@ def test_every_request_of_another_run_or_of_none_is_refused(tmp_path):
             with pytest.raises(WrongRun), translated("ps 0"):
                 stub.GetPsStatus(pb.GetPsStatusRequest(run_id="0123"), timeout=30)
             assert stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=30).run_id == routing.run_id
+
+
+def test_holds_outlive_a_controller_that_is_told_to_stop_before_anybody_is_back(tmp_path):
+    with Servers(tmp_path) as servers:
+        first = servers.start_controller()
+        ps = servers.start_ps(0)
+        job = Controller(None, str(tmp_path), 10.0)
+        wait_until(lambda: job.status().phase == "running")
+        job.stop(reason="look at the data")
+        first.stop(0)
+        ps.stop(0)
+        second = servers.start_controller(suspect_s=600.0)
+        second.stop(0)
+        servers.start_controller(suspect_s=600.0)
+        assert [holder.reason for holder in job.status().barrier.holders] == ["look at the data"]
+
+
+def test_a_controller_that_nobody_ever_joined_leaves_no_journal(tmp_path):
+    with Servers(tmp_path) as servers:
+        servers.start_controller().stop(0)
+        assert not (tmp_path / "controller_state.json").exists()

@@ -22,11 +22,11 @@ from megalith.client import (
     TableStats,
     Zeros,
 )
+from megalith.errors import FutureTime, NonFiniteValue, TableConflict, UnknownTable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import arrays
 from megalith.wire.channel import open_channel
-from megalith.wire.errors import FutureTime, NonFiniteValue, TableConflict, UnknownTable
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -109,13 +109,16 @@ TIMED_WRITES = {
     "begin_push": lambda cluster, sent, time_s: cluster.begin_push(
         sent, req_time_s=time_s
     ).result(),
-    "assign": lambda cluster, sent, time_s: cluster.assign(sent, req_time_s=time_s),
+    "assign": lambda cluster, sent, time_s: cluster.assign_rows(sent, req_time_s=time_s),
 }
 
 
 @pytest.mark.parametrize("call", TIMED_WRITES)
 def test_one_time_far_in_the_future_is_refused_and_all_rows_stay(cluster, stub, call):
-    """2^32-1 is a time in 2106; it would make the 1000 rows of today expired, and every row to come."""
+    """2^32-1 is a time in 2106.
+
+    It would make the 1000 rows of today expired, and every row to come.
+    """
     cluster.create_tables(
         TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), expire_days=30),
         TableConfig("other", (Segment(1, Zeros(), Sgd(1.0)),)),
@@ -145,7 +148,7 @@ def test_writers_with_and_without_times_and_late_data_keep_each_others_rows(tmp_
         cluster.push({"t": (old, ones(1000))}, req_time_s=today_s - 40 * DAY_S)
         cluster.push({"t": (np.concatenate([timed, late]), ones(2000))}, req_time_s=today_s)
         cluster.push({"t": (np.concatenate([timed, untimed]), ones(2000))})
-        cluster.assign_add({"t": (timed, ones(1000))})
+        cluster.add_to_rows({"t": (timed, ones(1000))})
         cluster.push({"t": (late, ones(1000))}, req_time_s=today_s - 40 * DAY_S)
         expected = [[-1]] * 2000 + [[-2]] * 1000 + [[0]] * 1000
         cluster.controller.save()
@@ -160,7 +163,10 @@ def test_writers_with_and_without_times_and_late_data_keep_each_others_rows(tmp_
 
 
 def test_rows_without_a_time_survive_a_restart_though_another_server_has_seen_one(tmp_path):
-    """One timed push of one id reaches one of two servers; the other has no data time when it is saved."""
+    """One timed push of one id reaches one of two servers.
+
+    The other has no data time when it is saved.
+    """
     ids = np.arange(2000)
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_all()
@@ -199,7 +205,7 @@ def test_gradients_that_are_not_finite_may_be_skipped_and_counted(cluster, stub)
     routing = cluster.controller.routing()
     gradients = np.array([[np.nan], [1.0]], np.float32)
     part = pb.TableGradients(
-        table="t", keys=arrays.encode(np.array([1, 2])), gradients=arrays.encode(gradients)
+        table="t", ids=arrays.encode(np.array([1, 2])), gradients=arrays.encode(gradients)
     )
     request = pb.PushRequest(
         epoch=routing.epoch, run_id=routing.run_id, client_id="raw", sequence=1, tables=[part]
@@ -224,7 +230,10 @@ def test_the_sdk_leaves_gradients_that_are_not_finite_to_a_table_that_skips_them
 
 
 def test_dc_gets_the_sum_of_gradients_and_the_rows_pulled_first(cluster, servers):
-    """g + lambda * g * g * (w - pulled), from w = 0; a client that did not create the table does the same."""
+    """g + lambda * g * g * (w - pulled), from w = 0.
+
+    A client that did not create the table does the same.
+    """
     cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Dc(Sgd(1.0), 0.5)),)))
     pushed = np.array([[1, 0.5], [2, 100], [4, 0]], np.float32)
     servers.connect().push({"t": ([7, 7, 8], pushed)})
@@ -296,7 +305,7 @@ def test_expired_rows_go_periodically_and_are_not_restored(tmp_path):
         np.testing.assert_array_equal(cluster.pull({"a": ids + late}).rows["a"], [[0], [-1], [-1]])
         cluster.push({"b": (ids, ones(2))}, req_time_s=10 * DAY_S)
         cluster.push({"b": (late, ones(1))}, req_time_s=12 * DAY_S)
-        wait_until(lambda: not cluster.pull({"b": ids}).rows["b"][0].any(), 30)
+        wait_until(lambda: not cluster.pull({"b": ids}).rows["b"][0].any())
         np.testing.assert_array_equal(cluster.pull({"b": ids + late}).rows["b"], [[0], [-1], [-1]])
 
 
@@ -315,7 +324,7 @@ def test_a_save_drops_expired_rows_from_memory_if_it_is_told_to(tmp_path, expire
         )  # expired rows are in the file too; whoever restores it drops and counts them
         left = [[0], [0], [-1]] if expire_on_save else [[-1], [-1], [-1]]
         np.testing.assert_array_equal(cluster.pull({"t": [1, 2, 3]}).rows["t"], left)
-        assert cluster.tables()["t"].expired == (2 if expire_on_save else 0)
+        assert cluster.table_stats()["t"].expired == (2 if expire_on_save else 0)
 
 
 def test_the_sdk_and_ctl_tell_what_tables_hold_and_left_out_and_expire_on_demand(tmp_path):
@@ -334,7 +343,7 @@ def test_the_sdk_and_ctl_tell_what_tables_hold_and_left_out_and_expire_on_demand
         )
         cluster.push({"small": (ids, ones(50_000, 16))}, req_time_s=10 * DAY_S)
         cluster.push({"rare": ([1, 2], np.array([[1] * 16, [np.nan] * 16], np.float32))})
-        stats = cluster.tables()
+        stats = cluster.table_stats()
         assert list(stats) == ["rare", "small"]
         rare = stats["rare"]
         assert rare == TableStats(bytes=rare.bytes, barred=1, nonfinite=1, max_rows=rare.max_rows)

@@ -1,4 +1,5 @@
-"""Dense variables through the SDK, against real servers: whole arrays to the user, parts on the wire."""
+"""Dense variables through the SDK, against real servers: whole arrays to the user, parts on the
+wire."""
 
 import json
 import threading
@@ -26,7 +27,8 @@ from megalith.client import (
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire.channel import open_channel
-from support.servers import Servers
+from support.servers import GRACE_S, Servers
+from support.waiting import wait_until
 
 NUM_PS = 3
 BIG = np.arange(90 * 1000, dtype=np.float32).reshape(
@@ -60,15 +62,16 @@ def test_every_kind_of_update_reaches_every_part(servers, cluster, name):
         VariableConfig(name, BIG, Sgd(0.5)), VariableConfig(f"{name}-n", np.arange(60_000))
     )
     other = servers.connect()  # one that did not create it
-    other.push(variables={name: np.ones_like(BIG)})
+    other.push(variable_gradients={name: np.ones_like(BIG)})
     np.testing.assert_array_equal(read(cluster, name), BIG - 0.5)
-    added = other.push(add={name: BIG, f"{name}-n": np.ones(60_000, np.int64)})
+    added = other.push(add_to_variables={name: BIG, f"{name}-n": np.ones(60_000, np.int64)})
     np.testing.assert_array_equal(added[name], 2 * BIG - 0.5)
     np.testing.assert_array_equal(added[f"{name}-n"], np.arange(60_000) + 1)
-    other.push(assign={name: -BIG})
+    other.push(assign_variables={name: -BIG})
     np.testing.assert_array_equal(read(cluster, name), -BIG)
     raised = other.push(
-        add={f"{name}-n": np.ones(60_000, np.int64)}, at_least={name: 0 * BIG - 500}
+        add_to_variables={f"{name}-n": np.ones(60_000, np.int64)},
+        raise_variables={name: 0 * BIG - 500},
     )
     np.testing.assert_array_equal(raised[name], np.maximum(-BIG, -500))
     np.testing.assert_array_equal(raised[f"{name}-n"], np.arange(60_000) + 2)
@@ -77,10 +80,10 @@ def test_every_kind_of_update_reaches_every_part(servers, cluster, name):
 
 def test_creating_again_keeps_the_value_and_takes_new_settings(cluster, name):
     cluster.create_variables(VariableConfig(name, BIG, Sgd(0.5)))
-    cluster.push(variables={name: np.ones_like(BIG)})
+    cluster.push(variable_gradients={name: np.ones_like(BIG)})
     cluster.create_variables(VariableConfig(name, 0 * BIG, Sgd(1.0), PolynomialDecay(1.0, 10, 0.0)))
     np.testing.assert_array_equal(read(cluster, name), BIG - 0.5)
-    cluster.push(variables={name: np.ones_like(BIG)}, step=5)
+    cluster.push(variable_gradients={name: np.ones_like(BIG)}, step=5)
     np.testing.assert_array_equal(read(cluster, name), BIG - 1.0)
 
 
@@ -112,45 +115,61 @@ NAN = BIG.copy()
 NAN[-1, -1] = np.nan
 BAD = {
     "wrong shape": (
-        {"variables": {"bad": BIG[:-1]}},
+        {"variable_gradients": {"bad": BIG[:-1]}},
         errors.ShapeMismatch,
         r"gradient is float32 \[89, 1000\]",
     ),
     "transposed": (
-        {"assign": {"bad": BIG.T}},
+        {"assign_variables": {"bad": BIG.T}},
         errors.ShapeMismatch,
         r"expected float32 \[90, 1000\]",
     ),
     "nan in the last part": (
-        {"variables": {"bad": NAN}},
+        {"variable_gradients": {"bad": NAN}},
         errors.NonFiniteValue,
         "nothing was sent",
     ),
     "too large for float32": (
-        {"add": {"bad": BIG.astype(np.float64) + 1e300}},
+        {"add_to_variables": {"bad": BIG.astype(np.float64) + 1e300}},
         errors.NonFiniteValue,
         "infinity",
     ),
-    "text": ({"add": {"bad": "x"}}, errors.DtypeMismatch, "summand is <U1"),
+    "text": ({"add_to_variables": {"bad": "x"}}, errors.DtypeMismatch, "summand is <U1"),
     "beyond 64 bits": (
-        {"add": {"counter": 2**63}},
+        {"add_to_variables": {"counter": 2**63}},
         errors.InvalidRequest,
         "holds 9223372036854775808",
     ),
-    "floats for a counter": ({"add": {"counter": 0.5}}, errors.DtypeMismatch, "expected int64"),
-    "nan at least": ({"at_least": {"bad": NAN}}, errors.NonFiniteValue, "least value holds NaN"),
-    "unknown": ({"variables": {"nobody": BIG}}, errors.UnknownVariable, "no variable 'nobody'"),
+    "floats for a counter": (
+        {"add_to_variables": {"counter": 0.5}},
+        errors.DtypeMismatch,
+        "expected int64",
+    ),
+    "nan at least": (
+        {"raise_variables": {"bad": NAN}},
+        errors.NonFiniteValue,
+        "least value holds NaN",
+    ),
+    "unknown": (
+        {"variable_gradients": {"nobody": BIG}},
+        errors.UnknownVariable,
+        "no variable 'nobody'",
+    ),
     "no optimizer": (
-        {"variables": {"counter": np.array(1)}},
+        {"variable_gradients": {"counter": np.array(1)}},
         errors.InvalidRequest,
         "no optimizer",
     ),
     "two updates": (
-        {"variables": {"bad": BIG}, "add": {"bad": BIG}},
-        errors.DuplicateKeys,
+        {"variable_gradients": {"bad": BIG}, "add_to_variables": {"bad": BIG}},
+        errors.DuplicateIds,
         "more than one update",
     ),
-    "negative step": ({"variables": {"bad": BIG}, "step": -1}, errors.InvalidRequest, "step -1"),
+    "negative step": (
+        {"variable_gradients": {"bad": BIG}, "step": -1},
+        errors.InvalidRequest,
+        "step -1",
+    ),
 }
 
 
@@ -196,7 +215,7 @@ def test_lists_scalars_and_doubles_are_taken_for_what_they_are(cluster, name):
         VariableConfig(name, np.zeros(2, np.float32)),
         VariableConfig(f"{name}-n", np.zeros((), np.int64)),
     )
-    assert cluster.push(add={name: [0.5, 1], f"{name}-n": 3})[f"{name}-n"] == 3
+    assert cluster.push(add_to_variables={name: [0.5, 1], f"{name}-n": 3})[f"{name}-n"] == 3
     assert read(cluster, name).tolist() == [0.5, 1.0]
 
 
@@ -206,7 +225,7 @@ def test_parts_of_several_clients_add_up_to_the_last_bit(servers, cluster, name)
 
     def push(client):
         for _ in range(10):
-            client.push(variables={name: np.ones_like(BIG)})
+            client.push(variable_gradients={name: np.ones_like(BIG)})
 
     threads = [threading.Thread(target=push, args=(client,)) for client in clients]
     for thread in threads:
@@ -216,18 +235,23 @@ def test_parts_of_several_clients_add_up_to_the_last_bit(servers, cluster, name)
     np.testing.assert_array_equal(read(cluster, name), np.full_like(BIG, -30))
 
 
-def test_golden_g24_sgd_step_moves_the_variable_and_not_the_copy(cluster, name):
+@pytest.mark.golden("G24")
+def test_an_sgd_step_moves_the_variable_and_not_the_copy(cluster, name):
     cluster.create_variables(VariableConfig(name, np.array([5.0], np.float32), Sgd(1.0)))
     with VariableCache(cluster, [name]) as cache:
         assert cache.values[name] == 5
-        cluster.push(variables={name: [1.0]})
+        cluster.push(variable_gradients={name: [1.0]})
         assert (read(cluster, name), cache.values[name]) == (4, 5)
         cache.refresh()
         assert cache.values[name] == 4
 
 
-def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer(cluster, name):
-    """tables.md 3.7: the loss is the sum of three embedding columns and the variable; its gradient has norm 2."""
+@pytest.mark.golden("FeatureUtilsTest.test_apply_gradients_with_dense_optimizer")
+def test_rows_and_variables_are_clipped_by_one_norm(cluster, name):
+    """The loss is the sum of three embedding columns and the variable.
+
+    Its gradient has norm 2.
+    """
     cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
     cluster.create_variables(
         VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)),
@@ -236,36 +260,62 @@ def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer(cluster,
     dense, sparse = GradientRecipe(clip_norm=1.0).prepare(
         {name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]}
     )
-    step = cluster.push({name: ([7], sparse[name])}, variables=dense, add={f"{name}-step": 1})
+    step = cluster.push(
+        {name: ([7], sparse[name])}, variable_gradients=dense, add_to_variables={f"{name}-step": 1}
+    )
     assert read(cluster, name) == 0.5
     assert cluster.pull({name: [7]}).rows[name].tolist() == [[0.5, 0.5, 0.5, 1.0]]
     assert step[f"{name}-step"] == 1
 
 
-def test_golden_feature_utils_test_apply_gradients_with_dense_optimizer_post_push(cluster, name):
-    """tables.md 3.7: dense gradients go out a step behind the sparse ones, and the last ones at the end."""
+@pytest.mark.golden("FeatureUtilsTest.test_apply_gradients_with_dense_optimizer_post_push")
+def test_dense_gradients_may_go_out_a_step_behind_the_rows(cluster, name):
+    """Dense gradients go out a step behind the sparse ones, and the last ones at the end."""
     cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
     cluster.create_variables(VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)))
     late = {}
     for _ in range(3):
         dense, sparse = GradientRecipe().prepare({name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]})
-        cluster.push_async({name: ([7], sparse[name])}, variables=late).result(60)
+        cluster.begin_push({name: ([7], sparse[name])}, variable_gradients=late).result()
         late = dense
     assert read(cluster, name) == -1
     assert cluster.pull({name: [7]}).rows[name].tolist() == [[-2.0, -2.0, -2.0, 1.0]]
-    cluster.push(variables=late)
+    cluster.push(variable_gradients=late)
     assert read(cluster, name) == -2
 
 
-def test_golden_feature_utils_test_apply_gradients_without_dense_optimizer(cluster, name):
+@pytest.mark.golden("FeatureUtilsTest.test_apply_gradients_without_dense_optimizer")
+def test_rows_are_trained_without_any_variable(cluster, name):
     cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
     _, sparse = GradientRecipe().prepare({}, {name: [[1.0, 1.0, 1.0, 0.0]]})
     cluster.push({name: ([7], sparse[name])})
     assert cluster.pull({name: [7]}).rows[name].tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
-@pytest.mark.parametrize("after", [1, 3])
-def test_a_saved_job_goes_on_with_another_number_of_servers(tmp_path, after):
+@pytest.mark.parametrize("num_ps", [2, 3])
+def test_a_replaced_ps_gets_its_part_of_a_split_variable_back(tmp_path, num_ps):
+    with Servers(tmp_path, num_ps=num_ps) as servers:
+        servers.start_controller()
+        first = servers.start_ps(0)
+        for index in range(1, num_ps):
+            servers.start_ps(index)
+        cluster = servers.connect()
+        cluster.create_variables(VariableConfig("w", BIG, Sgd(1.0)))
+        cluster.push(variable_gradients={"w": np.cos(BIG)})
+        expected = read(cluster, "w")
+        cluster.controller.save()
+        epoch = cluster.controller.routing().epoch
+        first.stop(GRACE_S)
+        servers.start_ps(0)
+        replacement = servers.exits["ps-0"]
+        wait_until(lambda: replacement.reason or cluster.controller.routing().epoch > epoch)
+        assert replacement.reason == ""
+        np.testing.assert_array_equal(read(cluster, "w"), expected)
+        np.testing.assert_array_equal(expected, BIG - np.cos(BIG))
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_saved_job_goes_on_with_any_number_of_servers(tmp_path, after):
     optimizer = Adam(0.1)
     gradients = [np.sin(BIG + step) for step in range(4)]
     with Servers(tmp_path, num_ps=2) as servers:
@@ -275,7 +325,9 @@ def test_a_saved_job_goes_on_with_another_number_of_servers(tmp_path, after):
             VariableConfig("w", BIG, optimizer), VariableConfig("v", BIG[:9], optimizer)
         )
         for step in range(2):
-            first.push(variables={"w": gradients[step], "v": gradients[step][:9]}, step=step)
+            first.push(
+                variable_gradients={"w": gradients[step], "v": gradients[step][:9]}, step=step
+            )
         first.controller.save()
     with Servers(tmp_path, num_ps=after) as servers:
         servers.start_all()
@@ -284,11 +336,13 @@ def test_a_saved_job_goes_on_with_another_number_of_servers(tmp_path, after):
             VariableConfig("w", 0 * BIG, optimizer), VariableConfig("v", 0 * BIG[:9], optimizer)
         )
         for step in range(2, 4):
-            second.push(variables={"w": gradients[step], "v": gradients[step][:9]}, step=step)
+            second.push(
+                variable_gradients={"w": gradients[step], "v": gradients[step][:9]}, step=step
+            )
         resumed = second.pull(variables=["w", "v"]).variables
         second.create_variables(VariableConfig("straight", BIG, optimizer))
         for step in range(4):
-            second.push(variables={"straight": gradients[step]}, step=step)
+            second.push(variable_gradients={"straight": gradients[step]}, step=step)
         straight = read(second, "straight")
     np.testing.assert_array_equal(resumed["w"], straight)
     np.testing.assert_array_equal(resumed["v"], straight[:9])
@@ -314,7 +368,7 @@ def test_three_finite_gradients_neither_spoil_a_variable_nor_its_checkpoint(tmp_
         cluster.create_tables(TableConfig("t", (Segment(1, Ones(), Sgd(1.0)),)))
         for _ in range(3):
             gradients = {"t": ([1], np.ones((1, 1), np.float32))}
-            cluster.push(gradients, variables={"w": np.array([-1.5e38, 0], np.float32)})
+            cluster.push(gradients, variable_gradients={"w": np.array([-1.5e38, 0], np.float32)})
         np.testing.assert_array_equal(read(cluster, "w"), np.array([3e38, 0], np.float32))
         assert nonfinite_updates(servers, cluster) == {"w": 1}
         np.testing.assert_array_equal(cluster.pull({"t": [1]}).rows["t"], [[-2]])
@@ -323,7 +377,7 @@ def test_three_finite_gradients_neither_spoil_a_variable_nor_its_checkpoint(tmp_
         servers.start_all()
         cluster = servers.connect()
         np.testing.assert_array_equal(read(cluster, "w"), np.array([3e38, 0], np.float32))
-        cluster.push(variables={"w": np.array([3e38, 1], np.float32)})
+        cluster.push(variable_gradients={"w": np.array([3e38, 1], np.float32)})
         np.testing.assert_array_equal(read(cluster, "w"), [0, -1])
 
 
@@ -342,14 +396,14 @@ def test_ctl_says_how_many_updates_of_variables_were_left_out(tmp_path):
         half = np.zeros((90, 1000), np.float32)
         half[-1] = 3e38
         for _ in range(3):
-            cluster.push(add={"fine": np.ones(2), "count": 1, "split": half})
+            cluster.push(add_to_variables={"fine": np.ones(2), "count": 1, "split": half})
         assert read(cluster, "count") == 2**63 - 1
         expected = {
             "count": VariableStats(1, 3),
             "fine": VariableStats(1, 0),
             "split": VariableStats(2, 3),
         }
-        assert cluster.variables() == expected
+        assert cluster.variable_stats() == expected
         told = json.loads(runner.invoke(app, [*flags, "variables", "--json"]).stdout)
         assert told == {
             name: {"parts": each.parts, "left_out": each.left_out, "missing": 0}
@@ -364,7 +418,8 @@ def test_ctl_says_how_many_updates_of_variables_were_left_out(tmp_path):
 
 
 def test_a_job_comes_back_from_a_checkpoint_with_an_infinite_variable(tmp_path):
-    """As versions that let variables overflow have written them: every replacement of a ps died of it."""
+    """As versions that let variables overflow have written them: every replacement of a ps died of
+    it."""
     with Servers(tmp_path) as servers:
         servers.start_controller()
         ps = servers.start_ps(0)
@@ -377,8 +432,8 @@ def test_a_job_comes_back_from_a_checkpoint_with_an_infinite_variable(tmp_path):
         servers.start_all()
         cluster = servers.connect()
         np.testing.assert_array_equal(read(cluster, "w"), [np.inf, 1])
-        cluster.push(variables={"w": np.ones(2, np.float32)})
+        cluster.push(variable_gradients={"w": np.ones(2, np.float32)})
         assert nonfinite_updates(servers, cluster) == {"w": 1}
-        cluster.push(assign={"w": np.zeros(2, np.float32)})
-        cluster.push(variables={"w": np.ones(2, np.float32)})
+        cluster.push(assign_variables={"w": np.zeros(2, np.float32)})
+        cluster.push(variable_gradients={"w": np.ones(2, np.float32)})
         np.testing.assert_array_equal(read(cluster, "w"), [-1, -1])

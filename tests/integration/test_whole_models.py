@@ -1,13 +1,16 @@
 """A ps that was replaced lacks what was created since the checkpoint that it started from."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from megalith.checkpoint import catalog
 from megalith.cli.app import app
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig
-from megalith.runtime import manifest
-from megalith.wire.errors import SaveFailed
+from megalith.errors import SaveFailed
 from support.servers import GRACE_S, Servers
 from support.waiting import wait_until
 
@@ -24,7 +27,10 @@ def held_by_first_ps(servers):
 
 
 def replaced_ps(servers, create):
-    """A client of two ps; ps 0 was replaced after a save, and the client has called `create` in between."""
+    """A client of two ps.
+
+    Ps 0 was replaced after a save, and the client has called `create` in between.
+    """
     servers.start_controller()
     first = servers.start_ps(0)
     servers.start_ps(1)
@@ -33,11 +39,11 @@ def replaced_ps(servers, create):
     client.push({"old": (IDS, np.ones((IDS.size, 1), np.float32))})
     client.controller.save()
     create(client)
-    wait_until(lambda: held_by_first_ps(servers) > 1, 20, "its report of what was created")
+    wait_until(lambda: held_by_first_ps(servers) > 1, what="its report of what was created")
     epoch = client.controller.status().epoch
     first.stop(GRACE_S)
     servers.start_ps(0)
-    wait_until(lambda: client.controller.status().epoch > epoch, 60, "the replacement")
+    wait_until(lambda: client.controller.status().epoch > epoch, what="the replacement")
     return client
 
 
@@ -65,18 +71,56 @@ def test_a_save_after_a_ps_lost_what_was_created_since_the_checkpoint_is_refused
     with Servers(tmp_path, num_ps=2) as servers:
         client = replaced_ps(servers, create)
         assert lost in client.controller.status().losses[0].what
-        good = manifest.latest(tmp_path)
+        good = catalog.latest(tmp_path)
         with pytest.raises(SaveFailed) as refused:
             client.controller.save()
         assert missing in str(refused.value)
+        status = CliRunner().invoke(app, ["ctl", "--model-dir", str(tmp_path), "status"]).stdout
+        in_one_line = " ".join(status.split())
+        assert missing in in_one_line
+        assert "call create_tables and create_variables, or restart the chief" in in_one_line
         shown = CliRunner().invoke(app, ["ctl", "--model-dir", str(tmp_path), "tables"]).stdout
         assert said in shown
-        assert manifest.latest(tmp_path) == good
+        assert catalog.latest(tmp_path) == good
         create(client)
         shown = CliRunner().invoke(app, ["ctl", "--model-dir", str(tmp_path), "tables"]).stdout
         assert "missing" not in shown
         client.controller.save()
-    assert manifest.latest(tmp_path) != good
+    assert catalog.latest(tmp_path) != good
     with Servers(tmp_path, num_ps=1) as again:
         again.start_all()
         np.testing.assert_array_equal(again.connect().pull({"old": IDS}).rows["old"], -1)
+
+
+def test_a_ps_is_replaced_after_the_checkpoint_of_the_start_was_removed_and_others_were_saved(
+    tmp_path,
+):
+    """Without workers each save is of step 0, so that the names differ in their numbers only."""
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(OLD)
+        push_ids(cluster, 0, 100)
+        assert Path(cluster.controller.save().path).name == "model.ckpt-0"
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_controller()
+        first = servers.start_ps(0)
+        servers.start_ps(1)
+        cluster = servers.connect()
+        push_ids(cluster, 100, 500)
+        cluster.controller.save()
+        shutil.rmtree(tmp_path / "model.ckpt-0")  # an operator makes room
+        push_ids(cluster, 500, 900)
+        assert cluster.controller.save().rows == 900
+        status = cluster.controller.status
+        epoch = status().epoch
+        first.stop(GRACE_S)
+        servers.start_ps(0)
+        wait_until(lambda: status().outcome or status().epoch > epoch, 60, "the replacement")
+        assert (status().outcome, status().reason) == ("", "")
+        wait_until(lambda: sum(member.rows for member in status().members) == 900)
+
+
+def push_ids(cluster, first, end):
+    ids = np.arange(first, end)
+    cluster.push({OLD.name: (ids, np.ones((ids.size, 1), np.float32))})

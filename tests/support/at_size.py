@@ -12,7 +12,10 @@ _MULTIPLIERS = (0x3C79AC492BA7B653, 0x1C69B3F74AC4AE35)  # of the index hash bef
 
 
 def ids_in(order, count):
-    """`count` distinct ids. Adversarial ones share the top 40 bits of a hash that anybody can look up."""
+    """`count` distinct ids.
+
+    Adversarial ones share the top 40 bits of a hash that anybody can look up.
+    """
     match order:
         case "random":
             return np.random.default_rng(1).permutation(8 * count)[:count] * 0x1234567 - 2**40
@@ -63,7 +66,10 @@ def accumulators_after(*gradients):
 
 
 def values_after(first, second=None):
-    """What one or two steps of adagrad make of zeros; the second depends on the state that the first left."""
+    """What one or two steps of adagrad make of zeros.
+
+    The second depends on the state that the first left.
+    """
     values = -RATE * first / np.sqrt(accumulators_after(first))
     return (
         values

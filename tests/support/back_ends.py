@@ -1,30 +1,51 @@
 """Real ZooKeeper and Consul servers for tests, and what to do where there is none."""
 
+import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from megalith.runtime.free_ports import free_ports
+from megalith.runner.free_ports import free_ports
 
+_ROOT = Path(__file__).parents[2]
+_TOOL = _ROOT / "scripts" / "test-services"
+_STATE = _ROOT / ".test-services" / "services.json"
 _VARIABLES = {"zookeeper": "MEGALITH_TEST_ZOOKEEPER", "consul": "MEGALITH_TEST_CONSUL"}
-_START = {
-    "zookeeper": "../shared/tools/zookeeper-server start /tmp/zookeeper 2181",
-    "consul": "../shared/tools/consul-agent start /tmp/consul 8500",
-}
+HOW_TO_START = "start ZooKeeper and Consul with `scripts/test-services start`"
+
+
+def _started():
+    """What `scripts/test-services start` has recorded, by server; empty if it runs nothing."""
+    try:
+        return json.loads(_STATE.read_text())
+    except FileNotFoundError:
+        return {}
 
 
 def server_or_skip(kind):
-    """host:port of the server that the environment names; without one the test is skipped with the way to get one."""
-    variable = _VARIABLES[kind]
-    if not os.environ.get(variable):
-        port = _START[kind].rpartition(" ")[2]
-        pytest.skip(f"{variable} is not set; {_START[kind]} && export {variable}=127.0.0.1:{port}")
-    return os.environ[variable]
+    """host:port of the server that the environment or `scripts/test-services` names.
+
+    Without one the test is skipped with the way to get one.
+    """
+    named = os.environ.get(_VARIABLES[kind])
+    if named:
+        return named
+    started = _started()
+    if kind not in started:
+        pytest.skip(f"no {kind} for tests: {HOW_TO_START}")
+    return started[kind]["address"]
+
+
+def can_start_zookeeper():
+    """May a test start servers of its own?
+
+    Only where somebody has asked for servers: the first start may install packages.
+    """
+    return "zookeeper" in _started()
 
 
 def fresh_job():
@@ -33,36 +54,33 @@ def fresh_job():
 
 
 class OwnZooKeeper:
-    """A ZooKeeper server that a test may kill, through the tool that MEGALITH_TEST_ZOOKEEPER_TOOL names."""
+    """A ZooKeeper server that a test may kill and start again."""
 
     def __init__(self, directory):
-        self._tool = os.environ.get("MEGALITH_TEST_ZOOKEEPER_TOOL", "")
-        if not self._tool:
-            pytest.skip(
-                "MEGALITH_TEST_ZOOKEEPER_TOOL is not set; export it as ../shared/tools/zookeeper-server"
-            )
-        self._directory, (self.port,) = (
-            Path(directory),
-            free_ports(1),
-        )  # nobody gets it while the server is dead
+        if not can_start_zookeeper():
+            pytest.skip(f"no zookeeper for tests: {HOW_TO_START}")
+        self._directory = Path(directory)
+        (self.port,) = free_ports(1)  # nobody gets it while the server is dead
 
     @property
     def address(self):
         return f"127.0.0.1:{self.port}"
 
     def start(self):
-        command = [self._tool, "start", str(self._directory), str(self.port)]
-        subprocess.run(command, check=True, capture_output=True, timeout=90)
+        self._run("start", "--port", str(self.port))
 
     def kill(self):
         """kill -9; the data stays."""
-        os.kill(int((self._directory / "zookeeper.pid").read_text()), signal.SIGKILL)
+        self._run("kill")
 
     def forget(self):
         """Remove the data of a dead server: the next one knows no session and no node."""
-        shutil.rmtree(self._directory / "data")
+        shutil.rmtree(self._directory / "zookeeper" / "data")
 
     def close(self):
-        subprocess.run(
-            [self._tool, "stop", str(self._directory)], check=True, capture_output=True, timeout=60
-        )
+        self._run("stop")
+
+    def _run(self, verb, *options):
+        command = [str(_TOOL), verb, "zookeeper", "--dir", str(self._directory), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr

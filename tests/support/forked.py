@@ -1,7 +1,8 @@
-"""What tests/fault/test_fork.py runs, each in a process of its own: `python forked.py <scenario> <model_dir>`.
+"""What tests/fault/test_fork.py runs, each in a process of its own: `python forked.py <scenario>
+<model_dir>`.
 
-A process that runs gRPC servers cannot be forked safely, and pytest's may run some. A scenario ends with exit status 0,
-or with the traceback of what was wrong, of a child too.
+A process that runs gRPC servers cannot be forked safely, and pytest's may run some. A scenario ends
+with exit status 0, or with the traceback of what was wrong, of a child too.
 """
 
 import faulthandler
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.wire.errors import InvalidRequest
+from megalith.errors import InvalidRequest
 
 WIDTH = 4
 LIMIT_S = 60  # a child that hangs says where, and fails
@@ -70,11 +71,12 @@ def row_is_the_sum(model_dir):
 
 
 def pulls_are_each_process_s_own(model_dir, bulk_lane=True):
-    """Parent and children pull different rows of one size at once, over what the parent had open before the fork."""
+    """Parent and children pull different rows of one size at once, over what the parent had open
+    before the fork."""
     cluster = mg.connect(model_dir=model_dir, bulk_lane=bulk_lane)
     cluster.create_tables(minus("own"))
     ids = np.arange(4000)
-    cluster.assign({"own": (ids, np.repeat(ids[:, None], WIDTH, 1).astype(np.float32))})
+    cluster.assign_rows({"own": (ids, np.repeat(ids[:, None], WIDTH, 1).astype(np.float32))})
 
     def pull_all(first):
         mine = np.arange(first, first + 1000)
@@ -106,7 +108,7 @@ def sums_of_all_processes_are_right(model_dir):
         random = np.random.default_rng(seed)
         for _ in range(50):
             add(cluster, "sums", random.permutation(ids), 1.0)
-            cluster.push(add={"count": np.ones(3, np.float32)})
+            cluster.push(add_to_variables={"count": np.ones(3, np.float32)})
             cluster.pull({"sums": ids})
 
     children = [FORKS.Process(target=push_many, args=(seed,)) for seed in range(3)]
@@ -122,7 +124,10 @@ def sums_of_all_processes_are_right(model_dir):
 
 
 def forks_beside_busy_threads(model_dir):
-    """Threads of the parent are inside calls of all kinds at each of 30 forks; some children leave by sys.exit."""
+    """Threads of the parent are inside calls of all kinds at each of 30 forks.
+
+    Some children leave by sys.exit.
+    """
     cluster = mg.connect(model_dir=model_dir)
     cluster.create_tables(minus("busy"))
     ids = np.arange(2000)
@@ -143,7 +148,7 @@ def forks_beside_busy_threads(model_dir):
         pushed[0] += 1
 
     def push_rows():  # a unary call
-        cluster.assign_add({"busy": (ids, np.ones((ids.size, WIDTH), np.float32))})
+        cluster.add_to_rows({"busy": (ids, np.ones((ids.size, WIDTH), np.float32))})
         pushed[1] += 1
 
     def pull():
@@ -153,7 +158,7 @@ def forks_beside_busy_threads(model_dir):
         push,
         push_rows,
         pull,
-        lambda: cluster.pull_async({"busy": ids}).result(),
+        lambda: cluster.begin_pull({"busy": ids}).result(),
         cluster.controller.status,
     )
     threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
@@ -163,8 +168,8 @@ def forks_beside_busy_threads(model_dir):
     def child_work():
         add(cluster, "busy", ids, 1.0)
         assert (cluster.pull({"busy": ids}).rows["busy"] >= 2.0).all()
-        cluster.assign_add({"busy": (ids, np.ones((ids.size, WIDTH), np.float32))})
-        assert cluster.pull_async({"busy": ids[:10]}).result().rows["busy"].shape == (10, WIDTH)
+        cluster.add_to_rows({"busy": (ids, np.ones((ids.size, WIDTH), np.float32))})
+        assert cluster.begin_pull({"busy": ids[:10]}).result().rows["busy"].shape == (10, WIDTH)
         assert cluster.controller.status().phase == "running"
 
     for turn in range(30):
@@ -188,18 +193,18 @@ def forks_beside_busy_threads(model_dir):
 
 
 def what_the_parent_began_is_the_parent_s(model_dir):
-    """Begun calls, futures, prefetched batches and cached variables in a child."""
+    """Begun calls, prefetched batches and cached variables in a child."""
     for bulk_lane in (True, False):
         cluster = mg.connect(model_dir=model_dir, bulk_lane=bulk_lane)
         table = f"begun-{bulk_lane}"
         cluster.create_tables(minus(table))
         cluster.create_variables(mg.VariableConfig(table, np.zeros(2, np.float32)))
-        features = cluster.features(mg.Feature(f"feature-{bulk_lane}", (mg.Slice("all", WIDTH),)))
+        features = cluster.create_features(
+            mg.Feature(f"feature-{bulk_lane}", (mg.Slice("all", WIDTH),))
+        )
         add(cluster, table, [7], 1.0)
         push = cluster.begin_push({table: (np.array([7]), np.full((1, WIDTH), -10, np.float32))})
         pull = cluster.begin_pull({table: np.array([7])})
-        hold = threading.Event()
-        held = cluster._background.pull(hold.wait)
         batches = features.prefetch(
             iter([[1], [2], [3]]), lambda ids, name=f"feature-{bulk_lane}": {name: ids}
         )
@@ -213,23 +218,20 @@ def what_the_parent_began_is_the_parent_s(model_dir):
             table=table,
             push=push,
             pull=pull,
-            held=held,
             batches=batches,
             cache=cache,
         ):
-            for ask in (push.result, pull.result, held.result, lambda: next(batches)):
+            for ask in (push.result, pull.result, lambda: next(batches)):
                 with pytest.raises(InvalidRequest, match="forked"):
                     ask()
-            cluster.push(add={table: np.ones(2, np.float32)})
+            cluster.push(add_to_variables={table: np.ones(2, np.float32)})
             add(cluster, table, [7], 100.0)
             cache.refresh()
             assert cache.values[table].tolist() == [1.0, 1.0]
             cluster.close()
 
         succeeded(forked(child_work))
-        hold.set()
         push.result()
-        held.result()
         assert (pull.result().rows[table] >= 1.0).all()
         assert len(list(batches)) == 2
         assert value_of(cluster, table, 7) == 111.0
@@ -240,18 +242,19 @@ def what_the_parent_began_is_the_parent_s(model_dir):
 
 
 def torch_workers_look_up(model_dir):
-    """A DataLoader whose workers use the client and the module of the parent, which trains meanwhile."""
+    """A DataLoader whose workers use the client and the module of the parent, which trains
+    meanwhile."""
     import torch
 
     from megalith.torch import ClusterEmbedding
 
     cluster = mg.connect(model_dir=model_dir)
-    features = cluster.features(
+    features = cluster.create_features(
         mg.Feature("item", (mg.Slice("all", WIDTH, optimizer=mg.Sgd(1.0)),))
     )
     (table,) = [config.name for config in features.tables]
     ids = np.arange(2000)
-    cluster.assign({table: (ids, np.repeat(ids[:, None], WIDTH, 1).astype(np.float32))})
+    cluster.assign_rows({table: (ids, np.repeat(ids[:, None], WIDTH, 1).astype(np.float32))})
     embedding = ClusterEmbedding(features, pushes_behind=1)
 
     class Rows(torch.utils.data.Dataset):

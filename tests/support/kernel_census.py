@@ -1,6 +1,7 @@
 """A pytest plugin: a run in which some kernel was never compiled fails, and says which.
 
-Kernels that are always compiled into their callers have nothing of their own to compile and do not count.
+Kernels that are always compiled into their callers have nothing of their own to compile and do not
+count.
 """
 
 import importlib
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-PACKAGES = ("megalith.ps.kernels", "megalith.client._kernels")
+PACKAGES = ("megalith.engine.kernels", "megalith.client._kernels")
 
 
 def kernels() -> Iterator[tuple[str, Dispatcher]]:

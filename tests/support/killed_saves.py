@@ -1,7 +1,9 @@
-"""A save whose process dies before the n-th line of it, for every n: `python killed_saves.py CASE DIRECTORY`.
+"""A save whose process dies before the n-th line of it, for every n: `python killed_saves.py CASE
+DIRECTORY`.
 
-Prints one JSON line for each death that left something else than the one before: what the next start finds, and whether
-a save after that works. It is a program of its own because it forks, which a process with threads must not.
+Prints one JSON line for each death that left something else than the one before: what the next
+start finds, and whether a save after that works. It is a program of its own because it forks, which
+a process with threads must not.
 """
 
 import contextlib
@@ -12,33 +14,38 @@ import shutil
 import sys
 from pathlib import Path
 
-from megalith.controller import saves
-from megalith.controller.saves import Saver
-from megalith.controller.start_point import StartPoint
-from megalith.controller.whole_model import ShardAnswer
-from megalith.runtime import files, manifest
-from megalith.runtime.manifest import ShardFile
-from megalith.wire.errors import MegalithError
+from megalith.checkpoint import catalog, listing, manifest
+from megalith.checkpoint.manifest import ShardFile
+from megalith.controller.saving import saves
+from megalith.controller.saving.saves import Saver
+from megalith.controller.saving.start_point import StartPoint
+from megalith.controller.saving.whole_model import ShardSaved
+from megalith.errors import MegalithError
+from megalith.runtime import files
 
 CONTENT = b"ten bytes."
-_TRACED = {module.__file__ for module in (saves, manifest, files)}
+_TRACED = {module.__file__ for module in (saves, catalog, listing, manifest, files)}
 
 
 class OnePs:
     """Writes one file and answers at once."""
 
     global_step = 12
+    lacks_rows = False
 
     def order_save(self, order):
         name = f"t-{order.save_id}"
         (Path(order.directory) / name).write_bytes(CONTENT)
         self.saver.answer(
-            1, order.save_id, ShardAnswer([ShardFile(name, "table", "t", 3, len(CONTENT), "00")])
+            1, ShardSaved(order.save_id, [ShardFile(name, "table", "t", 3, len(CONTENT), "00")])
         )
         return [1]
 
     def is_alive(self, session):
         return True
+
+    def check_current(self):
+        pass
 
     def index_of(self, session):
         return session - 1
@@ -75,7 +82,7 @@ def killed_at(number, case, model_dir):
     child = os.fork()
     if child == 0:
         if case == "cannot be listed":
-            manifest.record_latest = no_space
+            catalog.record_latest = no_space
         die_before_line(number)
         with contextlib.suppress(MegalithError):
             save(model_dir)
@@ -85,7 +92,7 @@ def killed_at(number, case, model_dir):
 
 def start(model_dir):
     """What a controller does before it serves."""
-    manifest.complete_list(model_dir)
+    catalog.complete_list(model_dir)
     path = StartPoint(model_dir).find()
     if path is None:
         return ""

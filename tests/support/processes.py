@@ -6,20 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from megalith.client import Controller
-from support.waiting import LEAST_S, wait_until
+from megalith.control import Controller
+from support.waiting import LIMIT_S, wait_until
 
 
 def is_gone(pid):
     """No such process, or a zombie that nobody has waited for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
+    return state_of(Path(f"/proc/{pid}")) in (None, "Z", "X")
 
 
 def arguments_of(pid):
@@ -28,6 +24,27 @@ def arguments_of(pid):
         return set(Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"))
     except (FileNotFoundError, ProcessLookupError):
         return set()
+
+
+def wait_until_stopped(pid):
+    """Return once every thread of a process that got SIGSTOP has stopped.
+
+    On a busy machine some run on for a while.
+    """
+
+    def are_all_stopped():
+        states = {state_of(task) for task in Path(f"/proc/{pid}/task").glob("*")}
+        return states == {"T"}
+
+    wait_until(are_all_stopped, what=f"process {pid} stops")
+
+
+def state_of(task):
+    """The letter of the state that a process or thread is in; None once it is gone."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def children_of(pid):
@@ -61,16 +78,21 @@ class Process:
     def signal(self, number):
         self._process.send_signal(number)
 
+    def pause(self):
+        """Stop it, and return once it is stopped."""
+        self.signal(signal.SIGSTOP)
+        wait_until_stopped(self.pid)
+
     def kill(self):
         self.signal(signal.SIGKILL)
-        self._process.wait(LEAST_S)
+        self._process.wait(LIMIT_S)
 
     def terminate(self):
         self.signal(signal.SIGTERM)
 
-    def wait(self, timeout_s=LEAST_S):
-        """The exit status; like `wait_until` with a limit of a minute or more."""
-        return self._process.wait(max(timeout_s, LEAST_S))
+    def wait(self, timeout_s=LIMIT_S):
+        """The exit status, once there is one; subprocess.TimeoutExpired after `timeout_s`."""
+        return self._process.wait(timeout_s)
 
     def poll(self):
         return self._process.poll()
@@ -81,7 +103,7 @@ class Process:
     def reported(self, key):
         """A value that the process logged as key=value, once it has."""
         return wait_until(
-            lambda: re.search(rf"{key}=(\S+)", self.output()), 30, f"{self.name} logs {key}"
+            lambda: re.search(rf"{key}=(\S+)", self.output()), what=f"{self.name} logs {key}"
         ).group(1)
 
     def close(self):
@@ -113,6 +135,16 @@ class Processes:
         process = Process(name, command, self.directory, environ)
         self._stack.callback(process.close)
         return process
+
+    def pause(self, pid):
+        """Stop a process that one of these has started, and return once it is stopped.
+
+        At the end it goes on, because a process that is stopped does not notice that its parent is
+        gone, and would stay for ever.
+        """
+        os.kill(pid, signal.SIGSTOP)
+        self._stack.callback(_let_go_on, pid)
+        wait_until_stopped(pid)
 
     def cli(self, *arguments):
         """`megalith ...` as a shell without job control starts it with `&`: with SIGINT ignored."""
@@ -150,10 +182,15 @@ class Processes:
             members[f"worker-{index}"] = self.start_member("worker", index, batch_size=batch_size)
         return members
 
-    def job(self, timeout_s=LEAST_S):
+    def job(self, timeout_s=LIMIT_S):
         job = Controller(None, str(self.model_dir), timeout_s)
         self._stack.callback(job.close)
         return job
+
+
+def _let_go_on(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def run_cli(*arguments, timeout_s=240, environ=None):

@@ -1,4 +1,5 @@
-"""A TCP proxy that spoils connections: knows bytes, not what they mean, so it fits any transport."""
+"""A TCP proxy that spoils connections: knows bytes, not what they mean, so it fits any
+transport."""
 
 import random
 import socket
@@ -12,9 +13,10 @@ _RESET = struct.pack("ii", 1, 0)  # close with RST: the peer notices at once
 class FaultyProxy:
     """Listens where clients are told that a server is, and forwards to where it is.
 
-    Of the chunks of a connection some are late; at some, of either direction, it is cut: before the chunk, or after
-    half of it. What a client had sent on a cut connection is then often sent again, on a new one whose replies nobody
-    reads. `_lock` guards the counts, the generator and the sockets.
+    Of the chunks of a connection some are late; at some, of either direction, it is cut: before the
+    chunk, or after half of it. What a client had sent on a cut connection is then often sent again,
+    on a new one whose replies nobody reads. `_lock` guards the counts, the generator and the
+    sockets.
     """
 
     def __init__(self, listen, target, seed, *, cut=0.03, delay=0.1, delay_s=0.01):
@@ -128,3 +130,31 @@ def _end(sock):
     except OSError:
         pass  # gone already
     sock.close()
+
+
+class Link:
+    """The only way to a server, which can be cut and mended; it spoils nothing else.
+
+    While it is cut, connections end at once and new ones are refused.
+    """
+
+    def __init__(self, port, target_port):
+        self._listen = ("127.0.0.1", port)
+        self._target = ("127.0.0.1", target_port)
+        self.address = f"127.0.0.1:{port}"
+        self._proxy = None
+        self.mend()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.cut()
+
+    def cut(self):
+        if self._proxy is not None:
+            self._proxy.__exit__()
+            self._proxy = None
+
+    def mend(self):
+        self._proxy = FaultyProxy(self._listen, self._target, 1, cut=0, delay=0)

@@ -1,4 +1,5 @@
-"""A cluster as a feature set sees it, in a dictionary: rows are what the test says, pushes are recorded."""
+"""A cluster as a feature set sees it, in a dictionary: rows are what the test says, pushes are
+recorded."""
 
 import numpy as np
 
@@ -6,7 +7,8 @@ from megalith.client import Pulled
 
 
 class RecordedRows:
-    """`rows` by table and id; an absent id reads zeros. `pushes` has {table: {id: gradient}} of every push."""
+    """`rows` by table and id; an absent id reads zeros. `pushes` has {table: {id: gradient}} of
+    every push."""
 
     def __init__(self, rows=None):
         self.rows = rows or {}

@@ -1,13 +1,14 @@
-"""What callers hand to the SDK, looked at before anything else happens: a wrong argument is an InvalidRequest.
+"""What callers hand to the SDK, looked at before anything else happens.
 
-Each message names the argument, what it was and what is expected there.
+A wrong argument is an InvalidRequest. Each message names the argument, what it was and what is
+expected there.
 """
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from megalith.wire.errors import InvalidRequest
+from megalith.errors import InvalidRequest
 
 T = TypeVar("T")
 
@@ -15,11 +16,15 @@ _SHOWN = 60  # characters of a wrong value that a message shows
 
 
 def by_name(given: Any, what: str, expected: str) -> Mapping[str, Any]:
-    """A mapping from names; None is an empty one. `expected` says what the values are, for the message."""
+    """A mapping from names; None is an empty one.
+
+    `expected` says what the values are, for the message.
+    """
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise InvalidRequest(f"{what} are {_shown(given)}, expected a dict of {expected} by name")
+
     return given
 
 
@@ -27,6 +32,7 @@ def pair(given: Any, where: str, expected: str) -> tuple[Any, Any]:
     """Two things that belong together, such as (ids, gradients)."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InvalidRequest(f"{where}: {_shown(given)}, expected a pair {expected}")
+
     first, second = given
     return first, second
 
@@ -35,9 +41,11 @@ def names(given: Any, what: str) -> list[str]:
     """A list of names; a string is a mistake, not a list of its letters."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InvalidRequest(f"{what} are {_shown(given)}, expected a list of names")
+
     listed = list(given)
     if not all(isinstance(name, str) for name in listed):
         raise InvalidRequest(f"{what} are {_shown(listed)}, expected a list of names")
+
     return listed
 
 
@@ -64,8 +72,10 @@ def integer(given: Any, name: str) -> int:
         value = operator.index(given)
     except TypeError:
         raise InvalidRequest(f"{name}={_shown(given)} is not an integer") from None
+
     if not -(1 << 63) <= value < 1 << 63:
         raise InvalidRequest(f"{name}={value} does not fit 64 bits")
+
     return value
 
 
@@ -88,6 +98,7 @@ def instances(given: Iterable[Any], kind: type[T], call: str) -> list[T]:
                 f"{call} got {_shown(each)}, expected {kind.__name__}; "
                 "several are given one after the other, not as a list"
             )
+
     return listed
 
 

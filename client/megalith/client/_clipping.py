@@ -9,18 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from megalith.wire.errors import InvalidRequest, ShapeMismatch
-from megalith.wire.validation import require
+from megalith.errors import InvalidRequest, ShapeMismatch
+from megalith.schema.checks import require
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
 def global_norm(arrays: list[Any]) -> float:
-    """The root of the sum of all squares; summed in float64, so that large float32 gradients do not overflow it."""
+    """The root of the sum of all squares.
+
+    Summed in float64, so that large float32 gradients do not overflow it.
+    """
     total = 0.0
     for array in arrays:
         values = np.asarray(array)
         total += float(np.square(values, dtype=np.float64).sum())
+
     return math.sqrt(total)
 
 
@@ -29,17 +33,20 @@ def clip_by_global_norm(
 ) -> tuple[list[NDArray[np.float32]], float]:
     """(the arrays scaled so that their common norm is at most `clip_norm`, the norm that they had).
 
-    Inputs are never changed; those within the norm are returned as they are. `use_norm` stands in for the norm when it
-    is known already. An infinite norm scales by 0: finite elements become 0 and infinite ones NaN. With a NaN among the
-    elements the norm is NaN and everything is returned as it is. A server refuses either.
+    Inputs are never changed; those within the norm are returned as they are. `use_norm` stands in
+    for the norm when it is known already. An infinite norm scales by 0: finite elements become 0
+    and infinite ones NaN. With a NaN among the elements the norm is NaN and everything is returned
+    as it is. A server refuses either.
     """
     if not isinstance(arrays, list):
         raise TypeError(f"the gradients should be a list, not {type(arrays).__name__}")
+
     require(clip_norm >= 0, f"clip_norm {clip_norm!r} must be 0 or more")
     norm = global_norm(arrays) if use_norm is None else float(use_norm)
     values = [np.asarray(array, np.float32) for array in arrays]
     if not norm > clip_norm:
         return values, norm
+
     scale = np.float32(clip_norm / norm)
     with np.errstate(invalid="ignore"):
         return [value * scale for value in values], norm
@@ -49,9 +56,8 @@ class Clip(StrEnum):
     """Which norm gradients are held to."""
 
     BY_GLOBAL_NORM = "by_global_norm"  # one norm over dense and sparse gradients together
-    BY_DENSE_AND_SPARSE = (
-        "by_dense_and_sparse"  # a norm of each; sparse only if it has a limit of its own
-    )
+    # A norm of each; sparse only if it has a limit of its own.
+    BY_DENSE_AND_SPARSE = "by_dense_and_sparse"
     BY_NORM = "by_norm"  # each array by itself
     BY_VALUE = "by_value"  # each element by itself
     NONE = "none"
@@ -59,20 +65,19 @@ class Clip(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientRecipe:
-    """What happens to gradients before they are pushed: mean over the batch, clipping, weight decay, in this order.
+    """What happens to gradients before they are pushed.
 
-    Sparse gradients are those of rows as they were looked up, one per occurrence of an id, before equal ids are summed.
+    First the mean over the batch, then clipping, then weight decay. Sparse gradients are those of
+    rows as they were looked up, one per occurrence of an id, before equal ids are summed.
     """
 
     clip: Clip = Clip.BY_GLOBAL_NORM
     clip_norm: float | None = None  # None: nothing is clipped
     sparse_clip_norm: float | None = None  # for sparse gradients, in place of clip_norm
-    sparse_norm_warmup_steps: int = (
-        0  # the sparse limit grows from 0 at step 0 to its value at this step; 0: at once
-    )
-    dense_reduce_mean: bool = (
-        False  # dense gradients are sums over the batch: divide them by its size
-    )
+    # The sparse limit grows from 0 at step 0 to its value at this step; 0: at once.
+    sparse_norm_warmup_steps: int = 0
+    # Dense gradients are sums over the batch: divide them by its size.
+    dense_reduce_mean: bool = False
     dense_weight_decay: float = 0.0  # added to dense gradients, times the variable, after clipping
 
     def __post_init__(self) -> None:
@@ -81,10 +86,12 @@ class GradientRecipe:
             require(
                 value is None or value >= 0, f"gradient recipe: {name} {value!r} must be 0 or more"
             )
+
         require(
             self.sparse_norm_warmup_steps >= 0,
             "gradient recipe: sparse_norm_warmup_steps is negative",
         )
+
         require(
             0 <= self.dense_weight_decay < math.inf,
             f"gradient recipe: dense_weight_decay {self.dense_weight_decay!r} must be 0 or more",
@@ -99,30 +106,36 @@ class GradientRecipe:
         batch_size: int = 0,
         step: int = 0,
     ) -> tuple[Arrays, Arrays]:
-        """(dense gradients by variable, sparse ones by table), ready to be pushed; the arguments are not changed.
+        """(dense gradients by variable, sparse ones by table), ready to be pushed.
 
-        `values` are the variables that the gradients belong to, needed for weight decay; `batch_size` is needed for the
-        mean, `step` for the warm-up.
+        The arguments are not changed. `values` are the variables that the gradients belong to,
+        needed for weight decay; `batch_size` is needed for the mean, `step` for the warm-up.
         """
         prepared = {name: np.asarray(gradient, np.float32) for name, gradient in dense.items()}
         rows = {name: np.asarray(gradient, np.float32) for name, gradient in sparse.items()}
+
         if self.dense_reduce_mean:
             if batch_size < 1:
                 raise InvalidRequest(f"dense_reduce_mean needs the batch size, got {batch_size}")
+
             prepared = {
                 name: gradient / np.float32(batch_size) for name, gradient in prepared.items()
             }
+
         prepared, rows = self._clipped(prepared, rows, step)
+
         if self.dense_weight_decay:
             prepared = {
                 name: self._decayed(name, gradient, values or {})
                 for name, gradient in prepared.items()
             }
+
         return prepared, rows
 
     def _clipped(self, dense: Arrays, sparse: Arrays, step: int) -> tuple[Arrays, Arrays]:
         if self.clip is Clip.NONE or self.clip_norm is None:
             return dense, sparse
+
         own = self.sparse_clip_norm if self.sparse_clip_norm is not None else self.clip_norm
         limit = self._warming(own, step)
         match self.clip:
@@ -138,29 +151,28 @@ class GradientRecipe:
                 return _cut(dense, self.clip_norm), _cut(sparse, limit)
 
     def _warming(self, limit: float, step: int) -> float:
-        return (
-            limit * min(step / self.sparse_norm_warmup_steps, 1.0)
-            if self.sparse_norm_warmup_steps
-            else limit
-        )
+        if not self.sparse_norm_warmup_steps:
+            return limit
+        return limit * min(step / self.sparse_norm_warmup_steps, 1.0)
 
     def _decayed(
         self, name: str, gradient: NDArray[np.float32], values: Mapping[str, ArrayLike]
     ) -> NDArray[np.float32]:
         if name not in values:
             raise InvalidRequest(f"dense_weight_decay needs the value of variable {name}")
+
         value = np.asarray(values[name], np.float32)
         if value.shape != gradient.shape:
             raise ShapeMismatch(
                 f"variable {name} is {list(value.shape)}, its gradient {list(gradient.shape)}"
             )
+
         return gradient + np.float32(self.dense_weight_decay) * value
 
 
 def _scaled(arrays: Arrays, limit: float, norm: float | None = None) -> Arrays:
-    return dict(
-        zip(arrays, clip_by_global_norm(list(arrays.values()), limit, norm)[0], strict=True)
-    )
+    scaled, _ = clip_by_global_norm(list(arrays.values()), limit, norm)
+    return dict(zip(arrays, scaled, strict=True))
 
 
 def _each(arrays: Arrays, limit: float) -> Arrays:

@@ -1,24 +1,195 @@
-"""The ids of a batch, searched and routed once for all calls that use them."""
+"""The ids of a batch: searched, split by server, and kept for all calls that use them."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from megalith.client._partition import Partition, checked_ids
-from megalith.wire.routing import Routing
+from megalith.errors import DtypeMismatch, NonFiniteValue, ShapeMismatch
+from megalith.schema.checks import as_array
+from megalith.wire.routing import NUM_BUCKETS, Routing, decode_owners
 
 _RECENT = 3  # batches of a table: with pulls two ahead, a push is for the third last
 
 
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The distinct ids of a batch in the order of the wire.
+
+    Those of server 0 come first, each server's in the order of appearance. Server p has
+    `ids[bounds[p]:bounds[p + 1]]`. `slots` leads from each position of the batch to its id in
+    `ids`.
+    """
+
+    ids: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    slots: NDArray[np.int32]
+
+    @classmethod
+    def of(
+        cls, ids: NDArray[np.int64], routing: Routing, *, is_distinct: bool = False
+    ) -> "Partition":
+        """The ids as `checked_ids` gives them.
+
+        `is_distinct` promises that none is repeated, and saves the search.
+        """
+        from megalith.kernels import distinct
+
+        counts = np.zeros(len(routing.addresses), np.int64)
+        servers = np.empty(ids.size, np.int32)
+        numbers = None
+        found = ids
+
+        if is_distinct:
+            distinct.number_all(ids, routing.owners, servers, counts)
+        else:
+            found = np.empty(ids.size, np.int64)
+            numbers = np.empty(ids.size, np.int32)
+            num_distinct = distinct.distinct(
+                distinct.SECRET, ids, routing.owners, found, servers, numbers, counts
+            )
+            found = found[:num_distinct]
+
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        ordered = np.empty(found.size, np.int64)
+        places = np.empty(found.size, np.int32)
+        distinct.sort_by_server(found, servers, bounds[:-1].copy(), ordered, places)
+        if numbers is None or found.size == ids.size:  # all distinct: number i is position i
+            return cls(ordered, bounds, places)
+
+        distinct.follow(places, numbers, numbers)
+        return cls(ordered, bounds, numbers)
+
+    def parts(self) -> Iterator[tuple[int, slice]]:
+        """(ps index, its range of `ids`) of every server that has any."""
+        bounds = self.bounds.tolist()
+        for index, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            if begin < end:
+                yield index, slice(begin, end)
+
+    def summed(self, gradients: NDArray[np.float32], dim: int | None = None) -> NDArray[np.float32]:
+        """Gradients in the order of `ids`; those of equal ids are added, in the order of the batch.
+
+        Columns from `dim` on are no gradients but the rows that were pulled for them: the first of
+        an id stays.
+        """
+        from megalith.client._kernels import rows
+
+        if self.ids.size == self.slots.size:
+            out = np.empty((self.ids.size, gradients.shape[1]), np.float32)
+            rows.place(gradients, self.slots, out)
+        else:
+            out = np.zeros((self.ids.size, gradients.shape[1]), np.float32)
+            rows.add(gradients, self.slots, out)
+            if dim is not None and dim < gradients.shape[1]:
+                # The last to be written is an id's first.
+                backwards = gradients[::-1, dim:]
+                out[self.slots[::-1], dim:] = backwards
+
+        return out
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether an id of the batch occurs twice."""
+        return self.ids.size < self.slots.size
+
+    def spread(self, received: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows in the order of `ids` to the order of the batch."""
+        from megalith.client._kernels import rows
+
+        out = np.empty((self.slots.size, received.shape[1]), np.float32)
+        rows.gather(received, self.slots, out)
+        return out
+
+
+def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
+    """Ids as a contiguous int64 vector; floats are refused rather than cut off."""
+    what = f"table {table}: ids" if table else "ids"
+    array = as_array(ids, what)
+    if array.size == 0:
+        return np.empty(0, np.int64)
+
+    found = f"{array.dtype} {list(array.shape)}"
+    if array.dtype.kind not in "iu":
+        raise DtypeMismatch(f"{what} are {found}, expected a vector of int64")
+    if array.ndim != 1:
+        raise ShapeMismatch(f"{what} are {found}, expected a vector of int64")
+
+    return np.ascontiguousarray(array, np.int64)
+
+
+def checked_rows(
+    table: str,
+    what: str,
+    given: ArrayLike,
+    count: int,
+    *,
+    skips_nonfinite: bool = False,
+) -> NDArray[np.float32]:
+    """Gradients or values as a contiguous float32 matrix with a row per id.
+
+    It is finite, unless the table skips what is not.
+    """
+    from megalith.client._kernels import rows
+
+    array: NDArray[Any] = as_array(given, f"table {table}: {what}")
+    if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
+        error = ShapeMismatch if array.dtype.kind == "f" else DtypeMismatch
+        raise error(
+            f"table {table}: {what} are {array.dtype} {list(array.shape)}, "
+            f"expected float32 [{count}, dim]"
+        )
+
+    with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
+        matrix = np.ascontiguousarray(array, np.float32)
+
+    if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite:
+        raise NonFiniteValue(f"table {table}: the {what} hold NaN or infinity; nothing was sent")
+
+    return matrix
+
+
+def check_width(
+    table: str, what: str, matrix: NDArray[np.float32], widths: tuple[int, ...]
+) -> None:
+    """Before rows are summed and split by server.
+
+    A server's refusal would speak of its own part of them.
+    """
+    if matrix.shape[1] not in widths:
+        raise ShapeMismatch(
+            f"table {table}: {what} are {list(matrix.shape)}, "
+            f"expected [{len(matrix)}, {widths[0]}]: "
+            f"a row has {widths[0]} columns"
+        )
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from the cache: else the first pull and push do."""
+    routing = Routing(1, ("",), decode_owners(bytes(2 * NUM_BUCKETS)))
+    for ids in (np.zeros(2, np.int64), np.arange(2)):
+        partition = Partition.of(ids, routing, is_distinct=False)
+        gradients = checked_rows("warm-up", "gradients", np.zeros((2, 1), np.float32), 2)
+        partition.spread(partition.summed(gradients))
+
+    Partition.of(ids, routing, is_distinct=True)
+
+
 class Ids:
-    """Ids of one table, for a pull and the push after it: the search for distinct ones is done once.
+    """Ids of one table, for a pull and the push after it.
+
+    The search for distinct ones is done once.
 
     Parameters
     ----------
     values
         A vector of int64. It must not be changed afterwards.
     distinct
-        A promise that no id occurs twice, which saves the search. A broken one is refused by the servers, as
-        DuplicateKeys at the push.
+        A promise that no id occurs twice, which saves the search. If it is broken, the servers
+        refuse the push (DuplicateIds).
     """
 
     def __init__(self, values: ArrayLike, *, distinct: bool = False) -> None:
@@ -42,14 +213,17 @@ class Ids:
         ):
             routed = routing, Partition.of(self._values, routing, is_distinct=self._is_distinct)
             self._routed = routed
+
         return routed[1]
 
 
 class RecentIds:
-    """The last batches of each table: the push after a pull, as a rule, has its ids, and need not search them again.
+    """The last batches of each table.
 
-    Plain arrays are recognised by their contents, compared with a copy: 0.03 ms for 39,000 ids, against 0.5 for the
-    search. Any number of threads may ask: an entry is replaced as a whole, and a lost one is made again.
+    The push after a pull, as a rule, has its ids, and need not search them again. Plain arrays are
+    recognised by their contents, compared with a copy: 0.03 ms for 39,000 ids, against 0.5 for the
+    search. Any number of threads may ask: an entry is replaced as a whole, and a lost one is made
+    again.
     """
 
     def __init__(self) -> None:
@@ -59,10 +233,12 @@ class RecentIds:
         """The partition of ids given in either form."""
         if isinstance(ids, Ids):
             return ids.partition(routing)
+
         values = checked_ids(table, ids)
         known = self._by_table.get(table, ())
         found = next((recent for recent in known if np.array_equal(recent.values, values)), None)
         if found is None:
             found = Ids(values.copy())
             self._by_table[table] = (found, *known[: _RECENT - 1])
+
         return found.partition(routing)

@@ -2,33 +2,64 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from megalith.client._data_call import DataCall
-from megalith.client._ids import Ids, RecentIds
-from megalith.client._partition import Partition, check_width, checked_rows
+from megalith.client._ids import Ids, Partition, RecentIds, check_width, checked_rows
+from megalith.client._transport.requests import DataCall
+from megalith.errors import MalformedArray, NonFiniteValue
 from megalith.protos import common_pb2
 from megalith.protos import parameter_server_pb2 as pb
+from megalith.schema import TableConfig
 from megalith.wire import arrays, codec, frames
-from megalith.wire.errors import MalformedArray, NonFiniteValue
 from megalith.wire.routing import Routing
-from megalith.wire.schema import TableConfig
+
+ConfigOf = Callable[[str], TableConfig]  # a table's settings by its name
 
 _TAGS: "dict[np.dtype[Any], common_pb2.DType.ValueType]" = {
     arrays.VALUE: common_pb2.DTYPE_FLOAT32,
     arrays.HALF: common_pb2.DTYPE_FLOAT16,
 }
-_ANSWERED = (
-    pb.VariableUpdate.KIND_ADD,
-    pb.VariableUpdate.KIND_RAISE,
-)  # kinds whose new value is in the reply
+# Kinds of updates whose new value is in the reply.
+_ANSWERED = (pb.VariableUpdate.KIND_ADD, pb.VariableUpdate.KIND_RAISE)
+
+
+class PushOptions(TypedDict, total=False):
+    """The keywords of `Cluster.push`, `begin_push` and of `FeatureSet.apply`, `begin_apply`."""
+
+    # Gradients, by the names of variables. Their optimizers apply them.
+    variable_gradients: Mapping[str, ArrayLike] | None
+    # Summands, by the names of variables. The new values are returned.
+    add_to_variables: Mapping[str, ArrayLike] | None
+    # New values, by the names of variables.
+    assign_variables: Mapping[str, ArrayLike] | None
+    # Raises each element of a variable to at least this value, by name. Raising twice has the
+    # effect of raising once. The new values are returned.
+    raise_variables: Mapping[str, ArrayLike] | None
+    # One rate per segment by table, in place of the table's own.
+    learning_rates: Mapping[str, tuple[float, ...]] | None
+    # Unix time of the data, in seconds, by which rows expire. A row keeps the latest time that it
+    # was given. Without one (0) rows keep their time, and new ones get the newest of their table.
+    req_time_s: int
+    # Global step, for learning-rate schedules and optimizers that count steps.
+    step: int
+
+
+def check_known(options: PushOptions) -> None:
+    """TypeError for a keyword that no push has, as for any function."""
+    unknown = sorted(options.keys() - PushOptions.__annotations__.keys())
+    if unknown:
+        known = ", ".join(PushOptions.__annotations__)
+        raise TypeError(f"a push has no keyword {', '.join(unknown)}; it has {known}")
 
 
 class PullPlan:
-    """One call for each server concerned. Rows arrive in the order of the wire, in one matrix for each table."""
+    """One call for each server concerned.
+
+    Rows arrive in the order of the wire, in one matrix for each table.
+    """
 
     def __init__(
         self,
@@ -39,87 +70,98 @@ class PullPlan:
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
         self._dtype = dtype
-        self._partitions = {
-            table: recent.partition(table, ids, routing) for table, ids in tables.items()
-        }
+        self._partitions: dict[str, Partition] = {}
         self._received: dict[str, NDArray[Any]] = {}
+        # By ps index: the tables that it is asked about, each with its range of the wire's order.
         self._parts: dict[int, list[tuple[str, slice]]] = {}
-        names: dict[int, list[str]] = {}
-        for table, partition in self._partitions.items():
+
+        for table, ids in tables.items():
+            partition = recent.partition(table, ids, routing)
+            self._partitions[table] = partition
             for index, part in partition.parts():
                 self._parts.setdefault(index, []).append((table, part))
+
+        names: dict[int, list[str]] = {}
         for index, name in variables:
             names.setdefault(index, []).append(name)
-        self.calls = {
-            index: self._call(index, names.get(index, []))
-            for index in sorted({*self._parts, *names})
-        }
+
+        concerned = sorted({*self._parts, *names})
+        self.calls = {index: self._call(index, names.get(index, [])) for index in concerned}
 
     def _call(self, index: int, variables: list[str]) -> DataCall:
         parts = self._parts.get(index, [])
         message = pb.PullRequest(
-            tables=[pb.TableKeys(table=table) for table, _ in parts],
+            tables=[pb.TableIds(table=table) for table, _ in parts],
             variables=variables,
             row_dtype=_TAGS[self._dtype],
         )
-        keys = [self._partitions[table].keys[part] for table, part in parts]
-        return DataCall(message, keys, len(parts), partial(self._memory, index))
 
-    def _memory(self, index: int, place: int, nbytes: int) -> memoryview:
+        ids = [self._partitions[table].ids[part] for table, part in parts]
+        return DataCall(message, ids, len(parts), partial(self._memory, index))
+
+    def _memory(self, index: int, number: int, nbytes: int) -> memoryview:
         """Where a server's rows of one table go; the first reply tells how wide they are."""
-        table, part = self._parts[index][place]
-        width, rest = divmod(nbytes, (part.stop - part.start) * self._dtype.itemsize)
+        table, part = self._parts[index][number]
+        count = part.stop - part.start
+        width, rest = divmod(nbytes, count * self._dtype.itemsize)
         if table not in self._received:
-            self._received[table] = np.empty(
-                (self._partitions[table].keys.size, width), self._dtype
-            )
+            total = self._partitions[table].ids.size
+            self._received[table] = np.empty((total, width), self._dtype)
+
         matrix = self._received[table]
         if rest or width != matrix.shape[1]:
             raise MalformedArray(
                 f"table {table}: ps {index} sent {nbytes} bytes, which do not fit the other rows"
             )
+
         return frames.as_bytes(matrix[part])
 
-    def rows(self, config_of: Callable[[str], TableConfig]) -> dict[str, NDArray[np.float32]]:
-        """Rows by table in the order of the ids; `config_of` is asked about a table of which none was asked for."""
-        return {
-            table: partition.spread(self._received[table].astype(np.float32, copy=False))
-            if table in self._received
-            else np.empty((0, config_of(table).dim), np.float32)
-            for table, partition in self._partitions.items()
-        }
+    def rows(self, config_of: ConfigOf) -> dict[str, NDArray[np.float32]]:
+        """Rows by table in the order of the ids.
+
+        `config_of` is asked about a table of which none was asked for.
+        """
+        rows = {}
+        for table, partition in self._partitions.items():
+            received = self._received.get(table)
+            if received is None:
+                rows[table] = np.empty((0, config_of(table).dim), np.float32)
+            else:
+                rows[table] = partition.spread(received.astype(np.float32, copy=False))
+
+        return rows
 
     def variables(self, replies: Mapping[int, pb.PullResponse]) -> dict[str, NDArray[Any]]:
-        """Values by name."""
-        return {
-            name: codec.array_from_proto(value, f"variable {name}")
-            for index, reply in replies.items()
-            for name, value in zip(self._names(index), reply.variables, strict=True)
-        }
+        """Values by name, or by the names of parts."""
+        values = {}
+        for index, reply in replies.items():
+            message = self.calls[index].message
+            assert isinstance(message, pb.PullRequest)
+            for name, value in zip(message.variables, reply.variables, strict=True):
+                values[name] = codec.array_from_proto(value, f"variable {name}")
 
-    def _names(self, index: int) -> Iterable[str]:
-        message = self.calls[index].message
-        return message.variables if isinstance(message, pb.PullRequest) else ()
+        return values
 
 
 class PushPlan:
-    """One call for each server concerned; keys and gradients are slices of one matrix for each table."""
+    """One call for each server concerned.
+
+    Ids and gradients are slices of one matrix for each table.
+    """
 
     def __init__(
         self,
         routing: Routing,
-        config_of: Callable[[str], TableConfig],
+        config_of: ConfigOf,
         recent: RecentIds,
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
-        self._routing, self._config_of, self._recent, self._dtype = (
-            routing,
-            config_of,
-            recent,
-            dtype,
-        )
+        self._routing = routing
+        self._config_of = config_of
+        self._recent = recent
+        self._dtype = dtype
         self._messages: dict[int, pb.PushRequest] = {}
-        self._keys: dict[int, list[NDArray[np.int64]]] = {}
+        self._ids: dict[int, list[NDArray[np.int64]]] = {}
         self._gradients: dict[int, list[NDArray[Any]]] = {}
 
     def add_gradients(
@@ -128,10 +170,12 @@ class PushPlan:
         """Gradients of one table, summed by id."""
         partition = self._recent.partition(table, ids, self._routing)
         values = self._encoded(table, partition, gradients)
+        tag = _TAGS[self._dtype]
+
         for index, part in partition.parts():
-            message = pb.TableGradients(table=table, learning_rates=rates, dtype=_TAGS[self._dtype])
-            self._message(index).tables.append(message)
-            self._keys.setdefault(index, []).append(partition.keys[part])
+            message = self._message(index)
+            message.tables.add(table=table, learning_rates=rates, dtype=tag)
+            self._ids.setdefault(index, []).append(partition.ids[part])
             self._gradients.setdefault(index, []).append(values[part])
 
     def add_updates(self, updates: Iterable[tuple[int, pb.VariableUpdate]]) -> None:
@@ -139,48 +183,51 @@ class PushPlan:
         for index, update in updates:
             self._message(index).variables.append(update)
 
-    def messages(self) -> dict[int, pb.PushRequest]:
-        """By ps index, to be stamped with an identity before `calls`."""
-        return self._messages
+    def set_time(self, req_time_s: int, step: int) -> None:
+        """The time and the step of everything that was added."""
+        for message in self._messages.values():
+            message.req_time_s = req_time_s
+            message.step = step
 
     def calls(self) -> dict[int, DataCall]:
-        return {
-            index: DataCall(message, [*self._keys.get(index, ()), *self._gradients.get(index, ())])
-            for index, message in self._messages.items()
-        }
+        """By ps index. They share their messages with the plan, which reads their replies."""
+        calls = {}
+        for index, message in self._messages.items():
+            ids = self._ids.get(index, [])
+            gradients = self._gradients.get(index, [])
+            calls[index] = DataCall(message, [*ids, *gradients])
 
-    def added(self, replies: Mapping[int, pb.PushResponse]) -> dict[str, NDArray[Any]]:
+        return calls
+
+    def new_values(self, replies: Mapping[int, pb.PushResponse]) -> dict[str, NDArray[Any]]:
         """New values of the variables that were added to or raised, by name."""
-        return {
-            name: codec.array_from_proto(value, f"variable {name}")
-            for index, reply in replies.items()
-            for name, value in zip(_added_names(self._messages[index]), reply.added, strict=True)
-        }
+        values = {}
+        for index, reply in replies.items():
+            updates = self._messages[index].variables
+            names = [update.name for update in updates if update.kind in _ANSWERED]
+            for name, value in zip(names, reply.added, strict=True):
+                values[name] = codec.array_from_proto(value, f"variable {name}")
+
+        return values
 
     def _message(self, index: int) -> pb.PushRequest:
         return self._messages.setdefault(index, pb.PushRequest())
 
     def _encoded(self, table: str, partition: Partition, gradients: ArrayLike) -> NDArray[Any]:
+        config = self._config_of(table)
+        count = partition.slots.size
         checked = checked_rows(
-            table,
-            "gradients",
-            gradients,
-            partition.slots.size,
-            lambda table: self._config_of(table).skip_nonfinite,
+            table, "gradients", gradients, count, skips_nonfinite=config.skip_nonfinite
         )
-        dim = self._config_of(table).dim
-        check_width(
-            table, "gradients", checked, (dim, 2 * dim)
-        )  # a dc segment takes the pulled weights beside them
-        summed = partition.summed(checked, dim if partition.has_repeated else None)
+        # A dc segment takes the pulled weights beside the gradients.
+        check_width(table, "gradients", checked, (config.dim, 2 * config.dim))
+        summed = partition.summed(checked, config.dim if partition.has_repeated else None)
         if self._dtype != arrays.HALF:
             return summed
+
         if summed.size and np.abs(summed).max() > arrays.MAX_HALF:
             raise NonFiniteValue(
                 f"table {table}: a summed gradient is beyond float16; nothing was sent, use float32"
             )
+
         return summed.astype(arrays.HALF)
-
-
-def _added_names(message: pb.PushRequest) -> list[str]:
-    return [update.name for update in message.variables if update.kind in _ANSWERED]

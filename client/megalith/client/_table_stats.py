@@ -2,33 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire.variable_parts import count_of, name_of
+from megalith.schema.table_counts import NAMES, TableCounts
+from megalith.schema.variable_parts import count_of, name_of
 
 
-@dataclass(frozen=True, slots=True)
-class TableStats:
+@dataclass(slots=True)
+class TableStats(TableCounts):
     """One table on all servers together. Counts are since each server started."""
 
-    rows: int = 0
-    bytes: int = 0  # of rows and index
-    created: int = 0
-    refused: int = 0  # writes of new ids dropped because the memory budget was reached
-    barred: int = 0  # writes of new ids dropped by the admission filter
-    nonfinite: int = (
-        0  # gradient rows left out: they, or the rows after them, would hold NaN or infinity
-    )
-    expired: int = 0
-    touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
-    touched_overflow: int = 0  # changed ids that were forgotten: who follows them needs a full copy
-    max_rows: int = (
-        0  # rows that all servers together have addresses for; a memory budget may allow fewer
-    )
-    missing_on: tuple[
-        int, ...
-    ] = ()  # servers without it, which were replaced since; create it again
+    # Servers without it, which were replaced since; create it again
+    missing_on: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +22,29 @@ class VariableStats:
     """One variable on all servers together. Counts are since each server started."""
 
     parts: int = 0  # that it is held in, each on a server
-    left_out: int = 0  # gradients and summands, of one part each, that would have overflowed it or its optimizer's state
+    # Gradients and summands, of one part each, that would have overflowed it or its optimizer's
+    # state
+    left_out: int = 0
     missing: int = 0  # parts that no server holds, since one was replaced; create it again
 
 
 def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]:
-    """The sums over all servers, whose answers come by index, by the names of the tables, in their order."""
+    """The sums over all servers by the names of the tables, in their order.
+
+    The answers come in the order of the servers.
+    """
     counts: dict[str, dict[str, int]] = {}
     holders: dict[str, set[int]] = {}
     num_servers = 0
+
     for index, answer in enumerate(answers):
         num_servers += 1
         for table in answer.tables:
             holders.setdefault(table.config.name, set()).add(index)
-            held = counts.setdefault(table.config.name, dict.fromkeys(_NAMES, 0))
-            for name in _NAMES:
+            held = counts.setdefault(table.config.name, dict.fromkeys(NAMES, 0))
+            for name in NAMES:
                 held[name] += getattr(table, name)
+
     everyone = set(range(num_servers))
     return {
         name: TableStats(**counts[name], missing_on=tuple(sorted(everyone - holders[name])))
@@ -64,15 +57,14 @@ def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, Variable
     parts: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     of: dict[str, int] = {}
+
     for answer in answers:
         for key in answer.variables:
             parts[name_of(key)] += 1
             of[name_of(key)] = count_of(key)
             left_out[name_of(key)] += answer.variables_nonfinite.get(key, 0)
+
     return {
         name: VariableStats(parts[name], left_out[name], of[name] - parts[name])
         for name in sorted(parts)
     }
-
-
-_NAMES = tuple(field.name for field in fields(TableStats) if field.name != "missing_on")

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -10,19 +9,30 @@ from typing import Any, Protocol, Self
 from numpy.typing import NDArray
 
 from megalith.client import _arguments
+from megalith.errors import DuplicateIds, InvalidRequest
+from megalith.schema.checks import require
 from megalith.wire import forking
-from megalith.wire.errors import DuplicateKeys
-from megalith.wire.validation import require
 
 logger = logging.getLogger(__name__)
 
 Values = Mapping[str, NDArray[Any]]
 
 
+class Fetch(Protocol):
+    """A pull of variables that is on its way: a `PendingCall`."""
+
+    @property
+    def is_answered(self) -> bool: ...
+
+    def result(self) -> Any: ...
+
+    def abandon(self, reason: Exception) -> object: ...
+
+
 class Reader(Protocol):
     """What a cache reads from: a `Cluster`."""
 
-    def pull(self, *, variables: Iterable[str]) -> Any: ...
+    def begin_pull(self, *, variables: Iterable[str]) -> Any: ...
 
 
 class VariableCache:
@@ -32,25 +42,26 @@ class VariableCache:
             for batch in batches:
                 with cache.step() as values:         # fetching goes on beside the step
                     gradients = model(batch, values["w"], values["b"])
-                    cluster.push(variables=gradients)
+                    cluster.push(variable_gradients=gradients)
 
-    Reads come from the copies, gradients go to the variables themselves. The first step waits for the values; each
-    later one starts fetching when it begins and takes over what has been fetched when it ends, so that what a step
-    reads was fetched one step before, or up to `max_lag_steps` while the servers are slow; then a step waits for them.
-    0 fetches before each step.
+    Reads come from the copies, gradients go to the variables themselves. The first step waits for
+    the values; each later one starts fetching when it begins and takes over what has been fetched
+    when it ends, so that what a step reads was fetched one step before, or up to `max_lag_steps`
+    while the servers are slow; then a step waits for them. 0 fetches before each step.
 
-    A failed fetch raises in the step that would have used it, and the next step tries again. One that no step comes for
-    is logged by `close`.
+    A failed fetch raises in the step that would have used it, and the next step tries again. One
+    that no step comes for is logged by `close`.
     """
 
     def __init__(self, cluster: Reader, names: Iterable[str], *, max_lag_steps: int = 2) -> None:
-        self._cluster, self._names = cluster, _arguments.names(names, "cached variables")
-        self._max_lag_steps = max_lag_steps = _arguments.integer(max_lag_steps, "max_lag_steps")
+        self._cluster = cluster
+        self._names = _arguments.names(names, "cached variables")
+        self._max_lag_steps = _arguments.integer(max_lag_steps, "max_lag_steps")
         if len(set(self._names)) < len(self._names):
-            raise DuplicateKeys(f"a variable is cached twice: {sorted(self._names)}")
+            raise DuplicateIds(f"a variable is cached twice: {sorted(self._names)}")
+
         require(max_lag_steps >= 0, f"variable cache: max_lag_steps {max_lag_steps} is negative")
-        self._thread = ThreadPoolExecutor(1, "variable-cache")
-        self._fetch: Future[Values] | None = None
+        self._fetch: Fetch | None = None
         self._fetch_began = 0  # steps begun when the fetch under way was started
         self._values: Values = {}
         self._values_began = 0  # the same of the values in use
@@ -60,7 +71,6 @@ class VariableCache:
 
     def renew_after_fork(self) -> None:
         """A forked child keeps the values and fetches by itself from now on."""
-        self._thread = ThreadPoolExecutor(1, "variable-cache")
         self._fetch = None
 
     def __enter__(self) -> Self:
@@ -79,6 +89,7 @@ class VariableCache:
         """The copies, which do not change under a reader; fetched first if there are none yet."""
         if not self._is_fresh:
             self.refresh()
+
         return self._values
 
     @property
@@ -90,20 +101,32 @@ class VariableCache:
         """Start to read the variables, unless that is under way."""
         if self._fetch is None:
             self._fetch_began = self._steps
-            self._fetch = self._thread.submit(self._read)
+            self._fetch = self._cluster.begin_pull(variables=self._names)
 
     def assign(self) -> None:
-        """Take over what was fetched, once it is there; without a fetch under way the values stay."""
+        """Take over what was fetched, once it is there.
+
+        Without a fetch under way the values stay.
+        """
         if self._fetch is None:
             return
-        fetch, self._fetch = self._fetch, None
-        self._values, self._values_began, self._is_fresh = fetch.result(), self._fetch_began, True
+
+        fetch = self._fetch
+        self._fetch = None
+        values: dict[str, NDArray[Any]] = fetch.result().variables
+        for value in values.values():
+            value.flags.writeable = False
+
+        self._values = values
+        self._values_began = self._fetch_began
+        self._is_fresh = True
 
     def refresh(self) -> None:
         """Read the variables now; also the way to start over after a cluster was restarted."""
         if self._fetch is not None:
-            self._fetch.cancel()
+            self._fetch.abandon(InvalidRequest("the variables are fetched anew"))
             self._fetch = None
+
         self.fetch()
         self.assign()
 
@@ -115,24 +138,22 @@ class VariableCache:
             self.refresh()
         elif self.lag_steps > self._max_lag_steps:
             self.assign()
+
         if self._max_lag_steps:
             self.fetch()
+
         yield self._values
-        if self._fetch is not None and self._fetch.done():
+        if self._fetch is not None and self._fetch.is_answered:
             self.assign()
 
     def close(self) -> None:
-        """Wait for a fetch under way and end the thread."""
-        self._thread.shutdown(cancel_futures=True)
+        """Wait for a fetch under way."""
         fetch = self._fetch
         self._fetch = None
-        if fetch is not None and not fetch.cancelled() and fetch.exception() is not None:
-            logger.warning(
-                "the last fetch of variables %s failed: %s", self._names, fetch.exception()
-            )
+        if fetch is None:
+            return
 
-    def _read(self) -> Values:
-        values: dict[str, NDArray[Any]] = self._cluster.pull(variables=self._names).variables
-        for value in values.values():
-            value.flags.writeable = False
-        return values
+        try:
+            fetch.result()
+        except Exception as error:
+            logger.warning("the last fetch of variables %s failed: %s", self._names, error)

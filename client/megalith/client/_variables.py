@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from megalith.client._servers import Servers
-from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire import arrays, codec, forking
-from megalith.wire.errors import (
+from megalith.client import _arguments
+from megalith.client._plans import PushOptions
+from megalith.client._transport.servers import Servers
+from megalith.errors import (
     DtypeMismatch,
-    DuplicateKeys,
+    DuplicateIds,
     InvalidRequest,
     NonFiniteValue,
     ShapeMismatch,
 )
-from megalith.wire.schema import VariableConfig
-from megalith.wire.variable_parts import Part, VariableShape, key_of, parts_of
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.schema import VariableConfig
+from megalith.schema.checks import as_array
+from megalith.schema.variable_parts import Part, VariableShape, key_of, parts_of
+from megalith.wire import codec, forking
 
 _KINDS = {
     pb.VariableUpdate.KIND_GRADIENT: "gradient",
@@ -27,15 +30,25 @@ _KINDS = {
     pb.VariableUpdate.KIND_RAISE: "least value",
 }
 
+# The keyword of a push that each kind of update comes from, and what its values are.
+_OPTIONS = {
+    pb.VariableUpdate.KIND_GRADIENT: ("variable_gradients", "gradients"),
+    pb.VariableUpdate.KIND_ADD: ("add_to_variables", "summands"),
+    pb.VariableUpdate.KIND_ASSIGN: ("assign_variables", "new values"),
+    pb.VariableUpdate.KIND_RAISE: ("raise_variables", "least values"),
+}
 
-class Variables:
+
+class DenseVariables:
     """Splits updates of variables into their parts and joins what was read. Thread-safe.
 
-    `_lock` guards the shapes learnt so far. They hold for one number of servers, on which the split depends.
+    `_lock` guards the shapes learnt so far. They hold for one number of servers, on which the split
+    depends.
     """
 
     def __init__(self, servers: Servers, timeout_s: float) -> None:
-        self._servers, self._timeout_s = servers, timeout_s
+        self._servers = servers
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._shapes: dict[tuple[int, str], VariableShape] = {}
         forking.renew_in_child(self)
@@ -46,10 +59,11 @@ class Variables:
     def create(self, configs: Iterable[VariableConfig]) -> None:
         """Create what is missing, part by part; what exists keeps its value."""
         routing = self._servers.routing()
-        # The server that owns the name knows of a variable in other parts. It is asked first, so that a conflict is
-        # noticed before any other server has made its part.
+        # The server that owns the name knows of a variable in other parts. It is asked first, so
+        # that a conflict is noticed before any other server has made its part.
         first: dict[int, pb.CreateVariablesRequest] = {}
         others: dict[int, pb.CreateVariablesRequest] = {}
+
         for config in configs:
             for piece in config.split(len(routing.addresses)):
                 number = piece.part.index if piece.part else 0
@@ -58,12 +72,14 @@ class Variables:
                     index, pb.CreateVariablesRequest()
                 )
                 request.variables.append(codec.variable_to_proto(piece))
+
         self._servers.call(lambda stub: stub.CreateVariables, first, self._timeout_s)
         self._servers.call(lambda stub: stub.CreateVariables, others, self._timeout_s)
 
-    def keys(self, names: Iterable[str]) -> list[tuple[int, str]]:
-        """(ps index, key) of every part of the variables, in the order in which they are to be read."""
-        routing, shapes = self._servers.routing(), self._known(names)
+    def part_names(self, names: Iterable[str]) -> list[tuple[int, str]]:
+        """(ps index, name) of every part of the variables, in the order of reading."""
+        routing = self._servers.routing()
+        shapes = self._known(names)
         return [
             (routing.owner_of_part(name, number), key_of(name, part))
             for name, shape in shapes.items()
@@ -73,60 +89,66 @@ class Variables:
     def joined(
         self, names: Iterable[str], received: Mapping[str, NDArray[Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Whole values by name, from those of all parts by key."""
+        """Whole values by name, from those of all parts by their names."""
         values = {}
         for name, shape in self._known(names).items():
-            pieces = [received[key_of(name, part)] for part in _parts(shape)]
+            pieces = []
+            for part in _parts(shape):
+                pieces.append(received[key_of(name, part)])
+
             values[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
         return values
 
-    def updates(
-        self,
-        gradients: Mapping[str, ArrayLike],
-        add: Mapping[str, ArrayLike],
-        assign: Mapping[str, ArrayLike],
-        at_least: Mapping[str, ArrayLike],
-    ) -> Iterator[tuple[int, pb.VariableUpdate]]:
-        """(ps index, update of one part). Everything is checked before the first one is given out."""
-        kinds = (
-            (pb.VariableUpdate.KIND_GRADIENT, gradients),
-            (pb.VariableUpdate.KIND_ADD, add),
-            (pb.VariableUpdate.KIND_ASSIGN, assign),
-            (pb.VariableUpdate.KIND_RAISE, at_least),
-        )
-        names = [name for _, values in kinds for name in values]
+    def updates(self, options: PushOptions) -> Iterator[tuple[int, pb.VariableUpdate]]:
+        """(ps index, update of one part).
+
+        Everything is checked before the first one is given out.
+        """
+        by_kind = {}
+        for kind, (option, what) in _OPTIONS.items():
+            by_kind[kind] = _arguments.by_name(options.get(option), option, what)
+
+        names = [name for values in by_kind.values() for name in values]
         shapes = self._known(names)
         if len(shapes) < len(names):
             twice = sorted(name for name in shapes if names.count(name) > 1)
-            raise DuplicateKeys(
+            raise DuplicateIds(
                 f"variables {', '.join(twice)} are given more than one update in one push"
             )
-        checked = [
-            (kind, name, _checked(name, shapes[name], kind, value))
-            for kind, values in kinds
-            for name, value in values.items()
-        ]
+
+        checked = []
+        for kind, values in by_kind.items():
+            for name, value in values.items():
+                checked.append((kind, name, _checked(name, shapes[name], kind, value)))
+
         routing = self._servers.routing()
-        for kind, name, value in checked:
+
+        for kind, name, array in checked:
             for number, part in enumerate(_parts(shapes[name])):
-                rows = value if part is None else value[part.start : part.stop]
+                rows = array if part is None else array[part.start : part.stop]
                 update = pb.VariableUpdate(
                     name=key_of(name, part), kind=kind, value=codec.array_to_proto(rows)
                 )
                 yield routing.owner_of_part(name, number), update
 
     def _known(self, names: Iterable[str]) -> dict[str, VariableShape]:
-        """The shapes of distinct variables; one not known yet is asked for at the server that owns its name."""
+        """The shapes of distinct variables.
+
+        One not known yet is asked for at the server that owns its name.
+        """
         wanted = list(dict.fromkeys(names))
         routing = self._servers.routing()
         num_ps = len(routing.addresses)
         with self._lock:
             missing = [name for name in wanted if (num_ps, name) not in self._shapes]
+
         if missing:
             requests: dict[int, pb.DescribeVariablesRequest] = {}
             for name in missing:
                 owner = routing.owner_of_name(name)
                 requests.setdefault(owner, pb.DescribeVariablesRequest()).names.append(name)
+
             replies = self._servers.call(
                 lambda stub: stub.DescribeVariables, requests, self._timeout_s
             )
@@ -134,6 +156,7 @@ class Variables:
                 for index, reply in replies.items():
                     for name, message in zip(requests[index].names, reply.variables, strict=True):
                         self._shapes[num_ps, name] = codec.variable_shape_from_proto(message)
+
         with self._lock:
             return {name: self._shapes[num_ps, name] for name in wanted}
 
@@ -145,12 +168,17 @@ def _parts(shape: VariableShape) -> list[Part | None]:
 def _checked(
     name: str, shape: VariableShape, kind: "pb.VariableUpdate.Kind.ValueType", value: ArrayLike
 ) -> NDArray[Any]:
-    """The update in the variable's dtype; a refusal here is one before any server has seen a part of it."""
-    array: NDArray[Any] = arrays.as_array(value, f"variable {name}: the {_KINDS[kind]}")
+    """The update in the variable's dtype.
+
+    A refusal here is one before any server has seen a part of it.
+    """
+    array: NDArray[Any] = as_array(value, f"variable {name}: the {_KINDS[kind]}")
     if kind == pb.VariableUpdate.KIND_GRADIENT and not shape.takes_gradients:
         raise InvalidRequest(
-            f"variable {name} has no optimizer: it takes add, assign and at_least, not gradients"
+            f"variable {name} has no optimizer: it can be assigned, added to and raised, "
+            "but takes no gradients"
         )
+
     is_castable = array.dtype.kind in "iuf" and np.can_cast(array.dtype, shape.dtype, "same_kind")
     if array.shape != shape.shape or not is_castable:
         error = ShapeMismatch if is_castable else DtypeMismatch
@@ -158,15 +186,20 @@ def _checked(
             f"variable {name}: the {_KINDS[kind]} is {array.dtype} {list(array.shape)}, "
             f"expected {shape.dtype} {list(shape.shape)}"
         )
+
     is_narrowed = shape.dtype.kind == "i" and array.dtype.kind == "u" and array.size > 0
     if is_narrowed and array.max() > np.iinfo(shape.dtype).max:
         raise InvalidRequest(
-            f"variable {name}: the {_KINDS[kind]} holds {array.max()}, which is no {shape.dtype}; nothing was sent"
+            f"variable {name}: the {_KINDS[kind]} holds {array.max()}, "
+            f"which is no {shape.dtype}; nothing was sent"
         )
+
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         array = array.astype(shape.dtype, copy=False)
+
     if not np.isfinite(array).all():
         raise NonFiniteValue(
             f"variable {name}: the {_KINDS[kind]} holds NaN or infinity; nothing was sent"
         )
+
     return array

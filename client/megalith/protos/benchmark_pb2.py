@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmegalith/protos/benchmark.proto\x12\x0bmegalith.v1\"2\n\x0f\x45xchangeRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\x11\n\tgradients\x18\x02 \x01(\x0c\" \n\x10\x45xchangeResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x32T\n\tBenchmark\x12G\n\x08\x45xchange\x12\x1c.megalith.v1.ExchangeRequest\x1a\x1d.megalith.v1.ExchangeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmegalith/protos/benchmark.proto\x12\x0bmegalith.v1\"1\n\x0f\x45xchangeRequest\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\x12\x11\n\tgradients\x18\x02 \x01(\x0c\" \n\x10\x45xchangeResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x32T\n\tBenchmark\x12G\n\x08\x45xchange\x12\x1c.megalith.v1.ExchangeRequest\x1a\x1d.megalith.v1.ExchangeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'megalith.protos.benchmark_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EXCHANGEREQUEST']._serialized_start=48
-  _globals['_EXCHANGEREQUEST']._serialized_end=98
-  _globals['_EXCHANGERESPONSE']._serialized_start=100
-  _globals['_EXCHANGERESPONSE']._serialized_end=132
-  _globals['_BENCHMARK']._serialized_start=134
-  _globals['_BENCHMARK']._serialized_end=218
+  _globals['_EXCHANGEREQUEST']._serialized_end=97
+  _globals['_EXCHANGERESPONSE']._serialized_start=99
+  _globals['_EXCHANGERESPONSE']._serialized_end=131
+  _globals['_BENCHMARK']._serialized_start=133
+  _globals['_BENCHMARK']._serialized_end=217
 # @@protoc_insertion_point(module_scope)

@@ -20,21 +20,21 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class ExchangeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    KEYS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
-    keys: _builtins.bytes
+    ids: _builtins.bytes
     """Distinct ids: little-endian int64."""
     gradients: _builtins.bytes
     """Sixteen little-endian float32 for each id."""
     def __init__(
         self,
         *,
-        keys: _builtins.bytes = ...,
+        ids: _builtins.bytes = ...,
         gradients: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradients", b"gradients", "keys", b"keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradients", b"gradients", "ids", b"ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

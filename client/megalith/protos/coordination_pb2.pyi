@@ -110,7 +110,7 @@ class SessionRequest(_message.Message):
 
     @_builtins.property
     def renewal(self) -> Global___Renewal:
-        """Parameter servers, once a second: asks for its lease to be renewed."""
+        """Once a second: asks for the lease to be renewed."""
 
     def __init__(
         self,
@@ -134,8 +134,10 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
 class Renewal(_message.Message):
-    """A parameter server answers data requests for 3 s after it sent a renewal, or its registration, that the controller has
-    answered. No map names another process in its place before that time is over.
+    """A lease lasts for 3 s after the member sent a renewal, or its registration, that the controller has answered. A
+    parameter server answers data requests while it has one, and no map names another process in its place before that
+    time is over. A worker whose lease is over says so in its requests (is_controller_away), and parameter servers that
+    have theirs refuse it; a barrier counts it as moving until then.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -204,7 +206,7 @@ class Register(_message.Message):
     global_step: _builtins.int
     """Workers: newest global step seen in a push reply; 0 = none."""
     first_step: _builtins.int
-    """Workers: one more than the first_step that an earlier state told; 0 = none yet."""
+    """Workers: the first_step that an earlier state told; unset = none yet."""
     run_id: _builtins.str
     """The run of the maps that it has obeyed; empty = none yet."""
     pid: _builtins.int
@@ -212,9 +214,9 @@ class Register(_message.Message):
     host: _builtins.str
     """Name of its machine, for people; empty = not said."""
     has_lease: _builtins.bool
-    """Parameter servers: it keeps to Renewal."""
+    """It keeps to Renewal."""
     held_shard: _builtins.int
-    """Parameter servers: one more than the shard that an earlier welcome gave; 0 = none yet."""
+    """Parameter servers: the shard that an earlier welcome gave; unset = none yet."""
     def __init__(
         self,
         *,
@@ -229,18 +231,25 @@ class Register(_message.Message):
         num_ps: _builtins.int = ...,
         job: _builtins.str = ...,
         global_step: _builtins.int = ...,
-        first_step: _builtins.int = ...,
+        first_step: _builtins.int | None = ...,
         run_id: _builtins.str = ...,
         pid: _builtins.int = ...,
         host: _builtins.str = ...,
         has_lease: _builtins.bool = ...,
-        held_shard: _builtins.int = ...,
+        held_shard: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_step", b"_first_step", "_held_shard", b"_held_shard", "first_step", b"first_step", "held_shard", b"held_shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "has_lease", b"has_lease", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "host", b"host", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "pid", b"pid", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_step", b"_first_step", "_held_shard", b"_held_shard", "address", b"address", "epoch", b"epoch", "first_step", b"first_step", "global_step", b"global_step", "has_lease", b"has_lease", "heartbeat_s", b"heartbeat_s", "held_shard", b"held_shard", "host", b"host", "incarnation", b"incarnation", "index", b"index", "initialized_epoch", b"initialized_epoch", "job", b"job", "metrics_address", b"metrics_address", "num_ps", b"num_ps", "pid", b"pid", "role", b"role", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first_step: _TypeAlias = _typing.Literal["first_step"]  # noqa: Y015
+    _WhichOneofArgType__first_step: _TypeAlias = _typing.Literal["_first_step", b"_first_step"]  # noqa: Y015
+    _WhichOneofReturnType__held_shard: _TypeAlias = _typing.Literal["held_shard"]  # noqa: Y015
+    _WhichOneofArgType__held_shard: _TypeAlias = _typing.Literal["_held_shard", b"_held_shard"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_step) -> _WhichOneofReturnType__first_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_shard) -> _WhichOneofReturnType__held_shard | None: ...
 
 Global___Register: _TypeAlias = Register  # noqa: Y015
 
@@ -430,6 +439,8 @@ class Restored(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    SAVED_AT_S_FIELD_NUMBER: _builtins.int
+    FILTERS_RESET_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Directory of the checkpoint; empty = there was none, it started empty."""
     step: _builtins.int
@@ -446,6 +457,10 @@ class Restored(_message.Message):
     """Tables created here."""
     variables: _builtins.int
     """Variables, and parts of large ones, loaded into this server."""
+    saved_at_s: _builtins.float
+    """When the checkpoint was saved, Unix seconds: with `path`, which save it is."""
+    filters_reset: _builtins.int
+    """Admission filters of its buckets that did not fit their tables: those ids are counted anew."""
     def __init__(
         self,
         *,
@@ -457,10 +472,12 @@ class Restored(_message.Message):
         seconds: _builtins.float = ...,
         tables: _builtins.int = ...,
         variables: _builtins.int = ...,
+        saved_at_s: _builtins.float = ...,
+        filters_reset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "left_out", b"left_out", "path", b"path", "rows", b"rows", "seconds", b"seconds", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "filters_reset", b"filters_reset", "left_out", b"left_out", "path", b"path", "rows", b"rows", "saved_at_s", b"saved_at_s", "seconds", b"seconds", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -487,7 +504,7 @@ class ShardSaved(_message.Message):
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Keys of the parts in its file of variables, such as "w@0/2"."""
+        """Names of the parts in its file of variables, such as "w@0/2"."""
 
     def __init__(
         self,
@@ -589,7 +606,7 @@ class SessionResponse(_message.Message):
 
     @_builtins.property
     def renewed(self) -> Global___Renewed:
-        """Parameter servers: the answer to a renewal, unless the place is another's by now."""
+        """The answer to a renewal, unless the place is another's by now."""
 
     def __init__(
         self,
@@ -843,7 +860,7 @@ class Barrier(_message.Message):
         ACTION_FIELD_NUMBER: _builtins.int
         ID_FIELD_NUMBER: _builtins.int
         kind: _builtins.str
-        """"operator", "save", "health" or "platform"."""
+        """"operator", "save", "health", "platform" or "action"."""
         reason: _builtins.str
         """For people."""
         action: _builtins.str
@@ -1201,7 +1218,7 @@ class PsCandidate(_message.Message):
     is_connected: _builtins.bool
     """Its session is open."""
     shard: _builtins.int
-    """One more than the shard that it holds; 0 = it stands by."""
+    """The shard that it holds; unset = it stands by."""
     rows_per_s: _builtins.float
     """As the workers measured it, mean of all; 0 = not measured."""
     def __init__(
@@ -1210,14 +1227,16 @@ class PsCandidate(_message.Message):
         index: _builtins.int = ...,
         address: _builtins.str = ...,
         is_connected: _builtins.bool = ...,
-        shard: _builtins.int = ...,
+        shard: _builtins.int | None = ...,
         rows_per_s: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "is_connected", b"is_connected", "rows_per_s", b"rows_per_s", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "address", b"address", "index", b"index", "is_connected", b"is_connected", "rows_per_s", b"rows_per_s", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
+    _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shard) -> _WhichOneofReturnType__shard | None: ...
 
 Global___PsCandidate: _TypeAlias = PsCandidate  # noqa: Y015
 
@@ -1356,22 +1375,30 @@ class SaveResponse(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    MOVING_WORKERS_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Directory of the complete checkpoint."""
     step: _builtins.int
     """The step it is named after."""
     rows: _builtins.int
     """Embedding rows inside."""
+    @_builtins.property
+    def moving_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With hold_training: workers that did not block in time. The save went on without waiting for them any longer, so it
+        may have a part of a step of theirs. Empty = it is one moment of all workers.
+        """
+
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         step: _builtins.int = ...,
         rows: _builtins.int = ...,
+        moving_workers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "rows", b"rows", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moving_workers", b"moving_workers", "path", b"path", "rows", b"rows", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

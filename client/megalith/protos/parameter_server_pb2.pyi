@@ -11,7 +11,8 @@ Every data request carries the epoch of the routing map that it was routed by. A
 
 A ps whose lease is over (Renewal in coordination.proto) answers UNAVAILABLE (not_ready): another process may have its
 place. It serves a request that says is_controller_away: its client has asked the controller a moment ago and did not
-learn of a newer map either. A lease that ended while a request was served is DEADLINE_EXCEEDED: the outcome is open.
+learn of a newer map either. A ps whose lease is not over answers UNAVAILABLE (not_ready) to such a request: there is a
+controller, and this client does not hear of its holds. A lease that ended while a request was served is DEADLINE_EXCEEDED: the outcome is open.
 
 Pull and Push also travel over the bulk lane, a TCP connection of their own, with the same meaning and the same errors.
 Negotiate tells where it is. Everything on it is a frame, numbers are little-endian:
@@ -321,7 +322,7 @@ class PullRequest(_message.Message):
     is_controller_away: _builtins.bool
     """See above."""
     @_builtins.property
-    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableKeys]:
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableIds]:
         """Ids by table; a table may occur once."""
 
     @_builtins.property
@@ -332,7 +333,7 @@ class PullRequest(_message.Message):
         self,
         *,
         epoch: _builtins.int = ...,
-        tables: _abc.Iterable[Global___TableKeys] | None = ...,
+        tables: _abc.Iterable[Global___TableIds] | None = ...,
         variables: _abc.Iterable[_builtins.str] | None = ...,
         row_dtype: _common_pb2.DType.ValueType = ...,
         run_id: _builtins.str = ...,
@@ -347,28 +348,28 @@ class PullRequest(_message.Message):
 Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
 @_typing.final
-class TableKeys(_message.Message):
+class TableIds(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
-    KEYS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table name."""
-    keys: _builtins.bytes
+    ids: _builtins.bytes
     """int64 little-endian ids; duplicates allowed."""
     def __init__(
         self,
         *,
         table: _builtins.str = ...,
-        keys: _builtins.bytes = ...,
+        ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TableKeys: _TypeAlias = TableKeys  # noqa: Y015
+Global___TableIds: _TypeAlias = TableIds  # noqa: Y015
 
 @_typing.final
 class PullResponse(_message.Message):
@@ -479,13 +480,13 @@ class TableGradients(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
-    KEYS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
     LEARNING_RATES_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table name."""
-    keys: _builtins.bytes
+    ids: _builtins.bytes
     """int64 little-endian ids, distinct."""
     gradients: _builtins.bytes
     """[ids, dim], finite; [ids, 2 * dim] with the pulled rows behind, for dc."""
@@ -499,14 +500,14 @@ class TableGradients(_message.Message):
         self,
         *,
         table: _builtins.str = ...,
-        keys: _builtins.bytes = ...,
+        ids: _builtins.bytes = ...,
         gradients: _builtins.bytes = ...,
         learning_rates: _abc.Iterable[_builtins.float] | None = ...,
         dtype: _common_pb2.DType.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "gradients", b"gradients", "keys", b"keys", "learning_rates", b"learning_rates", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "gradients", b"gradients", "ids", b"ids", "learning_rates", b"learning_rates", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -660,11 +661,11 @@ class TableValues(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
-    KEYS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     table: _builtins.str
     """Table name."""
-    keys: _builtins.bytes
+    ids: _builtins.bytes
     """int64 little-endian ids, taken in order: of repeated ones the last is set, and each is added."""
     values: _builtins.bytes
     """float32 little-endian [ids, dim], finite."""
@@ -672,12 +673,12 @@ class TableValues(_message.Message):
         self,
         *,
         table: _builtins.str = ...,
-        keys: _builtins.bytes = ...,
+        ids: _builtins.bytes = ...,
         values: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "table", b"table", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "table", b"table", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -707,7 +708,7 @@ class ReinitializeRowsRequest(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
-    KEYS_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_REPEATED_FIELD_NUMBER: _builtins.int
     FIRST_TRY_MS_AGO_FIELD_NUMBER: _builtins.int
@@ -720,7 +721,7 @@ class ReinitializeRowsRequest(_message.Message):
     incarnation: _builtins.int
     table: _builtins.str
     """Table name; one that does not exist is no error, see status."""
-    keys: _builtins.bytes
+    ids: _builtins.bytes
     """int64 little-endian ids, taken in order."""
     run_id: _builtins.str
     """The run that the client belongs to."""
@@ -738,7 +739,7 @@ class ReinitializeRowsRequest(_message.Message):
         sequence: _builtins.int = ...,
         incarnation: _builtins.int = ...,
         table: _builtins.str = ...,
-        keys: _builtins.bytes = ...,
+        ids: _builtins.bytes = ...,
         run_id: _builtins.str = ...,
         is_repeated: _builtins.bool = ...,
         first_try_ms_ago: _builtins.int = ...,
@@ -746,7 +747,7 @@ class ReinitializeRowsRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "incarnation", b"incarnation", "is_controller_away", b"is_controller_away", "is_repeated", b"is_repeated", "keys", b"keys", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "epoch", b"epoch", "first_try_ms_ago", b"first_try_ms_ago", "ids", b"ids", "incarnation", b"incarnation", "is_controller_away", b"is_controller_away", "is_repeated", b"is_repeated", "run_id", b"run_id", "sequence", b"sequence", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -852,11 +853,11 @@ class LaneRequest(_message.Message):
     """After this long the server need not begin any more. 0 = no limit."""
     @_builtins.property
     def pull(self) -> Global___PullRequest:
-        """Body: the keys of each table."""
+        """Body: the ids of each table."""
 
     @_builtins.property
     def push(self) -> Global___PushRequest:
-        """Body: the keys of each table, then the gradients of each table."""
+        """Body: the ids of each table, then the gradients of each table."""
 
     @_builtins.property
     def array_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

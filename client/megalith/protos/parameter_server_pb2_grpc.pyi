@@ -11,7 +11,8 @@ Every data request carries the epoch of the routing map that it was routed by. A
 
 A ps whose lease is over (Renewal in coordination.proto) answers UNAVAILABLE (not_ready): another process may have its
 place. It serves a request that says is_controller_away: its client has asked the controller a moment ago and did not
-learn of a newer map either. A lease that ended while a request was served is DEADLINE_EXCEEDED: the outcome is open.
+learn of a newer map either. A ps whose lease is not over answers UNAVAILABLE (not_ready) to such a request: there is a
+controller, and this client does not hear of its holds. A lease that ended while a request was served is DEADLINE_EXCEEDED: the outcome is open.
 
 Pull and Push also travel over the bulk lane, a TCP connection of their own, with the same meaning and the same errors.
 Negotiate tells where it is. Everything on it is a frame, numbers are little-endian:

@@ -1,14 +1,14 @@
-"""Megalith for PyTorch (the extra `torch`): embeddings that live on a cluster, in an ordinary model.
+"""Megalith for PyTorch (the extra `torch`): embeddings on a cluster, in an ordinary model.
 
 from megalith.torch import ClusterEmbedding
 
-embedding = ClusterEmbedding(cluster.features(user, item))
+embedding = ClusterEmbedding(cluster.create_features(user, item))
 loss = criterion(head(embedding({"user": user_ids, "item": item_ids})), labels)
 loss.backward()  # pushes the gradients of the rows
 optimizer.step()  # of the head's parameters, any torch optimizer
 """
 
-from megalith.wire.extras import how_to_install
+from megalith.errors.extras import how_to_install
 
 try:
     from megalith.torch._embedding import ClusterEmbedding

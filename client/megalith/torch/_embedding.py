@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,21 +10,23 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from megalith.client import Batch, FeatureSet, Ragged
+from megalith.client import Batch, FeatureSet, PendingCall, PushOptions, Ragged
+from megalith.errors import InvalidRequest
 from megalith.wire import forking
-from megalith.wire.errors import InvalidRequest
 
 T = TypeVar("T")
-Ids = Mapping[str, Ragged | ArrayLike | Tensor]
+IdsByFeature = Mapping[str, Ragged | ArrayLike | Tensor]
 
 
 class ClusterEmbedding(nn.Module):
-    """The layouts of a feature set as tensors; it has no parameters of its own, its rows live on the cluster.
+    """The layouts of a feature set as tensors.
 
-    `forward` is one pull. `backward` through its outputs is one push, checked whole before it is sent: the servers
-    apply the optimizers of the slices, so `optimizer.step()` and `zero_grad()` concern the dense part only, and
-    clipping or scaling of gradients reaches the rows only if it happens in the graph. Outside of training mode, and
-    under `torch.no_grad()`, nothing is pushed. A backward that is repeated (`retain_graph`) pushes again.
+    It has no parameters of its own: its rows live on the cluster. `forward` is one pull. `backward`
+    through its outputs is one push, checked whole before it is sent: the servers apply the
+    optimizers of the slices, so `optimizer.step()` and `zero_grad()` concern the dense part only,
+    and clipping or scaling of gradients reaches the rows only if it happens in the graph. Outside
+    of training mode, and under `torch.no_grad()`, nothing is pushed. A backward that is repeated
+    (`retain_graph`) pushes again.
 
     Tensors are on the device that the module was moved to.
 
@@ -34,19 +35,22 @@ class ClusterEmbedding(nn.Module):
     features
         What is looked up and trained.
     pushes_behind
-        0: `backward` ends when its push was applied, and raises what went wrong. From 1 on at most so many pushes go on
-        beside what comes next. A forward that looks ids up waits for all of them, so its rows have seen every push; one
-        of a prefetched batch waits for none. An error of a push is raised by the next forward or backward, or by
-        `flush`, which belongs behind the last backward.
+        0: `backward` ends when its push was applied, and raises what went wrong. 1: the push goes
+        on beside what comes next, and the next `backward` first waits for it. More than 1: an error
+        of a push may be raised so many pushes later. A forward that looks ids up waits for all
+        pushes, so its rows have seen every one; a forward of a prefetched batch waits for none. An
+        error of a push is raised by a later forward or backward, or by `flush`, which belongs
+        behind the last backward.
     """
 
     def __init__(self, features: FeatureSet, *, pushes_behind: int = 0) -> None:
         super().__init__()
         if pushes_behind < 0:
             raise InvalidRequest(f"pushes_behind {pushes_behind} is negative")
+
         self.features = features
         self._pushes_behind = pushes_behind
-        self._pushes: deque[Future[Any]] = deque()
+        self._pushes: deque[PendingCall[Any]] = deque()
         self.register_buffer("_device", torch.empty(0), persistent=False)
         forking.renew_in_child(self)
 
@@ -55,19 +59,20 @@ class ClusterEmbedding(nn.Module):
         self._pushes = deque()
 
     def forward(
-        self, batch: Ids | Batch, *, req_time_s: int = 0, step: int = 0
+        self, batch: IdsByFeature | Batch, *, req_time_s: int = 0, step: int = 0
     ) -> dict[str, Tensor | tuple[Tensor, ...]]:
         """Tensors by layout; a layout of type none with several parts has a tuple.
 
         Parameters
         ----------
         batch
-            Ids by feature, as `FeatureSet.lookup` takes them or as integer tensors (vector, matrix, or jagged), or a
-            batch that was looked up already, such as one of `prefetch`.
+            Ids by feature, as `FeatureSet.lookup` takes them or as integer tensors (vector, matrix,
+            or jagged), or a batch that was looked up already, such as one of `prefetch`.
         req_time_s, step
-            Of the push in backward: the data's Unix time, and the global step for learning-rate schedules.
+            Of the push in backward: the data's Unix time, and the global step for learning-rate
+            schedules.
         """
-        self._settle(self._pushes_behind if isinstance(batch, Batch) else 0)
+        self._wait_for_pushes(self._pushes_behind if isinstance(batch, Batch) else 0)
         looked = batch if isinstance(batch, Batch) else self.features.lookup(_as_arrays(batch))
         layouts = list(looked.outputs)
         arrays = [array for name in layouts for array in looked.parts(name)]
@@ -76,51 +81,60 @@ class ClusterEmbedding(nn.Module):
             self._push(looked, _by_layout(looked, gradients), req_time_s, step)
 
         device = self._device.device
+
         if self.training and torch.is_grad_enabled():
             anchor = torch.empty(0, requires_grad=True)
-            tensors = list(_Push.apply(anchor, push, arrays, device))
+            tensors = list(_PushInBackward.apply(anchor, push, arrays, device))
         else:
             tensors = [torch.from_numpy(array).to(device) for array in arrays]
-        return {
-            name: values[0] if len(values) == 1 else values
-            for name, values in _grouped(looked, tensors).items()
-        }
+
+        outputs: dict[str, Tensor | tuple[Tensor, ...]] = {}
+        for name, values in _grouped(looked, tensors).items():
+            outputs[name] = values[0] if len(values) == 1 else values
+
+        return outputs
 
     def prefetch(
-        self, batches: Iterable[T], ids: Callable[[T], Ids], *, depth: int = 1
+        self, batches: Iterable[T], ids: Callable[[T], IdsByFeature], *, depth: int = 1
     ) -> Iterator[tuple[T, Batch]]:
-        """Look up the next `depth` batches while the model works on one; yields (batch, what `forward` takes).
+        """Look up the next `depth` batches while the model works on one.
 
-        Rows are stale by at most `depth` + `pushes_behind` pushes of this process: with 1 and 0, the rows of a batch
-        may not have seen the backward of the one before it. A depth of 0 looks up when asked.
+        Yields (batch, what `forward` takes). Rows are stale by at most `depth` + `pushes_behind`
+        pushes of this process: with 1 and 0, the rows of a batch may not have seen the backward of
+        the one before it. A depth of 0 looks up when asked.
         """
         if not callable(ids):
             raise InvalidRequest(f"prefetch: ids={ids!r:.60} is not a function of a batch")
+
         return self.features.prefetch(batches, lambda batch: _as_arrays(ids(batch)), depth=depth)
 
     def flush(self) -> None:
         """Wait until every push was applied; raises the error of one that was not."""
-        self._settle(0)
+        self._wait_for_pushes(0)
 
     def _push(self, batch: Batch, gradients: dict[str, Any], req_time_s: int, step: int) -> None:
-        if self._pushes_behind:
-            self._settle(self._pushes_behind - 1)
-            self._pushes.append(
-                self.features.apply_async(batch, gradients, req_time_s=req_time_s, step=step)
-            )
-        else:
-            self.features.apply(batch, gradients, req_time_s=req_time_s, step=step)
+        options: PushOptions = {"req_time_s": req_time_s, "step": step}
+        if not self._pushes_behind:
+            self.features.apply(batch, gradients, **options)
+            return
 
-    def _settle(self, most: int) -> None:
-        """Wait until at most `most` pushes are under way; those that are done count as well, for their errors."""
-        while self._pushes and (len(self._pushes) > most or self._pushes[0].done()):
+        self._wait_for_pushes(self._pushes_behind - 1)
+        self._pushes.append(self.features.begin_apply(batch, gradients, **options))
+
+    def _wait_for_pushes(self, most: int) -> None:
+        """Wait until at most `most` pushes are under way.
+
+        Those that are answered are looked at too, for their errors.
+        """
+        while self._pushes and (len(self._pushes) > most or self._pushes[0].is_answered):
             self._pushes.popleft().result()
 
 
-class _Push(torch.autograd.Function):
+class _PushInBackward(torch.autograd.Function):
     """Arrays become tensors of the graph; their gradients, all at once, go to `push`.
 
-    `anchor` is there to require a gradient: no other input does, and a function of none is not recorded.
+    `anchor` is there to require a gradient: no other input does, and a function of none is not
+    recorded.
     """
 
     @staticmethod
@@ -138,9 +152,11 @@ class _Push(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None, None]:
-        ctx.push(
-            [None if gradient is None else gradient.float().cpu().numpy() for gradient in gradients]
-        )
+        arrays = []
+        for gradient in gradients:
+            arrays.append(None if gradient is None else gradient.float().cpu().numpy())
+
+        ctx.push(arrays)
         return None, None, None, None
 
 
@@ -154,17 +170,21 @@ def _by_layout(
     batch: Batch, gradients: list[NDArray[np.float32] | None]
 ) -> dict[str, tuple[NDArray[np.float32], ...]]:
     """Layouts that have a gradient; a part without one in such a layout has zeros."""
-    return {
-        name: tuple(
-            np.zeros_like(output) if part is None else part
-            for part, output in zip(parts, batch.parts(name), strict=True)
-        )
-        for name, parts in _grouped(batch, gradients).items()
-        if any(part is not None for part in parts)
-    }
+    by_layout = {}
+    for name, parts in _grouped(batch, gradients).items():
+        if all(part is None for part in parts):
+            continue
+
+        filled = []
+        for part, output in zip(parts, batch.parts(name), strict=True):
+            filled.append(np.zeros_like(output) if part is None else part)
+
+        by_layout[name] = tuple(filled)
+
+    return by_layout
 
 
-def _as_arrays(ids: Ids) -> dict[str, Ragged | ArrayLike]:
+def _as_arrays(ids: IdsByFeature) -> dict[str, Ragged | ArrayLike]:
     return {
         name: _as_array(value) if isinstance(value, Tensor) else value
         for name, value in ids.items()
@@ -174,5 +194,6 @@ def _as_arrays(ids: Ids) -> dict[str, Ragged | ArrayLike]:
 def _as_array(value: Tensor) -> Ragged | NDArray[Any]:
     if value.is_nested:
         return Ragged(value.values().cpu().numpy(), value.offsets().cpu().numpy())
+
     array: NDArray[Any] = value.detach().cpu().numpy()
     return array

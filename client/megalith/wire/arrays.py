@@ -7,30 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.wire.errors import InvalidRequest, MalformedArray
+from megalith.errors import MalformedArray
 
-KEY = np.dtype("<i8")
+ID = np.dtype("<i8")
 VALUE = np.dtype("<f4")
 HALF = np.dtype("<f2")
 STATUS = np.dtype("i1")
 MAX_HALF = np.float32(65504.0)  # beyond it, float16 has only infinity
 
 
-def as_array(value: object, what: str) -> NDArray[Any]:
-    """What a caller gave as an array; InvalidRequest, naming `what`, if NumPy cannot make one of it."""
-    try:
-        return np.asarray(value)
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        RuntimeError,
-    ) as error:  # such as rows of different lengths
-        raise InvalidRequest(f"{what}: not an array of numbers: {error}") from error
-
-
 def encode(array: NDArray[Any]) -> bytes:
-    """The elements as bytes; the array's dtype must be little-endian (every dtype of the wire is)."""
+    """The elements as bytes.
+
+    The array's dtype must be little-endian (every dtype of the wire is).
+    """
     return array.tobytes()
 
 
@@ -44,17 +34,21 @@ def decode(
 ) -> NDArray[Any]:
     """A read-only view of `data`. A length that does not fit is MalformedArray, naming `what`."""
     count = math.prod(shape)
-    if any(extent < 0 for extent in shape) or len(data) != count * dtype.itemsize:
+    needed = count * dtype.itemsize
+    has_negative = any(extent < 0 for extent in shape)
+    if has_negative or len(data) != needed:
         raise MalformedArray(
-            f"{what}: {len(data)} bytes, but shape {list(shape)} of {dtype.name} needs {count * dtype.itemsize}"
+            f"{what}: {len(data)} bytes, but shape {list(shape)} of {dtype.name} needs {needed}"
         )
+
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def decode_keys(data: bytes | memoryview, what: str) -> NDArray[np.int64]:
+def decode_ids(data: bytes | memoryview, what: str) -> NDArray[np.int64]:
     """A read-only view of int64 ids."""
-    if len(data) % KEY.itemsize:
+    if len(data) % ID.itemsize:
         raise MalformedArray(
             f"{what}: {len(data)} bytes is not a multiple of 8; ids are little-endian int64"
         )
-    return np.frombuffer(data, KEY)
+
+    return np.frombuffer(data, ID)

@@ -4,13 +4,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from megalith.wire.errors import Overloaded
+from megalith.errors import Overloaded
 
 
 class ByteBudget:
     """Bytes that may be held at once. The condition guards everything, also of the shares.
 
-    A holder that needs more than the whole budget gets it when nobody else holds anything, so nothing waits for ever.
+    A holder that needs more than the whole budget gets it when nobody else holds anything, so
+    nothing waits for ever.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -31,16 +32,19 @@ class ByteBudget:
         try:
             yield
         finally:
-            self.give_back(nbytes)
+            self.release(nbytes)
 
     def take(self, nbytes: int, timeout_s: float) -> None:
-        """Hold `nbytes` until they are given back; Overloaded if they are not free within `timeout_s`."""
+        """Hold `nbytes` until they are given back.
+
+        Overloaded if they are not free within `timeout_s`.
+        """
         with self._freed:
             if not self._freed.wait_for(lambda: self._fits(nbytes), max(0.0, timeout_s)):
                 raise self._refusal(nbytes, timeout_s)
             self._held += nbytes
 
-    def give_back(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         with self._freed:
             self._held -= nbytes
             self._freed.notify_all()
@@ -66,6 +70,7 @@ class ByteBudget:
         with self._freed:
             if not self._freed.wait_for(lambda: self._fits(nbytes), max(0.0, timeout_s)):
                 raise self._refusal(nbytes, timeout_s)
+
             self._held += nbytes
             share.held_bytes += nbytes
 
@@ -76,13 +81,15 @@ class ByteBudget:
                 lambda: self._fits(nbytes) or self._is_first(share), max(0.0, timeout_s)
             ):
                 raise self._refusal(nbytes, timeout_s)
+
             self._held += nbytes
             share.held_bytes += nbytes
 
     def _is_first(self, share: "Share") -> bool:
         """Whether everything is held by shares that grow, and this one is the oldest of them.
 
-        Then all would wait for each other. The oldest goes on, so the limit is exceeded by one request at most.
+        Then all would wait for each other. The oldest goes on, so the limit is exceeded by one
+        request at most.
         """
         return next(iter(self._growing)) is share and self._held == sum(
             each.held_bytes for each in self._growing
@@ -119,7 +126,7 @@ class Share:
         self._budget._take_for(self, nbytes, timeout_s)
 
     def grow(self, nbytes: int, timeout_s: float) -> None:
-        """Like `take`, for a request that arrives in pieces: more of it follows until `complete`."""
+        """Like `take`, for a request that arrives in pieces until it is `complete`."""
         self._budget._grow(self, nbytes, timeout_s)
 
     def complete(self) -> None:

@@ -1,4 +1,7 @@
-"""How processes open channels to each other: limits, frame sizes and keep-alive, the same on both ends."""
+"""How processes open channels to each other.
+
+Limits, frame sizes and keep-alive are the same on both ends.
+"""
 
 from collections.abc import Sequence
 
@@ -12,7 +15,8 @@ _MB = 1024 * 1024
 
 
 _MAX_STREAMS = 128  # of one connection: further calls wait at the client
-# What a peer may send of a call before a thread takes the call. A client reads its own replies, and has more.
+# What a peer may send of a call before a thread takes the call. A client reads its own replies, and
+# has more.
 _SERVER_LOOKAHEAD_BYTES = 2 * _MB
 _CLIENT_LOOKAHEAD_BYTES = 16 * _MB
 
@@ -32,8 +36,8 @@ def options(
 ) -> Sequence[tuple[str, int]]:
     """Channel arguments of both ends.
 
-    Large frames and a large look-ahead with no bandwidth probe carry megabytes per call 1.2x faster than the defaults
-    (2 servers, 1.2 MB each way, loopback: 200 against 169 steps/s).
+    Large frames and a large look-ahead with no bandwidth probe carry megabytes per call 1.2x faster
+    than the defaults (2 servers, 1.2 MB each way, loopback: 200 against 169 steps/s).
     """
     return (
         ("grpc.max_send_message_length", max_message_bytes),
@@ -46,14 +50,18 @@ def options(
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # A replaced container keeps its name and gets a new address: look the name up again at once, not after 30 s.
+        # A replaced container keeps its name and gets a new address: look the name up again at
+        # once, not after 30 s.
         ("grpc.dns_min_time_between_resolutions_ms", 1_000),
         ("grpc.enable_http_proxy", 0),
     )
 
 
 def open_channel(address: str, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> grpc.Channel:
-    """A channel to host:port. Its own sub-channel pool keeps one client's reconnect backoff from delaying another's."""
+    """A channel to host:port.
+
+    Its own sub-channel pool keeps one client's reconnect backoff from delaying another's.
+    """
     channel = grpc.insecure_channel(
         address, options=[*options(max_message_bytes), ("grpc.use_local_subchannel_pool", 1)]
     )

@@ -1,17 +1,18 @@
-"""Schema, routing and arrays to and from protobuf messages."""
+"""Schema, routing, arrays and reports of members to and from protobuf messages.
+
+Reports have the same names of fields on both sides, so a new field needs no line here.
+"""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.protos import common_pb2, parameter_server_pb2, table_pb2
-from megalith.wire import arrays, routing
-from megalith.wire.errors import InvalidSetting, MalformedArray
-from megalith.wire.routing import Routing
-from megalith.wire.schema import (
+from megalith.errors import InvalidSetting, MalformedArray
+from megalith.protos import common_pb2, coordination_pb2, parameter_server_pb2, table_pb2
+from megalith.schema import (
     AdmissionConfig,
     Compressor,
     DenseOptimizer,
@@ -24,12 +25,15 @@ from megalith.wire.schema import (
     TableConfig,
     VariableConfig,
 )
-from megalith.wire.validation import build_named
-from megalith.wire.variable_parts import VariableShape
+from megalith.schema.checks import build_named, kinds_of
+from megalith.schema.variable_parts import VariableShape
+from megalith.wire import arrays, routing
+from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from megalith.wire.routing import Routing
 
 _DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
     common_pb2.DTYPE_FLOAT32: arrays.VALUE,
-    common_pb2.DTYPE_INT64: arrays.KEY,
+    common_pb2.DTYPE_INT64: arrays.ID,
 }
 _TAGS = {dtype: tag for tag, dtype in _DTYPES.items()}
 _ROW_DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
@@ -45,6 +49,7 @@ def row_dtype(tag: "common_pb2.DType.ValueType", what: str) -> np.dtype[Any]:
         raise MalformedArray(
             f"{what}: dtype tag {tag} is none of rows or gradients; they are float32 or float16"
         )
+
     return _ROW_DTYPES[tag]
 
 
@@ -58,6 +63,7 @@ def array_from_proto(message: common_pb2.Array, what: str) -> NDArray[Any]:
     dtype = _DTYPES.get(message.dtype)
     if dtype is None:
         raise MalformedArray(f"{what}: unknown dtype tag {message.dtype}")
+
     return arrays.decode(message.data, dtype, tuple(message.shape), what)
 
 
@@ -87,6 +93,7 @@ def _settings_to_proto(value: Any, message: Any) -> None:
         content = getattr(value, item.name)
         if content is None:
             continue
+
         if isinstance(content, Mapping):
             getattr(message, item.name).update(content)
         elif isinstance(content, tuple):
@@ -119,15 +126,18 @@ def _settings_from_proto(message: Any) -> dict[str, Any]:
 def _choice_from_proto(message: Any, union: Any, what: str) -> Any:
     """The schema class that the message chose."""
     name = message.WhichOneof("kind")
-    classes = {kind.name: kind for kind in get_args(union)}
+    classes = {kind.name: kind for kind in kinds_of(union)}
     if name not in classes:
         raise InvalidSetting(
-            f"{what} is {name or 'not set, or newer than this version'}; known are {sorted(classes)}"
+            f"{what} is {name or 'not set, or newer than this version'}; "
+            f"known are {sorted(classes)}"
         )
+
     chosen = getattr(message, name)
     settings = _settings_from_proto(chosen)
     if "base" in chosen.DESCRIPTOR.fields_by_name:
         settings["base"] = _choice_from_proto(chosen.base, union, f"the base of {name}")
+
     return build_named(what, classes.values(), name, settings)
 
 
@@ -141,6 +151,7 @@ def table_from_proto(message: table_pb2.TableConfig) -> TableConfig:
     settings = _settings_from_proto(message)
     if message.HasField("admission"):
         settings["admission"] = _admission_from_proto(message.admission)
+
     return TableConfig(
         name=message.name,
         segments=tuple(_segment_from_proto(segment) for segment in message.segments),
@@ -155,6 +166,7 @@ def _segment_from_proto(message: table_pb2.Segment) -> Segment:
         optional["compressor"] = _choice_from_proto(message.compressor, Compressor, "compressor")
     if message.HasField("schedule"):
         optional["schedule"] = _choice_from_proto(message.schedule, Schedule, "schedule")
+
     return Segment(
         message.dim,
         _choice_from_proto(message.initializer, Initializer, "initializer"),
@@ -168,6 +180,7 @@ def _admission_from_proto(message: table_pb2.Admission) -> AdmissionConfig:
         raise InvalidSetting(
             f"admission: unknown kind {message.kind!r}; known are {', '.join(FilterKind)}"
         )
+
     return AdmissionConfig(
         kind=FilterKind(message.kind),
         threshold_by_slot=dict(message.threshold_by_slot),
@@ -185,6 +198,7 @@ def variable_to_proto(value: VariableConfig) -> parameter_server_pb2.VariableCon
         _choice_to_proto(value.schedule, message.schedule)
     if value.part is not None:
         _settings_to_proto(value.part, message.part)
+
     return message
 
 
@@ -194,10 +208,12 @@ def variable_from_proto(message: parameter_server_pb2.VariableConfig) -> Variabl
         optional["optimizer"] = _choice_from_proto(
             message.optimizer, DenseOptimizer, "a variable's optimizer"
         )
+
     if message.HasField("schedule"):
         optional["schedule"] = _choice_from_proto(message.schedule, Schedule, "schedule")
     if message.HasField("part"):
         optional["part"] = Part(message.part.index, message.part.count, message.part.rows)
+
     return VariableConfig(
         message.name, array_from_proto(message.initial, f"variable {message.name}"), **optional
     )
@@ -216,4 +232,41 @@ def variable_shape_from_proto(message: parameter_server_pb2.VariableShape) -> Va
     dtype = _DTYPES.get(message.dtype)
     if dtype is None:
         raise MalformedArray(f"shape of a variable: unknown dtype tag {message.dtype}")
+
     return VariableShape(dtype, tuple(message.shape), message.parts, message.takes_gradients)
+
+
+def worker_report_to_proto(report: WorkerReport) -> coordination_pb2.WorkerReport:
+    return coordination_pb2.WorkerReport(**_values(report))
+
+
+def worker_report_from_proto(message: coordination_pb2.WorkerReport) -> WorkerReport:
+    values = _read(message, WorkerReport)
+    values["results"] = dict(message.results)
+    return WorkerReport(**values)
+
+
+def ps_report_to_proto(report: PsReport) -> coordination_pb2.PsReport:
+    values = _values(report)
+    if report.restored is not None:
+        values["restored"] = coordination_pb2.Restored(**_values(report.restored))
+
+    return coordination_pb2.PsReport(**values)
+
+
+def ps_report_from_proto(message: coordination_pb2.PsReport) -> PsReport:
+    values = _read(message, PsReport)
+    is_restored = message.HasField("restored")
+    values["restored"] = (
+        RestoreReport(**_read(message.restored, RestoreReport)) if is_restored else None
+    )
+    return PsReport(**values)
+
+
+def _values(report: Any) -> dict[str, Any]:
+    return {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+
+
+def _read(message: Any, report: type[Any]) -> dict[str, Any]:
+    """The fields of a message that the report has."""
+    return {field.name: getattr(message, field.name) for field in dataclasses.fields(report)}

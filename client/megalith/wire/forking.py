@@ -1,15 +1,19 @@
 """What becomes of connections, locks and threads in a forked child.
 
-A child has copies of its parent's objects: locks that a thread held which the child does not have, and sockets that are
-the parent's too. Whatever the child sends, or shuts down, on such a socket reaches the parent's peer. So at each fork,
-before the child runs anything else,
+A child has copies of its parent's objects: locks that a thread held which the child does not have,
+and sockets that are the parent's too. Whatever the child sends, or shuts down, on such a socket
+reaches the parent's peer. So at each fork, before the child runs anything else,
 
-    * every object that was given to `renew_in_child` starts over, with locks, threads and connections of its own;
-    * every socket that was given to `close_in_child` is closed here, which the parent does not notice;
-    * what was given to `keep_in_child` is never touched again: grpc would say goodbye on the parent's connection.
+    * every object that was given to `renew_in_child` starts over, with locks, threads and
+      connections of its own;
+    * every socket that was given to `close_in_child` is closed here, which the parent does not
+      notice;
+    * what was given to `keep_in_child` is never touched again: grpc would say goodbye on the
+      parent's connection.
 
-gRPC itself survives a fork only while no thread is inside a call. So a fork waits for the calls that `calls` counts,
-and holds back new ones meanwhile. Bulk lanes are plain sockets and need no such care.
+gRPC itself survives a fork only while no thread is inside a call. So a fork waits for the calls
+that `calls` counts, and holds back new ones meanwhile. Bulk lanes are plain sockets and need no
+such care.
 """
 
 import ctypes
@@ -18,11 +22,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from megalith.wire.errors import InvalidRequest
+from megalith.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +35,18 @@ _WAIT_S = 5.0  # longer than nearly every call; a save may take an hour, and no 
 F = TypeVar("F", bound=Any)  # a grpc future, which this module knows by its add_done_callback only
 
 
-class Renewed(Protocol):
+class ForkAware(Protocol):
     """Something that a forked child must not use as it was."""
 
     def renew_after_fork(self) -> None:
-        """Start over in the child: no other thread runs yet, and any lock may be held by one that is gone."""
+        """Start over in the child.
+
+        No other thread runs yet, and any lock may be held by one that is gone.
+        """
 
 
 class Calls:
-    """The gRPC calls under way, of which there should be none at a fork. `_changed` guards the counts.
+    """The gRPC calls under way; there should be none at a fork. `_changed` guards the counts.
 
     with calls:          # a call that is waited for
         stub.Method(request)
@@ -59,9 +65,11 @@ class Calls:
     def __enter__(self) -> None:
         if self._is_unusable:
             raise InvalidRequest(
-                f"this process was forked while a gRPC call of its parent took more than {_WAIT_S:.0f} s, after which "
-                "gRPC does not work here; fork while no long call is under way, or start processes by spawn"
+                "this process was forked while a gRPC call of its parent took more than "
+                f"{_WAIT_S:.0f} s, after which gRPC does not work here; "
+                "fork while no long call is under way, or start processes by spawn"
             )
+
         with self._changed:
             while self._is_forking:
                 self._changed.wait()
@@ -71,13 +79,17 @@ class Calls:
         self._leave()
 
     def follow(self, begin: Callable[[], F]) -> F:
-        """The future of the call that `begin` sends; the call is under way until the future is done."""
+        """The future of the call that `begin` sends.
+
+        The call is under way until the future is done.
+        """
         self.__enter__()
         try:
             future = begin()
         except BaseException:
             self._leave()
             raise
+
         future.add_done_callback(lambda _: self._leave())
         return future
 
@@ -92,7 +104,8 @@ class Calls:
             self._is_forking = True
             if not self._changed.wait_for(lambda: self._count == 0, _WAIT_S):
                 logger.warning(
-                    "fork while %d gRPC calls are under way since %.0f s: the child cannot make any",
+                    "fork while %d gRPC calls are under way since %.0f s: "
+                    "the child cannot make any",
                     self._count,
                     _WAIT_S,
                 )
@@ -113,7 +126,7 @@ _sockets: WeakSet[socket.socket] = WeakSet()
 _kept: WeakSet[Any] = WeakSet()
 
 
-def renew_in_child(owner: Renewed) -> None:
+def renew_in_child(owner: ForkAware) -> None:
     """In a forked child, `owner.renew_after_fork()` is called first."""
     _renewed.add(owner)
 
@@ -141,28 +154,23 @@ def of_the_parent(what: str) -> InvalidRequest:
     )
 
 
-def give_up(future: "Future[Any]") -> None:
-    """In a forked child: no thread here will ever end this future of the parent's, so who asks for it is told."""
-    # A thread that the child does not have may hold the future's lock, and callbacks are for the parent's objects.
-    future._condition = threading.Condition()
-    future._done_callbacks = []  # type: ignore[attr-defined]  # no public way leaves them out
-    if not future.done():
-        future.set_exception(of_the_parent("this call"))
-
-
 def _renew_all() -> None:
     calls.after_fork_in_child()
     for owner in list(_kept):
         never_end(owner)
+
     _kept.clear()
     for sock in list(_sockets):
         sock.close()
+
     _sockets.clear()
     for renewed in list(_renewed):
         renewed.renew_after_fork()
+
     if _renewed and os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "1").lower() in ("0", "false", "no"):
         logger.warning(
-            "GRPC_ENABLE_FORK_SUPPORT is off: gRPC calls of this forked process %d may hang; leave it unset",
+            "GRPC_ENABLE_FORK_SUPPORT is off: "
+            "gRPC calls of this forked process %d may hang; leave it unset",
             os.getpid(),
         )
 

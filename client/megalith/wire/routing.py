@@ -2,7 +2,8 @@
 
     id -> mix64 -> top 10 bits = bucket -> owners[bucket] = ps index -> addresses[ps index]
 
-The hash and the bucket count are protocol: every client, every server and every checkpoint relies on them.
+The hash and the bucket count are protocol: every client, every server and every checkpoint relies
+on them.
 """
 
 import functools
@@ -12,16 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.wire.errors import InvalidRequest, ShardNotOwned, WrongRun
+from megalith.errors import InvalidRequest, ShardNotOwned, WrongRun
 
 NUM_BUCKETS = 1024
 _BUCKET_SHIFT = np.uint64(54)
 _OWNER = np.dtype("<u2")
 
 
-def mix64(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The splitmix64 finalizer: patterned ids (multiples, slots in the high bits) spread evenly over all bits."""
-    x = keys.astype(np.uint64)
+def mix64(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The splitmix64 finalizer.
+
+    Patterned ids (multiples, slots in the high bits) spread evenly over all bits.
+    """
+    x = ids.astype(np.uint64)
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -30,25 +34,31 @@ def mix64(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
     return x
 
 
-def buckets_of(keys: NDArray[np.int64]) -> NDArray[np.intp]:
+def buckets_of(ids: NDArray[np.int64]) -> NDArray[np.intp]:
     """The bucket of each id, 0..1023."""
-    return (mix64(keys) >> _BUCKET_SHIFT).astype(np.intp)
+    return (mix64(ids) >> _BUCKET_SHIFT).astype(np.intp)
 
 
-def key_of_name(name: str) -> int:
+def id_of_name(name: str) -> int:
     """A variable is routed like an id: by this hash of its name."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
 
 
 def part_owner(owners: NDArray[np.uint16], num_ps: int, name: str, index: int) -> int:
-    """The ps index of part `index` of a variable: the parts go round the servers, from the one that owns the name."""
+    """The ps index of part `index` of a variable.
+
+    The parts go round the servers, from the one that owns the name.
+    """
     return (int(owners[_bucket_of_name(name)]) + index) % num_ps
 
 
 @functools.lru_cache(1 << 14)
 def _bucket_of_name(name: str) -> int:
-    """Asked for each variable of each step: the hash of a name costs 20 us, twenty times what remembering it does."""
-    return int(buckets_of(np.array([key_of_name(name)], np.int64))[0])
+    """Asked for each variable of each step.
+
+    The hash of a name costs 20 us, twenty times what remembering it does.
+    """
+    return int(buckets_of(np.array([id_of_name(name)], np.int64))[0])
 
 
 def even_owners(num_ps: int) -> NDArray[np.uint16]:
@@ -65,6 +75,7 @@ def decode_owners(data: bytes) -> NDArray[np.uint16]:
         raise InvalidRequest(
             f"bucket owners: {len(data)} bytes, need {NUM_BUCKETS * _OWNER.itemsize}"
         )
+
     return np.frombuffer(data, _OWNER)
 
 
@@ -86,21 +97,26 @@ class Routing:
         if index >= len(self.addresses):
             raise ShardNotOwned(
                 f"the call was split for a map with ps {index}; the map of epoch {self.epoch} has "
-                f"{len(self.addresses)} parameter servers. Make the call again: it is then split by the new map "
+                f"{len(self.addresses)} parameter servers. "
+                "Make the call again: it is then split by the new map "
                 "(of a push, what the other servers have answered is applied already)"
             )
+
         return self.addresses[index]
 
-    def owner_of(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
+    def owner_of(self, ids: NDArray[np.int64]) -> NDArray[np.uint16]:
         """The ps index of each id."""
-        return self.owners[buckets_of(keys)]
+        return self.owners[buckets_of(ids)]
 
     def owner_of_name(self, name: str) -> int:
         """The ps index of a variable."""
         return self.owner_of_part(name, 0)
 
     def owner_of_part(self, name: str, index: int) -> int:
-        """The ps index of part `index` of a variable; that of part 0, or of the whole, is the owner of its name."""
+        """The ps index of part `index` of a variable.
+
+        That of part 0, or of the whole, is the owner of its name.
+        """
         return part_owner(self.owners, len(self.addresses), name, index)
 
 
@@ -108,8 +124,11 @@ def check_run(named: str, present: str, who: str) -> None:
     """WrongRun unless the run that a client names is the one that `who` is in."""
     if named == present:
         return
+
     client = f"of run {named}" if named else "of no run"
     raise WrongRun(
-        f"this client is {client}, {who} is in run {present}: another job, or the same one begun anew. Its rows are "
-        "not those that the client knows. Nothing was done; to use this run, close the client and connect again"
+        f"this client is {client}, {who} is in run {present}: "
+        "another job, or the same one begun anew. "
+        "Its rows are not those that the client knows. "
+        "Nothing was done; to use this run, close the client and connect again"
     )

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 
 import grpc
 
-from megalith.wire import errors
-from megalith.wire.errors import MegalithError
+from megalith import errors
+from megalith.errors import MegalithError
 
 CODE_KEY = "megalith-error"  # trailing metadata: the error class's `code`
-RETRY_KEY = (
-    "megalith-retry-for-s"  # trailing metadata: the error's `retry_for_s`; left out when it is 0
-)
+# Trailing metadata: the error's `retry_for_s`; left out when it is 0.
+RETRY_KEY = "megalith-retry-for-s"
 
-# What grpc itself answers when a server has as many calls under way as `maximum_concurrent_rpcs` allows.
+# What grpc itself answers when a server has as many calls under way as `maximum_concurrent_rpcs`
+# allows.
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
 
 # Most specific class wins; every class has itself or an ancestor here (a test walks them all).
@@ -35,10 +35,12 @@ STATUS_BY_ERROR: dict[type[MegalithError], grpc.StatusCode] = {
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
 
-# What a bare status means when no Megalith server spoke: the transport, a proxy or the deadline did.
+# What a bare status means when no Megalith server spoke: the transport, a proxy or the deadline
+# did.
 _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MegalithError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.PeerUnreachable,
-    grpc.StatusCode.CANCELLED: errors.PeerUnreachable,  # another thread closed the channel, to find the peer again
+    # Another thread closed the channel, to find the peer again
+    grpc.StatusCode.CANCELLED: errors.PeerUnreachable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlinePassed,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
@@ -50,7 +52,8 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MegalithError]] = {
     grpc.StatusCode.INTERNAL: errors.InternalError,
 }
 
-# Bare statuses of a call that broke somewhere on its way, there or back: the server may have done what it asked.
+# Bare statuses of a call that broke somewhere on its way, there or back: the server may have done
+# what it asked.
 _BROKEN = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -67,22 +70,29 @@ def status_of(error: type[MegalithError]) -> grpc.StatusCode:
 
 
 def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
-    """The same class that the server raised; `peer` names the address when only the transport spoke."""
+    """The same class that the server raised.
+
+    `peer` names the address when only the transport spoke.
+    """
     if not isinstance(error, grpc.Call):
         broken = errors.InternalError(f"{peer}: {error}")
         broken.is_answer = False
         return broken
+
     metadata = dict(error.trailing_metadata() or ())
     if CODE_KEY in metadata:
         known = errors.error_for(str(metadata[CODE_KEY]))(error.details())
         known.retry_for_s = _seconds(str(metadata.get(RETRY_KEY, "")))
         return known
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in (
-        error.details() or ""
-    ):
-        return errors.Overloaded(f"{peer}: {error.details()}")
-    bare = _ERROR_BY_STATUS.get(error.code(), MegalithError)(f"{peer}: {error.details()}")
-    bare.is_answer = error.code() not in _BROKEN
+
+    status = error.code()
+    details = error.details() or ""
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY_CALLS in details:
+        return errors.Overloaded(f"{peer}: {details}")
+
+    kind = _ERROR_BY_STATUS.get(status, MegalithError)
+    bare = kind(f"{peer}: {error.details()}")
+    bare.is_answer = status not in _BROKEN
     return bare
 
 
@@ -97,6 +107,7 @@ def _seconds(text: str) -> float:
         seconds = float(text or 0)
     except ValueError:
         return 0.0
+
     return seconds if 0 <= seconds < math.inf else 0.0
 
 
@@ -104,7 +115,8 @@ def _seconds(text: str) -> float:
 def translated(peer: str) -> Iterator[None]:
     """Inside, an RpcError leaves as the MegalithError that it stands for.
 
-    So does what grpc raises when another thread closed the channel meanwhile: the peer is to be found again.
+    So does what grpc raises when another thread closed the channel meanwhile: the peer is to be
+    found again.
     """
     try:
         yield
@@ -113,8 +125,7 @@ def translated(peer: str) -> Iterator[None]:
     except grpc.FutureCancelledError as error:
         raise errors.PeerUnreachable(f"{peer}: the call was cancelled") from error
     except ValueError as error:
-        if "Cannot invoke RPC" not in str(
-            error
-        ):  # "... on closed channel!" of calls, ": Channel closed!" of futures
+        # "... on closed channel!" of calls, ": Channel closed!" of futures.
+        if "Cannot invoke RPC" not in str(error):
             raise
         raise errors.PeerUnreachable(f"{peer}: the channel was closed") from error

@@ -1,11 +1,12 @@
-"""Settings of the AppMaster mock."""
+"""Settings of the AppMaster, which supervises a job; `megalith up --restart` starts one."""
 
 from dataclasses import dataclass, field
 
-from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.discovery.settings import DiscoverySettings
+from megalith.errors import InvalidSetting
 from megalith.runtime.server import ServerSettings
+from megalith.runtime.setting_checks import check_above_0, check_not_below_0
 from megalith.runtime.settings import setting
-from megalith.wire.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class AppMasterServerSettings(ServerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppMasterConfig:
-    """Run the AppMaster mock: stands for the resource manager of a local job."""
+    """Run the AppMaster: supervises a job's processes and answers for it as a platform does."""
 
     controller: str = setting(
         "host:port of the controller; empty = ask --discovery, then the model directory.", ""
@@ -29,11 +30,13 @@ class AppMasterConfig:
     job: str = setting("Name of the job in the discovery back end.", "")
     app_id: str = setting("The job's id, as status reports it.", "megalith-local")
     max_restarts: int = setting(
-        "How often each process that died is started again; 0 = never. `megalith ctl app restart-policy` changes it.",
+        "How often each process that died is started again; 0 = never. "
+        "`megalith ctl app restart-policy` changes it.",
         0,
     )
     state_file: str = setting(
-        "What it remembers over its own restart; empty = appmaster_state.json in the model directory, if there is one.",
+        "What it remembers over its own restart; empty = appmaster_state.json in the model "
+        "directory, if there is one.",
         "",
     )
     join_timeout_s: float = setting(
@@ -46,14 +49,15 @@ class AppMasterConfig:
     def __post_init__(self) -> None:
         if not self.controller and not self.model_dir and not self.discovery.is_used:
             raise InvalidSetting(
-                "neither --controller nor --model-dir is given, nor --discovery; one of them must say which job it is"
+                "neither --controller nor --model-dir is given, nor --discovery; "
+                "one of them must say which job it is"
             )
-        self.discovery.check(self.job, self.model_dir)
+
+        # The URL of --discovery may name the job.
+        job = self.discovery.check(self.job, self.model_dir)
+        object.__setattr__(self, "job", job)
         if not self.app_id:
             raise InvalidSetting("--app-id='': the job needs an id")
-        if self.max_restarts < 0:
-            raise InvalidSetting(f"--max-restarts={self.max_restarts}: below 0")
-        if not self.join_timeout_s > 0:
-            raise InvalidSetting(f"--join-timeout-s={self.join_timeout_s}: must be above 0")
-        if not self.linger_s >= 0:
-            raise InvalidSetting(f"--linger-s={self.linger_s}: below 0")
+
+        check_not_below_0(self, "max_restarts", "linger_s")
+        check_above_0(self, "join_timeout_s")

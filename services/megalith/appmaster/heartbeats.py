@@ -11,11 +11,13 @@ class Heartbeats:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._count, self._last_s = 0, 0.0
+        self._count = 0
+        self._last_s = 0.0
 
     def heard(self) -> None:
         with self._lock:
-            self._count, self._last_s = self._count + 1, self._clock()
+            self._count += 1
+            self._last_s = self._clock()
 
     @property
     def count(self) -> int:

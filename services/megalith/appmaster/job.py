@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from megalith.wire.errors import (
+from megalith.errors import (
     ApplicationEnded,
     BarrierAlreadyPlaced,
     DeadlinePassed,
@@ -43,18 +43,24 @@ class Ending:
 
 
 def kept_ending(kept: Mapping[str, Any]) -> Ending | None:
-    """The ending that an earlier AppMaster wrote down; ValueError or TypeError for anything else."""
+    """The ending that an earlier AppMaster wrote down.
+
+    ValueError or TypeError for anything else.
+    """
     if not kept:
         return None
+
     ending = Ending(**kept)
-    kinds = (
-        (ending.succeeded, bool),
-        (ending.reason, str),
-        (ending.exit_code, int),
-        (ending.grace_s, int | float),
+    is_well_formed = (
+        isinstance(ending.succeeded, bool)
+        and isinstance(ending.reason, str)
+        and isinstance(ending.exit_code, int)
+        and isinstance(ending.grace_s, int | float)
     )
-    if not all(isinstance(value, kind) for value, kind in kinds):
+
+    if not is_well_formed:
         raise ValueError(f"not an ending: {dict(kept)}")
+
     return ending
 
 
@@ -67,7 +73,7 @@ class JobController(Protocol):
 
 
 class Job:
-    """One application. `_lock` guards its ending; the controller is called outside it.
+    """One application. `_lock` guards how it ends; the controller is called outside it.
 
     `can_force` says whether somebody else will end the processes if the controller does not answer.
     """
@@ -81,9 +87,12 @@ class Job:
         keep: Callable[[dict[str, Any]], None],
     ) -> None:
         self.app_id = app_id
-        self._controller, self._can_force, self._keep = controller, can_force, keep
+        self._controller = controller
+        self._can_force = can_force
+        self._keep = keep
         self._lock = threading.Lock()
         self._ending = kept_ending(kept)
+        self._asked: Ending | None = None  # what the controller is being told
 
     @property
     def ending(self) -> Ending | None:
@@ -97,40 +106,64 @@ class Job:
         return ending.final_status if ending else FinalStatus.UNDEFINED
 
     def end(self, ending: Ending) -> None:
-        """End the job. The first end decides; repeating it changes nothing, contradicting it is ApplicationEnded."""
+        """End the job. The first end decides.
+
+        Repeating it changes nothing, contradicting it is ApplicationEnded.
+        """
         if ending.grace_s < 0:
-            raise InvalidRequest(
-                f"graceful_shutdown_timeout_ms={ending.grace_s * 1000:.0f}: below 0"
-            )
+            grace_ms = ending.grace_s * 1000
+            raise InvalidRequest(f"graceful_shutdown_timeout_ms={grace_ms:.0f}: below 0")
+
         earlier = self.ending
         if earlier is not None:
-            if earlier.succeeded != ending.succeeded:
-                logger.warning(
-                    "end refused wanted=%s is=%s",
-                    ending.final_status.value,
-                    earlier.final_status.value,
-                )
-                raise ApplicationEnded(
-                    f"{self.app_id} has ended: {earlier.final_status.value}, {earlier.reason}"
-                )
+            self._refuse_contradiction(earlier, ending)
             return
+
         logger.info("job ends succeeded=%s reason=%s", ending.succeeded, ending.reason)
+        said = ending.reason if ending.succeeded else f"killed: {ending.reason}"
+        self._ask_for(ending)
         try:
-            # Idempotent: the caller may try again. The platform and operators mean now; a savepoint comes before.
-            said = ending.reason if ending.succeeded else f"killed: {ending.reason}"
+            # Idempotent: the caller may try again. The platform and operators mean now; a savepoint
+            # comes before.
             self._controller.end_job(ending.succeeded, said, at_once=True)
         except (Unavailable, DeadlinePassed) as error:
             if not self._can_force():
+                self._ask_for(None)
                 raise
+
             logger.warning("no controller to end the job, its supervisor will: %s", error)
+        except BaseException:
+            self._ask_for(None)
+            raise
+
         self.ended(ending)
 
-    def ended(self, ending: Ending) -> None:
-        """The job is over. The first word counts."""
+    def _ask_for(self, ending: Ending | None) -> None:
         with self._lock:
-            if self._ending is None:
-                self._ending = ending
-                self._keep(asdict(ending))
+            self._asked = ending
+
+    def _refuse_contradiction(self, earlier: Ending, wanted: Ending) -> None:
+        if earlier.succeeded == wanted.succeeded:
+            return
+
+        is_status = earlier.final_status.value
+        logger.warning("end refused wanted=%s is=%s", wanted.final_status.value, is_status)
+        raise ApplicationEnded(f"{self.app_id} has ended: {is_status}, {earlier.reason}")
+
+    def ended(self, ending: Ending) -> None:
+        """The job is over. The first word counts.
+
+        The controller may say so before it has answered who asked for the end: then the exit code
+        and the reason are those that were asked for.
+        """
+        with self._lock:
+            if self._ending is not None:
+                return
+
+            asked = self._asked
+            is_asked_for = asked is not None and asked.succeeded == ending.succeeded
+            self._ending = asked if asked is not None and is_asked_for else ending
+            self._keep(asdict(self._ending))
 
     def suspend(self) -> None:
         """Hold training for the platform, whoever else holds it; holding twice changes nothing."""
@@ -140,5 +173,8 @@ class Job:
             logger.info("suspend: the platform holds training already")
 
     def resume(self) -> None:
-        """End the platform's hold; training goes on unless an operator, a save or the health check holds it too."""
+        """End the platform's hold.
+
+        Training goes on unless an operator, a save or the health check holds it too.
+        """
         self._controller.resume(HOLDER)

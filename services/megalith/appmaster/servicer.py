@@ -1,11 +1,14 @@
-"""gRPC face of the AppMaster mock: all of primus.AppMasterService."""
+"""gRPC face of the AppMaster towards the platform: all of primus.AppMasterService.
+
+What the supervisor of a job asks for on top of that is in supervision_servicer.py.
+"""
 
 import grpc
 
 from megalith.appmaster.heartbeats import Heartbeats
 from megalith.appmaster.job import HOLDER, Ending, FinalStatus, Job
 from megalith.appmaster.savepoints import Savepoints, SavepointState
-from megalith.client import ClusterStatus, Controller
+from megalith.control import ClusterStatus, Controller
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
 
@@ -31,7 +34,9 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     def __init__(
         self, job: Job, savepoints: Savepoints, heartbeats: Heartbeats, controller: Controller
     ) -> None:
-        self._job, self._savepoints, self._heartbeats = job, savepoints, heartbeats
+        self._job = job
+        self._savepoints = savepoints
+        self._heartbeats = heartbeats
         self._controller = controller
 
     def ponyHeartbeat(
@@ -40,21 +45,22 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self._heartbeats.heard()
         if self._job.final_status is not FinalStatus.UNDEFINED:
             return pb.PonyHeartbeatResponse(state=pb.FINISH)
-        return pb.PonyHeartbeatResponse(
-            state=_PHASES.get(self._controller.status().phase, pb.PS_REGISTERING)
-        )
+
+        phase = self._controller.status().phase
+        state = _PHASES.get(phase, pb.PS_REGISTERING)
+        return pb.PonyHeartbeatResponse(state=state)
 
     def ponyGetPSInfo(
         self, request: pb.PonyGetPSInfoRequest, context: grpc.ServicerContext
     ) -> pb.PonyGetPSInfoResponse:
-        servers = [
-            member
-            for member in self._controller.status().members
-            if member.role == "ps" and member.is_connected
-        ]
-        return pb.PonyGetPSInfoResponse(
-            ps_info=[_ps_info(member.index, member.address) for member in servers]
-        )
+        servers = []
+        status = self._controller.status()
+        for member in status.members:
+            if member.role == "ps" and member.is_connected:
+                server = _ps_info(member.index, member.address)
+                servers.append(server)
+
+        return pb.PonyGetPSInfoResponse(ps_info=servers)
 
     def ponyStartWorker(
         self, request: pb.PonyStartWorkerRequest, context: grpc.ServicerContext
@@ -65,20 +71,14 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self, request: pb.SucceedRequest, context: grpc.ServicerContext
     ) -> pb.SucceedResponse:
         reason = request.diagnose or "the AppMaster was told that the job succeeded"
-        self._job.end(
-            Ending(
-                True, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000
-            )
-        )
+        grace_s = request.graceful_shutdown_timeout_ms.value / 1000
+        self._job.end(Ending(True, reason, request.exit_code, grace_s))
         return pb.SucceedResponse()
 
     def kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillResponse:
         reason = request.diagnose or f"killed with exit code {request.exit_code}"
-        self._job.end(
-            Ending(
-                False, reason, request.exit_code, request.graceful_shutdown_timeout_ms.value / 1000
-            )
-        )
+        grace_s = request.graceful_shutdown_timeout_ms.value / 1000
+        self._job.end(Ending(False, reason, request.exit_code, grace_s))
         return pb.KillResponse()
 
     def suspend(
@@ -91,19 +91,21 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self, request: pb.SuspendStatusRequest, context: grpc.ServicerContext
     ) -> pb.SuspendStatusResponse:
         status = self._controller.status()
-        moving = [
-            m.index
-            for m in status.members
-            if m.role == "worker" and m.is_connected and not m.is_blocked
-        ]
-        if not any(
-            holder.kind == HOLDER for holder in status.barrier.holders
-        ):  # others may hold training too
+        holders = [holder.kind for holder in status.barrier.holders]
+        if HOLDER not in holders:  # others may hold training too
             return pb.SuspendStatusResponse(succeed=False, message="training is not suspended")
-        message = (
-            f"workers not blocked yet: {moving}" if moving else "every connected worker is blocked"
-        )
-        return pb.SuspendStatusResponse(succeed=not moving, message=message)
+
+        moving = []
+        for member in status.members:
+            if member.role == "worker" and member.is_connected and not member.is_blocked:
+                moving.append(member.index)
+
+        if moving:
+            message = f"workers not blocked yet: {moving}"
+            return pb.SuspendStatusResponse(succeed=False, message=message)
+
+        message = "every connected worker is blocked"
+        return pb.SuspendStatusResponse(succeed=True, message=message)
 
     def resume(self, request: pb.ResumeRequest, context: grpc.ServicerContext) -> pb.ResumeResponse:
         self._job.resume()
@@ -124,9 +126,8 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self, request: pb.StarvingRequest, context: grpc.ServicerContext
     ) -> pb.StarvingResponse:
         members = self._controller.status().members
-        return pb.StarvingResponse(
-            starving=any(not m.is_connected and not m.is_finished for m in members)
-        )
+        missing = [each for each in members if not each.is_connected and not each.is_finished]
+        return pb.StarvingResponse(starving=bool(missing))
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         return pb.StatusResponse(
@@ -162,13 +163,22 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
 
 def _ps_info(index: int, address: str) -> pb.PSInfo:
     host, _, port = address.rpartition(":")
-    return pb.PSInfo(ip=host.strip("[]"), ports=[int(port)], shard_id=index, name=f"ps-{index}")
+    return pb.PSInfo(
+        ip=host.strip("[]"),
+        ports=[int(port)],
+        shard_id=index,
+        name=f"ps-{index}",
+    )
 
 
 def progress_of(status: ClusterStatus) -> float:
     """The share of the work that is done, 0 to 1; 0 while its length is not known."""
-    workers = [
-        member for member in status.members if member.role == "worker" and member.total_batches
-    ]
-    total = sum(member.total_batches for member in workers)
-    return sum(member.position for member in workers) / total if total else 0.0
+    done = 0
+    total = 0
+
+    for member in status.members:
+        if member.role == "worker" and member.total_batches:
+            done += member.position
+            total += member.total_batches
+
+    return done / total if total else 0.0

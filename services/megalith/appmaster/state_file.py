@@ -1,4 +1,4 @@
-"""What the AppMaster remembers over its own restarts: one JSON file, replaced whole at each change."""
+"""What the AppMaster remembers over its own restarts: one JSON file, replaced at each change."""
 
 import json
 import logging
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from megalith.errors import AppMasterRunning
 from megalith.runtime import files
 from megalith.runtime.files import write_atomically
-from megalith.wire.errors import AppMasterRunning
 
 logger = logging.getLogger(__name__)
 
@@ -19,21 +19,24 @@ Check = Callable[[Mapping[str, Any]], object]  # raises ValueError, KeyError or 
 class StateFile:
     """Sections of plain values, each owned by one part of the AppMaster.
 
-    Belongs to one application: what the file says of another one is forgotten at the first change, and a file that
-    cannot be read, or has a section that its owner's check refuses, is kept beside it with the suffix .damaged. Without
-    a path nothing outlives the process. `_lock` guards the sections and the writing, so the file never goes back to an
-    older state.
+    Belongs to one application: what the file says of another one is forgotten at the first change,
+    and a file that cannot be read, or has a section that its owner's check refuses, is kept beside
+    it with the suffix .damaged. Without a path nothing outlives the process. `_lock` guards the
+    sections and the writing, so the file never goes back to an older state.
     """
 
     def __init__(
         self, path: Path | None, app_id: str, checks: Mapping[str, Check] | None = None
     ) -> None:
-        self._path, self._app_id, self._checks = path, app_id, checks or {}
+        self._path = path
+        self._app_id = app_id
+        self._checks = checks or {}
         self._lock = threading.Lock()
         self._held: IO[bytes] | None = None
+        self._sections: dict[str, dict[str, Any]] = {}
         if path is not None:
             self._hold(path)
-        self._sections: dict[str, dict[str, Any]] = self._read(path) if path is not None else {}
+            self._sections = self._read(path)
 
     def section(self, name: str) -> dict[str, Any]:
         """What was last put there; empty if nothing was."""
@@ -46,7 +49,8 @@ class StateFile:
             self._sections[name] = values
             if self._path is not None:
                 content = {"app_id": self._app_id, **self._sections}
-                write_atomically(self._path, json.dumps(content, indent=1).encode())
+                text = json.dumps(content, indent=1)
+                write_atomically(self._path, text.encode())
 
     def close(self) -> None:
         if self._held is not None:
@@ -54,11 +58,14 @@ class StateFile:
             self._held = None
 
     def _hold(self, path: Path) -> None:
-        """Refuse a second AppMaster. The kernel releases the lock when its holder dies, however it dies."""
+        """Refuse a second AppMaster.
+
+        The kernel releases the lock when its holder dies, however it dies.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._held = files.open_plain(
-            path.with_name(f"{path.name}.lock"), "r+b"
-        )  # held open while this lives
+        lock_path = path.with_name(f"{path.name}.lock")
+        self._held = files.open_plain(lock_path, "r+b")  # held open while this lives
+
         try:
             if not files.lock(self._held):
                 logger.warning(
@@ -67,16 +74,15 @@ class StateFile:
         except BlockingIOError:
             self.close()
             raise AppMasterRunning(
-                f"{path}: a live AppMaster keeps its state there; stop that one, or give another --state-file"
+                f"{path}: a live AppMaster keeps its state there; "
+                "stop that one, or give another --state-file"
             ) from None
 
     def _read(self, path: Path) -> dict[str, dict[str, Any]]:
         try:
             content = json.loads(path.read_text())
-            app_id, sections = (
-                content.pop("app_id"),
-                {name: dict(values) for name, values in content.items()},
-            )
+            app_id = content.pop("app_id")
+            sections = {name: dict(values) for name, values in content.items()}
             if app_id == self._app_id:
                 for name, check in self._checks.items():
                     check(sections.get(name, {}))
@@ -89,7 +95,9 @@ class StateFile:
                 "cannot read the state, starting without it error=%r kept=%s", error, damaged
             )
             return {}
+
         if app_id != self._app_id:
             logger.info("the state is another application's, starting anew app_id=%s", app_id)
             return {}
+
         return sections

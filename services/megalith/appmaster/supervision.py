@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
+from megalith.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,10 @@ _MAX_NAMED = 16  # processes in a message
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """One process as whoever starts it sees it; `exit_status` counts once it does not run, negative for a signal."""
+    """One process as whoever starts it sees it.
+
+    `exit_status` counts once it does not run, negative for a signal.
+    """
 
     name: str
     pid: int
@@ -29,25 +32,33 @@ class ProcessState:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it died. A controller that exits by itself, with any status, has ended the job."""
+        """Whether it died.
+
+        A controller that exits by itself, with any status, has ended the job.
+        """
         if self.is_running:
             return False
+
         return self.exit_status < 0 if self.name == "controller" else self.exit_status != 0
 
 
 def kept_max_restarts(kept: Mapping[str, Any], default: int = 0) -> int:
-    """The policy that an earlier AppMaster wrote down, if one did; ValueError for one that cannot be."""
+    """The policy that an earlier AppMaster wrote down, if one did.
+
+    ValueError for one that cannot be.
+    """
     count = kept.get("max_restarts", default)
     if not isinstance(count, int) or count < 0:
         raise ValueError(f"max_restarts={count!r} is not a number from 0")
+
     return count
 
 
 class Supervision:
     """The restart policy, and what was last heard of the processes.
 
-    Decides from each report alone: a process says how often it was started, so an answer that got lost is given again
-    and never counted twice. `_lock` guards everything here.
+    Decides from each report alone: a process says how often it was started, so an answer that got
+    lost is given again and never counted twice. `_lock` guards everything here.
     """
 
     def __init__(
@@ -57,14 +68,15 @@ class Supervision:
         keep: Callable[[dict[str, Any]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keep, self._clock = keep, clock
+        self._keep = keep
+        self._clock = clock
         self._lock = threading.Lock()
         self._max_restarts = kept_max_restarts(kept, max_restarts)
         self._processes: tuple[ProcessState, ...] = ()
-        self._wanted: dict[
-            str, int
-        ] = {}  # name -> starts when an operator asked: done once there are more
+        # By name, how often a process had been started when an operator asked for one more start.
+        self._wanted: dict[str, int] = {}
         self._heard_at: float | None = None
+        self._has_told_end = False
 
     @property
     def max_restarts(self) -> int:
@@ -75,9 +87,11 @@ class Supervision:
     def max_restarts(self, count: int) -> None:
         if count < 0:
             raise InvalidRequest(f"max_restarts={count}: below 0; 0 = no restarts")
+
         with self._lock:
             self._max_restarts = count
             self._keep({"max_restarts": count})
+
         logger.info("restart policy max_restarts=%d", count)
 
     @property
@@ -85,6 +99,16 @@ class Supervision:
         """Whether somebody who can start and end processes has called lately."""
         with self._lock:
             return self._is_present()
+
+    @property
+    def is_end_to_be_told(self) -> bool:
+        """Whether somebody supervises this job who has not been told that it is over.
+
+        Also somebody who has been silent for a while: a supervisor on a busy machine, or one that
+        waits for a controller that hangs, is late but not gone.
+        """
+        with self._lock:
+            return self._heard_at is not None and not self._has_told_end
 
     def processes(self) -> tuple[ProcessState, ...]:
         with self._lock:
@@ -95,21 +119,32 @@ class Supervision:
         return sum(process.starts - 1 for process in self.processes())
 
     def hear(self, processes: Sequence[ProcessState], is_over: bool) -> list[str]:
-        """Take a report; returns the names to start again. A malformed one is InvalidRequest and changes nothing."""
+        """Take a report; returns the names to start again.
+
+        A malformed one is InvalidRequest and changes nothing.
+        """
         _check(processes)
         with self._lock:
-            self._processes, self._heard_at = tuple(processes), self._clock()
-            starts = {process.name: process.starts for process in processes}
-            self._wanted = {
-                name: asked
-                for name, asked in self._wanted.items()
-                if starts.get(name, asked + 1) <= asked
-            }
-            return (
-                []
-                if is_over
-                else [process.name for process in processes if self._is_to_start(process)]
-            )
+            self._processes = tuple(processes)
+            self._heard_at = self._clock()
+            self._has_told_end = is_over
+            self._forget_done_wishes(processes)
+            if is_over:
+                return []
+
+            return [process.name for process in processes if self._is_to_start(process)]
+
+    def _forget_done_wishes(self, processes: Sequence[ProcessState]) -> None:
+        """An operator's wish is done once the process was started more often than before it."""
+        starts_by_name = {process.name: process.starts for process in processes}
+        still_wanted = {}
+
+        for name, starts_then in self._wanted.items():
+            starts = starts_by_name.get(name)
+            if starts is not None and starts <= starts_then:
+                still_wanted[name] = starts_then
+
+        self._wanted = still_wanted
 
     def restart(self, name: str) -> None:
         """Have a process that is down started again, whatever the policy says."""
@@ -118,14 +153,23 @@ class Supervision:
                 raise NotSupervised(
                     f"{name}: nobody supervises this job; start it with the command that started it"
                 )
-            process = next((process for process in self._processes if process.name == name), None)
-            if process is None:
-                known = ", ".join(process.name for process in self._processes[:_MAX_NAMED])
-                raise NotFound(f"no process {name!r}; known are {known}")
+
+            process = self._find(name)
             if process.is_running:
                 raise ProcessAlive(f"{name} runs as process {process.pid}; kill that one first")
+
             self._wanted[name] = process.starts
+
         logger.info("restart asked for process=%s", name)
+
+    def _find(self, name: str) -> ProcessState:
+        for process in self._processes:
+            if process.name == name:
+                return process
+
+        names = [process.name for process in self._processes[:_MAX_NAMED]]
+        known = ", ".join(names)
+        raise NotFound(f"no process {name!r}; known are {known}")
 
     def _is_present(self) -> bool:
         return self._heard_at is not None and self._clock() - self._heard_at < _PRESENT_S
@@ -133,23 +177,26 @@ class Supervision:
     def _is_to_start(self, process: ProcessState) -> bool:
         if process.is_running:
             return False
-        return process.name in self._wanted or (
-            process.has_failed and process.starts <= self._max_restarts
-        )
+        if process.name in self._wanted:
+            return True
+
+        return process.has_failed and process.starts <= self._max_restarts
 
 
 def _check(processes: Sequence[ProcessState]) -> None:
     counts = Counter(process.name for process in processes)
     for process in processes:
-        if not 0 < len(process.name) <= _MAX_NAME:
+        name = process.name
+        if not 0 < len(name) <= _MAX_NAME:
             raise InvalidRequest(
-                f"a process name of {len(process.name)} characters; 1 to {_MAX_NAME} are taken"
+                f"a process name of {len(name)} characters; 1 to {_MAX_NAME} are taken"
             )
-        if counts[process.name] > 1:
-            raise InvalidRequest(
-                f"process {process.name} occurs {counts[process.name]} times in one report"
-            )
+
+        if counts[name] > 1:
+            raise InvalidRequest(f"process {name} occurs {counts[name]} times in one report")
+
         if process.starts < 1 or process.pid < 0:
             raise InvalidRequest(
-                f"process {process.name}: starts={process.starts} pid={process.pid}; starts begin at 1, a pid at 0"
+                f"process {name}: starts={process.starts} pid={process.pid}; "
+                "starts begin at 1, a pid at 0"
             )

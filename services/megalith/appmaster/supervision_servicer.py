@@ -1,11 +1,14 @@
-"""gRPC face of supervision: the mock beyond what the platform's AppMaster has."""
+"""gRPC face of supervision: what `megalith up --restart` and `megalith ctl app` ask for.
+
+The platform's own AppMaster has no such calls, because it starts the processes itself.
+"""
 
 from dataclasses import asdict
 
 import grpc
 
 from megalith.appmaster.job import Job
-from megalith.appmaster.savepoints import Savepoints
+from megalith.appmaster.savepoints import Savepoint, Savepoints
 from megalith.appmaster.servicer import progress_of
 from megalith.appmaster.supervision import ProcessState, Supervision
 from megalith.appmaster.watch import JobWatch
@@ -19,22 +22,20 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
     def __init__(
         self, job: Job, savepoints: Savepoints, supervision: Supervision, watch: JobWatch
     ) -> None:
-        self._job, self._savepoints, self._supervision, self._watch = (
-            job,
-            savepoints,
-            supervision,
-            watch,
-        )
+        self._job = job
+        self._savepoints = savepoints
+        self._supervision = supervision
+        self._watch = watch
 
     def Supervise(
         self, request: pb.SuperviseRequest, context: grpc.ServicerContext
     ) -> pb.SuperviseResponse:
         ending = self._job.ending
-        start = self._supervision.hear(
-            [_decode(process) for process in request.processes], is_over=ending is not None
-        )
+        processes = [_decode(process) for process in request.processes]
+        start = self._supervision.hear(processes, is_over=ending is not None)
         if ending is None:
             return pb.SuperviseResponse(start=start)
+
         return pb.SuperviseResponse(
             is_over=True, succeeded=ending.succeeded, reason=ending.reason, grace_s=ending.grace_s
         )
@@ -54,28 +55,42 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
     def GetApplication(
         self, request: pb.GetApplicationRequest, context: grpc.ServicerContext
     ) -> pb.GetApplicationResponse:
-        ending, seen = self._job.ending, self._watch.seen
-        return pb.GetApplicationResponse(
+        answer = pb.GetApplicationResponse(
             app_id=self._job.app_id,
             final_status=self._job.final_status.value,
-            exit_code=ending.exit_code if ending else 0,
-            reason=ending.reason if ending else "",
             max_restarts=self._supervision.max_restarts,
             is_supervised=self._supervision.is_supervised,
-            processes=[
-                pb.ProcessState(**asdict(process)) for process in self._supervision.processes()
-            ],
-            savepoints=[
-                pb.SavepointStatus(
-                    id=each.id, state=each.state.value, path=each.path, message=each.message
-                )
-                for each in self._savepoints.all()
-            ],
-            controller=seen.address if seen else "",
-            phase=seen.phase if seen else "unknown",
-            progress=progress_of(seen) if seen else 0.0,
-            global_step=seen.global_step if seen else 0,
+            processes=[_encode(process) for process in self._supervision.processes()],
+            savepoints=[_encode_savepoint(savepoint) for savepoint in self._savepoints.all()],
+            phase="unknown",
         )
+
+        ending = self._job.ending
+        if ending is not None:
+            answer.exit_code = ending.exit_code
+            answer.reason = ending.reason
+
+        seen = self._watch.seen
+        if seen is not None:
+            answer.controller = seen.address
+            answer.phase = seen.phase
+            answer.progress = progress_of(seen)
+            answer.global_step = seen.global_step
+
+        return answer
+
+
+def _encode(process: ProcessState) -> pb.ProcessState:
+    return pb.ProcessState(**asdict(process))
+
+
+def _encode_savepoint(savepoint: Savepoint) -> pb.SavepointStatus:
+    return pb.SavepointStatus(
+        id=savepoint.id,
+        state=savepoint.state.value,
+        path=savepoint.path,
+        message=savepoint.message,
+    )
 
 
 def _decode(message: pb.ProcessState) -> ProcessState:

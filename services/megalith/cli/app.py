@@ -7,22 +7,19 @@ from typing import Annotated
 
 import typer
 
-from megalith.cli import ctl, ctl_app, ctl_tables
+from megalith.cli import ctl
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-ctl.app.command()(ctl_tables.tables)
-ctl.app.command()(ctl_tables.variables)
-ctl.app.command()(ctl_tables.expire)
-ctl.app.add_typer(ctl_app.app, name="app")
 app.add_typer(ctl.app, name="ctl")
 
-# The flags are those of a dataclass, parsed by runtime.settings; typer only passes them on.
+# The flags are those of a dataclass, parsed by runtime.command_line; typer only passes them on.
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        # Imported here, as in the commands below: `megalith ctl` waits for nothing that it does not use.
+        # Imported here, as in the commands below: `megalith ctl` waits for nothing that it does not
+        # use.
         from importlib.metadata import version
 
         print(f"megalith {version('megalith')}")
@@ -55,11 +52,11 @@ def _add_service(name: str, config_class: str, help: str) -> None:
     """`megalith <service>`: the same flags and environment as `python -m megalith.<service>`."""
 
     def run(context: typer.Context) -> None:
-        from megalith.runtime import settings
+        from megalith.runtime import command_line
 
         config = getattr(import_module(f"megalith.{name}.config"), config_class)
         serve = import_module(f"megalith.{name}.server").run
-        raise typer.Exit(settings.main(name, config, serve, context.args, os.environ))
+        raise typer.Exit(command_line.main(name, config, serve, context.args, os.environ))
 
     _add_command(name, help, run)
 
@@ -83,4 +80,4 @@ _add_service(
 )
 _add_service("ps", "PsConfig", "Run a parameter server.")
 _add_service("worker", "WorkerConfig", "Run a worker.")
-_add_service("appmaster", "AppMasterConfig", "Run the AppMaster mock.")
+_add_service("appmaster", "AppMasterConfig", "Run the AppMaster, which supervises a job.")

@@ -2,7 +2,7 @@
 
 import signal
 
-from megalith.wire.extras import needed
+from megalith.errors.extras import needed
 
 
 def main() -> None:
@@ -11,8 +11,11 @@ def main() -> None:
     is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     with needed("services"):
         from megalith.cli.app import app
+
     if is_interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
     app()

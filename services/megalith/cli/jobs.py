@@ -12,23 +12,27 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from megalith.cli import ctl, training
+from megalith.cli import training
+from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
 from megalith.cli.local import LocalCluster
 from megalith.cli.news import News
-from megalith.cli.output import print_status
+from megalith.cli.output import print_line, print_status
 from megalith.cli.supervision import Supervisor
 from megalith.cli.waiting import WaitingLines
-from megalith.client import ClusterStatus, Controller
+from megalith.control import ClusterStatus, Controller
+from megalith.errors import InvalidSetting, MegalithError
 from megalith.runner.config import RunnerConfig
-from megalith.wire.errors import InvalidSetting, MegalithError
 
 _DEFAULT_EXAMPLES = 2_000_000
 _POLL_S = 0.2
 _ASK_S = 1.0
 _LEAVE_S = 30.0  # for the controller to exit after the end of the job
 _NO_SAVES = (
-    "no saves are planned: a ps that dies is started again, but what it learned since the last checkpoint is lost; "
-    "plan them with --save-every-s or --save-every-steps"
+    "no saves are planned: a ps that dies is started again, but what it learned since the last "
+    "checkpoint is lost; plan them with --save-every-s or --save-every-steps"
+)
+_NO_END = (
+    "train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0"
 )
 
 
@@ -39,63 +43,65 @@ def up(context: typer.Context) -> None:
     console = Console()
     with _running(console, config, False) as (cluster, supervisor, news):
         print_status(cluster.controller.status(), console)
-        where = (
-            ["--model-dir", config.model_dir] if config.model_dir != ctl.DEFAULT_MODEL_DIR else []
-        )
-        drive = shlex.join(["megalith", "ctl", *where, "status"])
-        console.print(
-            f"logs in {cluster.model_dir}/logs; drive it with: {drive}",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        print_line(console, f"logs in {cluster.model_dir}/logs; drive it with: {_drive(config)}")
         if config.max_restarts and not (config.save_every_s or config.save_every_steps):
-            console.print(_NO_SAVES, style="yellow", highlight=False, soft_wrap=True)
+            print_line(console, _NO_SAVES, "yellow")
+
         console.print("Ctrl-C stops everything")
+
         outcome = _follow_up(cluster, supervisor, news)
         if outcome is not None:
-            console.print(
-                f"the job {outcome.outcome}: {outcome.reason}",
-                highlight=False,
-                soft_wrap=True,
-                markup=False,
-            )
+            print_line(console, f"the job {outcome.outcome}: {outcome.reason}")
             supervisor.raise_failure(outcome)
         else:
             controller = cluster.processes[0]
-            console.print(
-                f"the job succeeded; {controller.log} ends with\n{controller.last_lines()}",
-                highlight=False,
-                soft_wrap=True,
-                markup=False,
-            )
+            last_lines = controller.last_lines()
+            print_line(console, f"the job succeeded; {controller.log} ends with\n{last_lines}")
+
         _wait_for_controller(cluster)
-    raise typer.Exit(1 if outcome is not None and outcome.outcome != "succeeded" else 0)
+
+    has_failed = outcome is not None and outcome.outcome != "succeeded"
+    raise typer.Exit(1 if has_failed else 0)
+
+
+def _drive(config: RunnerConfig) -> str:
+    """The command that shows how this job stands."""
+    words = ["megalith", "ctl"]
+    if config.model_dir != DEFAULT_MODEL_DIR:
+        words += ["--model-dir", config.model_dir]
+
+    return shlex.join([*words, "status"])
 
 
 def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> ClusterStatus | None:
-    """Say what happens until the job has an outcome; None when it has succeeded, but nobody was asked in time.
+    """Say what happens until the job has an outcome.
 
-    ProcessFailed when the controller ends in any other way: what was not saved is gone with its processes.
+    None when it has succeeded, but nobody was asked in time. ProcessFailed when the controller ends
+    in any other way: what was not saved is gone with its processes.
 
-    A controller that hangs is asked in vain for a second at a time: its processes are supervised meanwhile, so that an
-    operator can end the job.
+    A controller that hangs is asked in vain for a second at a time: its processes are supervised
+    meanwhile, so that an operator can end the job.
     """
     with closing(Controller(None, str(cluster.model_dir), _ASK_S)) as job:
-        # A controller that exits has ended the job; one that was killed is the supervisor's concern.
+        # A controller that exits has ended the job; one that was killed is the supervisor's
+        # concern.
         while (exit_status := cluster.controller_status) is None or exit_status < 0:
             supervisor.look()
             try:
                 status = job.status()
             except MegalithError:
                 status = None
+
             if status is not None:
                 news.tell(status)
-            if status is not None and status.outcome:
-                return status
+                if status.outcome:
+                    return status
+
             time.sleep(_POLL_S)
+
     if exit_status != 0:
         raise cluster.processes[0].failure()
+
     return None
 
 
@@ -107,28 +113,28 @@ def _wait_for_controller(cluster: LocalCluster) -> None:
 
 
 def train(context: typer.Context) -> None:
+    now = time.strftime("%Y%m%d-%H%M%S")
     config = RunnerConfig.from_command_line(
         "train",
         context.args,
         os.environ,
         summary=context.command.help or "",
         positional="task",
-        model_dir=f"{ctl.DEFAULT_MODEL_DIR}/{time.strftime('%Y%m%d-%H%M%S')}",
+        model_dir=f"{DEFAULT_MODEL_DIR}/{now}",
         num_examples=_DEFAULT_EXAMPLES,
     )
-    if not config.num_workers or not (config.num_examples or config.max_steps):
-        _fail(
-            InvalidSetting(
-                "train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0"
-            )
-        )
+
+    has_end = config.num_examples or config.max_steps
+    if not config.num_workers or not has_end:
+        _fail(InvalidSetting(_NO_END))
+
     console = Console()
     with _running(console, config, True) as (cluster, supervisor, news):
-        drive = shlex.join(["megalith", "ctl", "--model-dir", config.model_dir, "status"])
-        console.print(f"drive it with: {drive}", highlight=False, soft_wrap=True, markup=False)
+        print_line(console, f"drive it with: {_drive(config)}")
         started = time.monotonic()
         status = training.follow(cluster, supervisor, news, console)
         training.print_summary(status, time.monotonic() - started, console)
+
     raise typer.Exit(0 if status.outcome == "succeeded" else 1)
 
 
@@ -136,23 +142,23 @@ def train(context: typer.Context) -> None:
 def _running(
     console: Console, config: RunnerConfig, is_run_to_end: bool
 ) -> Iterator[tuple[LocalCluster, Supervisor, News]]:
-    """A cluster that is formed on the way in and gone on the way out. An error is one line and exit status 1."""
+    """A cluster that is formed on the way in and gone on the way out.
+
+    An error is one line and exit status 1.
+    """
     # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+
     try:
         cluster = LocalCluster(config, stay_up=is_run_to_end)
     except MegalithError as error:
         _fail(error)
+
     supervisor = Supervisor(cluster, config.max_restarts, console)
     news = News(console, config.model_dir)
     try:
-        spare = config.num_extra_ps + config.num_redundant_ps
-        more = f" and {spare} to choose from" if spare else ""
-        shape = f"{config.num_ps} ps{more}, {config.num_workers} workers"
-        console.print(
-            f"starting controller, {shape} and appmaster in {config.model_dir}", highlight=False
-        )
+        console.print(_starting(config), highlight=False)
         lines = WaitingLines(console)
         cluster.start(lines)
         _wait_until_formed(cluster, supervisor, news, lines)
@@ -161,12 +167,7 @@ def _running(
         _fail(error, news.farewell())
     except KeyboardInterrupt:
         farewell = news.farewell()
-        console.print(
-            f"stopping; {farewell}" if farewell else "stopping",
-            highlight=False,
-            soft_wrap=True,
-            markup=False,
-        )
+        print_line(console, f"stopping; {farewell}" if farewell else "stopping")
         raise typer.Exit(130 if is_run_to_end else 0) from None
     finally:
         # From here on the end is near and bounded; another Ctrl-C must not leave processes behind.
@@ -176,6 +177,17 @@ def _running(
         cluster.stop()
 
 
+def _starting(config: RunnerConfig) -> str:
+    """What is started, for the first line."""
+    servers = f"{config.num_ps} ps"
+    spare = config.num_extra_ps + config.num_redundant_ps
+    if spare:
+        servers += f" and {spare} to choose from"
+
+    workers = f"{config.num_workers} workers"
+    return f"starting controller, {servers}, {workers} and appmaster in {config.model_dir}"
+
+
 def _wait_until_formed(
     cluster: LocalCluster, supervisor: Supervisor, news: News, lines: WaitingLines
 ) -> None:
@@ -183,10 +195,12 @@ def _wait_until_formed(
         news.tell(status)
         if status.outcome:
             supervisor.raise_failure(status)
-        if status.outcome or (
-            status.phase != "forming" and all(member.address for member in status.members)
-        ):
             return
+
+        is_everybody_in = all(member.address for member in status.members)
+        if is_everybody_in and status.phase != "forming":
+            return
+
         lines.tell_of(status, cluster.processes)
 
 
@@ -194,6 +208,7 @@ def _fail(error: MegalithError, farewell: str = "") -> NoReturn:
     print(f"megalith: {error}", file=sys.stderr)
     if farewell:
         print(f"megalith: {farewell}", file=sys.stderr)
+
     raise typer.Exit(1) from None
 
 

@@ -1,22 +1,28 @@
-"""What the terminal of `up` and `train` says while a job runs: what was restored, what fails, what is lost."""
+"""What the terminal of `up` and `train` says while a job runs.
+
+It says what was restored, what fails and what is lost.
+"""
 
 import shlex
 
 from rich.console import Console
 
-from megalith.cli.output import journal_line
-from megalith.client import ClusterStatus, Loss, Restored
+from megalith.cli.output import journal_line, print_line
+from megalith.control import ClusterStatus, LossReport, RestoreReport
 
 
 class News:
-    """Compares each status with what was said before, and says what is new. Not for several threads."""
+    """Compares each status with what was said before, and says what is new.
+
+    Not for several threads.
+    """
 
     def __init__(self, console: Console, model_dir: str) -> None:
         self._console = console
         self._model_dir = model_dir
         self._last: ClusterStatus | None = None
-        self._restored: dict[int, Restored] = {}  # by ps: what was said of it
-        self._losses: set[Loss] = set()
+        self._restored: dict[int, RestoreReport] = {}  # by ps: what was said of it
+        self._losses: set[LossReport] = set()
         self._save_error = ""
         self._ending = ""
         self._journal_error = ""
@@ -26,12 +32,16 @@ class News:
         self._last = status
         if status.phase != "forming":
             self._tell_restored(status)
+
         self._tell_losses(status)
         self._tell_saves(status)
         self._tell_journal(status.journal_error)
 
     def farewell(self) -> str:
-        """What becomes of the model if the job stops now; empty when nothing is known or there was no model yet."""
+        """What becomes of the model if the job stops now.
+
+        Empty when nothing is known or there was no model yet.
+        """
         status = self._last
         if status is None or status.outcome:  # an outcome says it itself
             return ""
@@ -39,15 +49,20 @@ class News:
             return f"not saved: {status.unsaved}"
         if status.last_checkpoint:
             return f"saved: {status.last_checkpoint}"
+
         return "not saved: there is no checkpoint" if status.epoch else ""
 
     def _tell_restored(self, status: ClusterStatus) -> None:
-        parts: dict[str, list[Restored]] = {}
+        parts: dict[str, list[RestoreReport]] = {}
         for member in status.members:
             part = member.restored
-            if part is not None and self._restored.get(member.index) != part:
-                self._restored[member.index] = part
-                parts.setdefault(part.path, []).append(part)
+            told = self._restored.get(member.index)
+            if part is None or part == told:
+                continue
+
+            self._restored[member.index] = part
+            parts.setdefault(part.path, []).append(part)
+
         for path, restored in parts.items():
             self._say(_restored_line(path, restored))
 
@@ -62,52 +77,71 @@ class News:
             self._say(f"the journal {journal_line(error)}", "red")
         elif self._journal_error and not error:
             self._say("the journal is written again")
+
         self._journal_error = error
 
     def _tell_saves(self, status: ClusterStatus) -> None:
         save = status.last_save
         error = save.error if save is not None else ""
-        if status.ending and (status.ending, error) != (self._ending, self._save_error):
+        is_news = (status.ending, error) != (self._ending, self._save_error)
+
+        if status.ending and is_news:
             self._tell_last_save(status.ending, error)
         elif error and error != self._save_error:
-            kept = f"; {status.last_checkpoint} stands" if status.last_checkpoint else ""
-            goes_on = (
-                "; training goes on" if status.phase == "running" and not status.is_stopped else ""
-            )
-            self._say(f"a save failed: {error}{kept}{goes_on}", "red")
+            self._tell_failed_save(status, error)
         elif not error and self._save_error and save is not None:
             self._say(f"saves work again: {save.path}")
+
         self._ending = status.ending
         self._save_error = error
+
+    def _tell_failed_save(self, status: ClusterStatus, error: str) -> None:
+        line = f"a save failed: {error}"
+        if status.last_checkpoint:
+            line += f"; {status.last_checkpoint} stands"
+        if status.phase == "running" and not status.is_stopped:
+            line += "; training goes on"
+
+        self._say(line, "red")
 
     def _tell_last_save(self, ending: str, error: str) -> None:
         if not error or not self._ending:
             self._say(f"the job ends ({ending}); saving what was trained")
+
         if error and error != self._save_error:
             kill = shlex.join(["megalith", "ctl", "--model-dir", self._model_dir, "app", "kill"])
             self._say(
-                f"the last save failed: {error}; it is tried again and the parameter servers stay up until it "
-                f"succeeds; to end the job without saving: {kill}",
+                f"the last save failed: {error}; it is tried again, "
+                "and the parameter servers stay up meanwhile; "
+                f"to end the job without saving: {kill}",
                 "red",
             )
 
     def _say(self, line: str, style: str = "") -> None:
-        self._console.print(
-            line, style=style or None, highlight=False, soft_wrap=True, markup=False
-        )
+        print_line(self._console, line, style)
 
 
-def _restored_line(path: str, parts: list[Restored]) -> str:
-    servers = "1 ps" if len(parts) == 1 else f"{len(parts)} ps"
+def _restored_line(path: str, parts: list[RestoreReport]) -> str:
+    servers = f"{len(parts)} ps"
     if not path:
         return f"nothing was restored on {servers}: there is no checkpoint"
+
     rows = sum(part.rows for part in parts)
     seconds = max(part.seconds for part in parts)
     line = f"restored {path}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
+
     expired = sum(part.expired for part in parts)
     left_out = sum(part.left_out for part in parts)
     if expired:
         line += f"; {expired:,} rows had expired"
     if left_out:
         line += f"; {left_out:,} rows of other tables were left out"
+
+    filters_reset = sum(part.filters_reset for part in parts)
+    if filters_reset:
+        line += (
+            f"; {filters_reset} admission filters were saved while their settings changed: "
+            "ids without a row are counted anew there"
+        )
+
     return line

@@ -9,66 +9,102 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from megalith.client import Barrier, ClusterStatus, Member, PsCandidate
+from megalith.control import BarrierStatus, ClusterStatus, MemberStatus, PsCandidate
 
 _MAX_WIDTH = 400
 _LOSSES = 10  # sentences about what was lost, the newest; --json has more of them
+# Titles of columns, in the order in which the rows below have their figures
+_PS_FIGURES = ("rows", "table", "memory", "buckets", "req/s", "p99", "heard")
+_CANDIDATE_FIGURES = ("shard", "measured rows/s")
+_WORKER_FIGURES = ("step", "batches", "examples/s", "loss", "heard")
 _LATE_S = 3.0  # a heart-beat older than this is shown in yellow
+
+
+def print_line(console: Console, line: str, style: str = "") -> None:
+    """One line as it is: nothing in it is markup, and it is not wrapped."""
+    console.print(line, style=style or None, highlight=False, soft_wrap=True, markup=False)
 
 
 def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     """The whole cluster: the controller's lines and a row per process."""
-    console, view = console or Console(), status_view(status)
+    console = console or Console()
+    view = status_view(status)
     # Figures cut to fit would be wrong ones: a narrow terminal, or a file, gets long lines.
-    console.width = max(
-        console.width,
-        console.measure(view, options=console.options.update(width=_MAX_WIDTH)).maximum,
-    )
+    wide = console.options.update(width=_MAX_WIDTH)
+    needed = console.measure(view, options=wide).maximum
+    console.width = max(console.width, needed)
     console.print(view, highlight=False)
 
 
 def journal_line(error: str) -> str:
     """What follows from a journal that cannot be written."""
-    return f"cannot be written ({error}); if the controller dies now, the next one forgets a stop of training"
+    return (
+        f"cannot be written ({error}); "
+        "if the controller dies now, the next one forgets a stop of training"
+    )
 
 
 def status_view(status: ClusterStatus) -> RenderableType:
     """The same, to be printed or redrawn."""
-    lines = [
-        f"[bold]{status.phase}[/bold]{_held(status)}, step {status.global_step}, epoch {status.epoch}",
+    lines = [*_job_lines(status), *_trouble_lines(status)]
+    parts: list[RenderableType] = []
+    for line in lines:
+        text = Text.from_markup(line, overflow="fold")
+        parts.append(text)
+
+    ps = [_ps_row(member) for member in status.members if member.role == "ps"]
+    parts.append(_members(_PS_FIGURES, ps))
+
+    candidates = [_candidate_row(candidate) for candidate in status.candidates]
+    if candidates:
+        parts.append(_members(_CANDIDATE_FIGURES, candidates))
+
+    workers = [_worker_row(member) for member in status.members if member.role == "worker"]
+    if workers:
+        parts.append(_members(_WORKER_FIGURES, workers))
+
+    return Group(*parts)
+
+
+def _job_lines(status: ClusterStatus) -> list[str]:
+    phase = f"[bold]{status.phase}[/bold]{_held(status)}"
+    checkpoint = escape(status.last_checkpoint) or "none yet"
+    return [
+        f"{phase}, step {status.global_step}, epoch {status.epoch}",
         f"controller {status.address}, up {_duration(status.up_s)}",
         f"model dir  {escape(status.model_dir)}",
-        f"checkpoint {escape(status.last_checkpoint) or 'none yet'}",
+        f"checkpoint {checkpoint}",
         f"last save  {_last_save(status)}",
         f"next save  {_next_save(status)}",
     ]
+
+
+def _trouble_lines(status: ClusterStatus) -> list[str]:
+    """What is not saved, lost or wrong, and how the job ends; nothing while all is well."""
+    lines = []
     if status.unsaved:
         lines.append(f"not saved  {escape(status.unsaved)}")
     if status.ending:
         lines.append(f"ending     {escape(status.ending)}; saving what was trained")
+
     if status.journal_error:
-        lines.append(f"[red]journal    {escape(journal_line(status.journal_error))}[/red]")
+        journal = journal_line(status.journal_error)
+        lines.append(f"[red]journal    {escape(journal)}[/red]")
+
     if status.rows_lost:
         lines.append(f"[red]lost       {status.rows_lost:,} rows[/red]")
-    lines += [f"[red]lost       {escape(loss.what)}[/red]" for loss in status.losses[-_LOSSES:]]
+
+    for loss in status.losses[-_LOSSES:]:
+        lines.append(f"[red]lost       {escape(loss.what)}[/red]")
+
     if status.outcome:
         lines.append(f"outcome    {status.outcome}: {escape(status.reason)}")
-    lines += [
-        f"[red]ps {member.index}: {escape(member.complaint)}[/red]"
-        for member in status.members
-        if member.complaint
-    ]
-    ps = [_ps_row(member) for member in status.members if member.role == "ps"]
-    workers = [_worker_row(member) for member in status.members if member.role == "worker"]
-    parts: list[RenderableType] = [Text.from_markup(line, overflow="fold") for line in lines]
-    parts.append(_members(("rows", "table", "memory", "buckets", "req/s", "p99", "heard"), ps))
-    if status.candidates:
-        parts.append(
-            _members(("shard", "measured rows/s"), [_candidate_row(c) for c in status.candidates])
-        )
-    if workers:
-        parts.append(_members(("step", "batches", "examples/s", "loss", "heard"), workers))
-    return Group(*parts)
+
+    for member in status.members:
+        if member.complaint:
+            lines.append(f"[red]ps {member.index}: {escape(member.complaint)}[/red]")
+
+    return lines
 
 
 _HELD_BY = {
@@ -76,17 +112,23 @@ _HELD_BY = {
     "save": "held by a save: {}",
     "health": "held because of {}",
     "platform": "suspended by the platform: {}",
+    "action": "held by a stop that was written to a file: {}",
 }
 
 
-def held_by(barrier: Barrier) -> list[str]:
+def held_by(barrier: BarrierStatus) -> list[str]:
     """Who holds training and why, a phrase for each holder."""
     phrases = []
     for holder in barrier.holders:
-        phrase = _HELD_BY.get(holder.kind, f"held by {holder.kind}: {{}}").format(holder.reason)
+        wording = _HELD_BY.get(holder.kind, f"held by {holder.kind}: {{}}")
+        phrase = wording.format(holder.reason)
         if holder.reason == holder.kind:  # no reason was given
-            phrase = phrase.partition(":")[0]
-        phrases.append(f"{phrase} (action {holder.action})" if holder.action else phrase)
+            phrase, _, _ = phrase.partition(":")
+        if holder.action:
+            phrase += f" (action {holder.action})"
+
+        phrases.append(phrase)
+
     return phrases
 
 
@@ -98,20 +140,22 @@ def _last_save(status: ClusterStatus) -> str:
     save = status.last_save
     if save is None:
         return "none by this controller"
-    ago = f"{_duration(max(0.0, time.time() - save.ended_at_s))} ago"
+
+    since_s = max(0.0, time.time() - save.ended_at_s)
+    ago = f"{_duration(since_s)} ago"
     if save.error:
         return f"[red]failed[/red] {ago}: {escape(save.error)}"
+
     return f"step {save.step}, {ago}, took {save.seconds:.1f} s"
 
 
 def _next_save(status: ClusterStatus) -> str:
     if status.next_save_s is not None:
         return f"in {_duration(status.next_save_s)}"
-    return (
-        f"at step {status.next_save_step}"
-        if status.next_save_step is not None
-        else "when asked for, and at the end"
-    )
+    if status.next_save_step is not None:
+        return f"at step {status.next_save_step}"
+
+    return "when asked for, and at the end"
 
 
 def _members(figures: Iterable[str], rows: list[list[str]]) -> Table:
@@ -120,20 +164,25 @@ def _members(figures: Iterable[str], rows: list[list[str]]) -> Table:
         table.add_column(title, no_wrap=True)
     for title in figures:
         table.add_column(title, no_wrap=True, justify="right")
+
     for row in rows:
         table.add_row(*row)
+
     return table
 
 
-def _ps_row(member: Member) -> list[str]:
-    limit = f"/{_size(member.memory_limit_bytes)}" if member.memory_limit_bytes else ""
+def _ps_row(member: MemberStatus) -> list[str]:
+    memory = _size(member.resident_bytes)
+    if member.memory_limit_bytes:
+        memory += f"/{_size(member.memory_limit_bytes)}"
+
     return [
         f"ps {member.index}",
         member.address,
         _state(member),
         f"{member.rows:,}",
         _size(member.bytes),
-        f"{_size(member.resident_bytes)}{limit}",
+        memory,
         str(member.buckets),
         f"{member.requests_per_s:,.0f}",
         f"{member.p99_s * 1e3:.1f} ms",
@@ -142,46 +191,56 @@ def _ps_row(member: Member) -> list[str]:
 
 
 def _candidate_row(candidate: PsCandidate) -> list[str]:
-    state = "[red]lost[/red]"
-    if candidate.is_connected:
-        state = "[yellow]stands by[/yellow]" if candidate.shard is None else "[green]chosen[/green]"
-    shard = "-" if candidate.shard is None else str(candidate.shard)
+    state = "[green]chosen[/green]"
+    shard = str(candidate.shard)
+    if candidate.shard is None:
+        state = "[yellow]stands by[/yellow]"
+        shard = "-"
+
+    if not candidate.is_connected:
+        state = "[red]lost[/red]"
+
     rate = f"{candidate.rows_per_s:,.0f}" if candidate.rows_per_s else "-"
     return [f"ps process {candidate.index}", candidate.address, state, shard, rate]
 
 
-def _worker_row(member: Member) -> list[str]:
-    batches = (
-        f"{member.position:,}/{member.total_batches:,}"
-        if member.total_batches
-        else f"{member.position:,}"
-    )
-    figures = [
+def _worker_row(member: MemberStatus) -> list[str]:
+    batches = f"{member.position:,}"
+    if member.total_batches:
+        batches += f"/{member.total_batches:,}"
+
+    return [
+        f"worker {member.index}",
+        member.address,
+        _state(member),
         f"{member.global_step:,}",
         batches,
         f"{member.examples_per_s:,.0f}",
         f"{member.loss:.4f}",
+        _heard(member),
     ]
-    return [f"worker {member.index}", member.address, _state(member), *figures, _heard(member)]
 
 
-def _state(member: Member) -> str:
+def _state(member: MemberStatus) -> str:
     if member.is_finished:
         return "finished"
+    if member.standing in ("expected", "suspect"):
+        return f"[yellow]{member.standing}[/yellow]"
     if member.standing != "alive":
-        return {"expected": "[yellow]expected[/yellow]", "suspect": "[yellow]suspect[/yellow]"}.get(
-            member.standing, "[red]dead[/red]"
-        )
+        return "[red]dead[/red]"
+
     if member.complaint:
         return "[red]ill[/red]"
     if member.role == "ps":
         return "[green]ready[/green]" if member.is_ready else "[yellow]starting[/yellow]"
+
     return "[yellow]blocked[/yellow]" if member.is_blocked else "[green]training[/green]"
 
 
-def _heard(member: Member) -> str:
+def _heard(member: MemberStatus) -> str:
     if not member.address:
         return "-"
+
     text = f"{_duration(member.silent_s)} ago"
     return f"[yellow]{text}[/yellow]" if member.silent_s > _LATE_S else text
 
@@ -189,9 +248,15 @@ def _heard(member: Member) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.0f} h"
+
+    minutes = seconds / 60
+    if minutes < 100:
+        return f"{minutes:.0f} min"
+
+    return f"{minutes / 60:.0f} h"
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count < 10**9 else f"{count / 1e9:.2f} GB"
+    if count < 10**9:
+        return f"{count / 1e6:.1f} MB"
+    return f"{count / 1e9:.2f} GB"

@@ -1,13 +1,18 @@
-"""Keeping the processes of a local cluster alive: `up` and `train` report to the AppMaster and do what it says."""
+"""Keeping the processes of a local cluster alive.
+
+`up` and `train` report to the AppMaster and do what it says.
+"""
 
 import time
 
 from rich.console import Console
 
-from megalith.cli.local import LocalCluster, LocalProcess, ProcessFailed, how_ended
+from megalith.cli.local import LocalCluster
+from megalith.cli.local_process import LocalProcess, ProcessFailed, how_ended
+from megalith.cli.output import print_line
 from megalith.cli.waiting import complaint
-from megalith.client import AppMaster, ClusterStatus, SupervisedProcess, Verdict
-from megalith.wire.errors import MegalithError
+from megalith.control import AppMaster, ClusterStatus, SupervisedProcess, Verdict
+from megalith.errors import MegalithError
 
 _LOOK_S = 0.5
 _CALL_S = 1.0
@@ -19,16 +24,21 @@ _GRACE_S = 20.0  # for processes to end after the job has, when its end named no
 class Supervisor:
     """The hands of the AppMaster: it decides which processes are started again, this starts them.
 
-    The AppMaster itself is started again here, up to `max_restarts` times. Not for use from several threads.
+    The AppMaster itself is started again here, up to `max_restarts` times. Not for use from several
+    threads.
     """
 
     def __init__(self, cluster: LocalCluster, max_restarts: int, console: Console) -> None:
-        self._cluster, self._max_restarts, self._console = cluster, max_restarts, console
+        self._cluster = cluster
+        self._max_restarts = max_restarts
+        self._console = console
         self._appmaster = AppMaster(None, str(cluster.model_dir), _CALL_S)
+
         self._next_look = 0.0
         self._died_at: dict[str, float] = {}  # deaths without the AppMaster's word, and since when
         self._told: set[tuple[str, int]] = set()  # (process, start) whose end needs no more words
         self._has_answered = False
+
         self._over: Verdict | None = None  # the AppMaster's last word: it leaves soon after it
         self._end_by: float | None = None
         self._controller_by = 0.0
@@ -39,24 +49,34 @@ class Supervisor:
 
     @property
     def is_controller_expected(self) -> bool:
-        """Whether a controller that does not answer may be back soon: it was started again, or may be."""
-        return time.monotonic() < self._controller_by or "controller" in self._died_at
+        """Whether a controller that does not answer may be back soon.
+
+        So it is when it was started again, or may still be.
+        """
+        is_starting = time.monotonic() < self._controller_by
+        return is_starting or "controller" in self._died_at
 
     def look(self, *, is_over: bool = False) -> None:
-        """See to the processes, at most twice a second; ProcessFailed when the job cannot go on without one.
+        """See to the processes, at most twice a second.
 
-        Once the job `is_over`, processes may end as they like.
+        ProcessFailed when one has ended without which the job cannot go on. Once the job `is_over`,
+        processes may end as they like.
         """
         now = time.monotonic()
         if now < self._next_look:
             return
+
         self._next_look = now + _LOOK_S
+
         dead = [process for process in self._cluster.processes if process.poll() is not None]
         verdict = self._ask(dead)
-        for name in verdict.start if verdict else ():
-            self._start_again(name)
-        if verdict and verdict.is_over:
-            self._over = verdict
+        if verdict is not None:
+            for name in verdict.start:
+                self._start_again(name)
+
+            if verdict.is_over:
+                self._over = verdict
+
         if self._over is not None:
             self._see_to_the_end(self._over, now)
         elif not is_over:
@@ -67,20 +87,19 @@ class Supervisor:
 
     def _ask(self, dead: list[LocalProcess]) -> Verdict | None:
         """The AppMaster's word on what is dead now; None while it does not answer."""
-        states = [
-            SupervisedProcess(
-                each.name,
-                each.pid,
-                each.starts,
-                each not in dead,
-                (each in dead and each.poll()) or 0,
-            )
-            for each in self._cluster.processes
-        ]
+        states = []
+        for process in self._cluster.processes:
+            # One that has died since `dead` was made is told next time.
+            is_running = process not in dead
+            status = 0 if is_running else process.poll() or 0
+            state = SupervisedProcess(process.name, process.pid, process.starts, is_running, status)
+            states.append(state)
+
         try:
             verdict = self._appmaster.supervise(states)
         except MegalithError:
             return None
+
         self._has_answered = True
         return verdict
 
@@ -88,50 +107,55 @@ class Supervisor:
         process = self._cluster.start_again(name)
         if name == "controller":
             self._controller_by = time.monotonic() + _CONTROLLER_S
+
         self._died_at.pop(name, None)
-        self._console.print(
-            f"[yellow]{name} {how_ended(process.last_status)}; started again as process {process.pid}[/yellow]",
-            highlight=False,
-            soft_wrap=True,
-        )
+        how = how_ended(process.last_status)
+        self._warn(f"{name} {how}; started again as process {process.pid}")
 
     def _see_to_the_appmaster(self) -> None:
         for process in self._cluster.processes:
-            if (
-                process.name == "appmaster"
-                and process.poll()
-                and process.starts <= self._max_restarts
-            ):
+            has_failed = process.name == "appmaster" and process.poll()
+            if has_failed and process.starts <= self._max_restarts:
                 self._start_again(process.name)
                 return
 
     def _see_to(self, process: LocalProcess, verdict: Verdict | None, now: float) -> None:
+        start = (process.name, process.starts)
+        if start in self._told:
+            return
+
         status = process.poll() or 0
-        if (process.name, process.starts) in self._told:
-            return
-        is_undecided = status != 0 and verdict is None and self._is_word_expected()
-        if is_undecided and now - self._died_at.setdefault(process.name, now) < _PATIENCE_S:
-            return
+        if status != 0 and verdict is None and self._is_word_expected():
+            died_at = self._died_at.setdefault(process.name, now)
+            if now - died_at < _PATIENCE_S:
+                return
+
         self._died_at.pop(process.name, None)
-        self._told.add((process.name, process.starts))
+        self._told.add(start)
+
         if process.is_stopped_by_signal and process.name != "controller":
-            notice = f"{process.name} {how_ended(status)}; replace it with: {process.command}"
-            self._console.print(f"[yellow]{notice}[/yellow]", highlight=False, soft_wrap=True)
+            how = how_ended(status)
+            self._warn(f"{process.name} {how}; replace it with: {process.command}")
         elif status != 0:
             self._fail(process, status)
 
     def _fail(self, process: LocalProcess, status: int) -> None:
-        """The job cannot go on without this process. If the model is still there, the controller saves it first."""
+        """The job cannot go on without this process.
+
+        If the model is still there, the controller saves it first.
+        """
         failure = process.failure()
         if process.planned.service not in ("worker", "appmaster"):
             raise failure  # what a ps held went down with it, and without a controller nobody saves
         if self._failure is not None:
             return  # the job ends already
+
         why = complaint(process.logged()) or f"exited with {status}"
         try:
             self._cluster.controller.end_job(False, f"{process.name} failed: {why}")
         except MegalithError:
             raise failure from None
+
         self._failure = failure
 
     def raise_failure(self, status: ClusterStatus) -> None:
@@ -142,16 +166,22 @@ class Supervisor:
             ) from self._failure
 
     def _is_word_expected(self) -> bool:
-        is_running = any(
-            each.name == "appmaster" and each.poll() is None for each in self._cluster.processes
-        )
-        return is_running and (self._has_answered or self._max_restarts > 0)
+        is_needed = self._has_answered or self._max_restarts > 0
+        for process in self._cluster.processes:
+            if process.name == "appmaster" and process.poll() is None:
+                return is_needed
+
+        return False
 
     def _see_to_the_end(self, verdict: Verdict, now: float) -> None:
         if self._end_by is None:
             self._end_by = now + (verdict.grace_s or _GRACE_S)
+
         if now > self._end_by:
             how = "succeeded" if verdict.succeeded else "was killed"
             raise ProcessFailed(
                 f"the job {how} ({verdict.reason}), but its processes did not end in time"
             )
+
+    def _warn(self, line: str) -> None:
+        print_line(self._console, line, "yellow")

@@ -7,11 +7,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from megalith.cli.local import LocalCluster, ProcessFailed
+from megalith.cli.local import LocalCluster
+from megalith.cli.local_process import ProcessFailed
 from megalith.cli.news import News
+from megalith.cli.output import print_line
 from megalith.cli.supervision import Supervisor
-from megalith.client import ClusterStatus
-from megalith.wire.errors import MegalithError
+from megalith.control import ClusterStatus, MemberStatus
+from megalith.errors import MegalithError
 
 _POLL_S = 0.2
 _LINE_S = 5.0  # between progress lines where there is no terminal to redraw
@@ -30,6 +32,7 @@ def follow(
         console=console,
         disable=not console.is_terminal,
     )
+
     next_line = 0.0
     with progress:
         bar = progress.add_task("starting", total=None)
@@ -37,42 +40,52 @@ def follow(
             news.tell(status)
             done, total, text = summary_line(status)
             progress.update(bar, description=text, completed=done, total=total or None)
-            if not console.is_terminal and (status.outcome or time.monotonic() >= next_line):
-                console.print(
-                    f"{done}/{total or '?'} batches, {text}" if total else text, highlight=False
-                )
+
+            is_line_due = status.outcome or time.monotonic() >= next_line
+            if is_line_due and not console.is_terminal:
+                line = f"{done}/{total} batches, {text}" if total else text
+                console.print(line, highlight=False)
                 next_line = time.monotonic() + _LINE_S
+
             if status.outcome:
                 supervisor.raise_failure(status)
                 return status
+
     raise ProcessFailed("the controller is gone")
 
 
 def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> None:
     """The figures of a finished run."""
-    workers = [member for member in status.members if member.role == "worker"]
-    examples = sum(member.examples for member in workers)
-    table = Table(
-        title="training finished" if status.outcome == "succeeded" else "training failed",
-        show_header=False,
-    )
-    for name, value in sorted(status.results.items()):
+    has_succeeded = status.outcome == "succeeded"
+    title = "training finished" if has_succeeded else "training failed"
+    table = Table(title=title, show_header=False)
+
+    results = status.results
+    for name, value in sorted(results.items()):
         table.add_row(_RESULT_NAMES.get(name, name), f"{value:.5f}")
-    if {"auc", "best_auc"} <= status.results.keys():
-        table.add_row("difference", f"{status.results['best_auc'] - status.results['auc']:.5f}")
+
+    if "auc" in results and "best_auc" in results:
+        difference = results["best_auc"] - results["auc"]
+        table.add_row("difference", f"{difference:.5f}")
+
+    examples = 0
+    rows = 0
+    for member in status.members:
+        examples += member.examples
+        rows += member.rows
+
+    rate = "-"
+    if elapsed_s > 0:
+        rate = f"{examples / elapsed_s:,.0f}"
+
     table.add_row("steps", f"{status.global_step:,}")
     table.add_row("examples", f"{examples:,}")
-    table.add_row("examples/s", f"{examples / elapsed_s:,.0f}" if elapsed_s > 0 else "-")
-    table.add_row("rows", f"{sum(member.rows for member in status.members):,}")
+    table.add_row("examples/s", rate)
+    table.add_row("rows", f"{rows:,}")
     console.print(table)
-    console.print(
-        f"checkpoint {status.last_checkpoint or 'none'}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
-    style = None if status.outcome == "succeeded" else "red"
-    console.print(status.reason, style=style, highlight=False, soft_wrap=True, markup=False)
+
+    print_line(console, f"checkpoint {status.last_checkpoint or 'none'}")
+    print_line(console, status.reason, "" if has_succeeded else "red")
 
 
 _RESULT_NAMES = {"auc": "AUC", "best_auc": "best reachable AUC"}
@@ -90,23 +103,33 @@ def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterS
         else:
             supervisor.look(is_over=bool(status.outcome))
             yield status
+
         time.sleep(_POLL_S)
 
 
 def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     """(batches done, batches in all or 0, one line)."""
     workers = [member for member in status.members if member.role == "worker"]
-    done, total = (
-        sum(member.position for member in workers),
-        sum(member.total_batches for member in workers),
-    )
-    rate = sum(member.examples_per_s for member in workers)
-    losses = [member.loss for member in workers if member.loss]
-    loss = f"{sum(losses) / len(losses):.4f}" if losses else "-"
+    done = sum(member.position for member in workers)
+    total = sum(member.total_batches for member in workers)
     if status.phase in ("forming", "initializing"):
         return done, 0, f"{status.phase} the cluster"
-    if workers and all(
-        member.is_finished or 0 < member.total_batches == member.position for member in workers
-    ):
-        return done, total, f"step {status.global_step:,}  evaluating and saving"
-    return done, total, f"step {status.global_step:,}  {rate:,.0f} examples/s  loss {loss}"
+
+    step = f"step {status.global_step:,}"
+    if workers and all(_has_trained_its_share(member) for member in workers):
+        return done, total, f"{step}  evaluating and saving"
+
+    rate = sum(member.examples_per_s for member in workers)
+    losses = [member.loss for member in workers if member.loss]
+    loss = "-"
+    if losses:
+        mean = sum(losses) / len(losses)
+        loss = f"{mean:.4f}"
+
+    return done, total, f"{step}  {rate:,.0f} examples/s  loss {loss}"
+
+
+def _has_trained_its_share(worker: MemberStatus) -> bool:
+    if worker.is_finished:
+        return True
+    return 0 < worker.total_batches == worker.position

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from rich.console import Console
 
-from megalith.client import ClusterStatus
+from megalith.cli.output import print_line
+from megalith.control import ClusterStatus
 
 _EVERY_S = 5.0
 _READY = "parameter servers to get ready (the first ones on a machine compile their kernels)"
@@ -31,31 +32,42 @@ class WaitingLines:
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console, self._every_s, self._clock = console, every_s, clock
+        self._console = console
+        self._every_s = every_s
+        self._clock = clock
         self._next = clock() + every_s
 
     def tell(self, what: str, processes: Iterable[Logging] = ()) -> None:
-        """Say that `what` is waited for, with the last complaint in the logs of those who are waited for."""
+        """Say that `what` is waited for, and what the first of `processes` complained of last."""
         now = self._clock()
         if now < self._next:
             return
+
         self._next = now + self._every_s
-        said = next(
-            (f"; {it.name} says: {text}" for it in processes if (text := complaint(it.logged()))),
-            "",
-        )
-        self._console.print(
-            f"waiting for {what}{said}", highlight=False, soft_wrap=True, markup=False
-        )
+        print_line(self._console, f"waiting for {what}{_first_complaint(processes)}")
 
     def tell_of(self, status: ClusterStatus, processes: Sequence[Logging]) -> None:
-        """The same for a cluster that is not formed: who is missing, and what the first of them complains of."""
-        missing = [
-            (member.role, member.index) for member in status.members if not member.is_connected
-        ]
-        names = [f"{role}-{index}" for role, index in missing]
-        what = ", ".join(f"{role} {index}" for role, index in missing) or _READY
-        self.tell(what, [process for process in processes if process.name in names])
+        """The same for a cluster that is not formed: who is missing, and what they complain of."""
+        missing = []
+        names = []
+
+        for member in status.members:
+            if not member.is_connected:
+                missing.append(f"{member.role} {member.index}")
+                names.append(f"{member.role}-{member.index}")
+
+        what = ", ".join(missing) or _READY
+        logging = [process for process in processes if process.name in names]
+        self.tell(what, logging)
+
+
+def _first_complaint(processes: Iterable[Logging]) -> str:
+    for process in processes:
+        text = complaint(process.logged())
+        if text:
+            return f"; {process.name} says: {text}"
+
+    return ""
 
 
 def complaint(log: str) -> str:

@@ -1,25 +1,27 @@
 """Controller values to and from protobuf messages."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 
-from megalith.controller.barrier import BarrierState, HolderKind
-from megalith.controller.directives import ClusterState, Phase
-from megalith.controller.formation import CandidateStatus
-from megalith.controller.journal import MAX_COUNT
-from megalith.controller.roster import Place, PsLoad, Registration, Role, Standing, WorkerProgress
-from megalith.controller.saves import SaveRecord
-from megalith.controller.whole_model import ShardAnswer
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.manifest import ShardFile
+from megalith.controller.members.barrier import BarrierState, HolderKind
+from megalith.controller.members.directives import ClusterState, Phase
+from megalith.controller.members.journal import MAX_COUNT
+from megalith.controller.members.losses import Loss
+from megalith.controller.members.roster import Registration, Role, Seat, Standing
+from megalith.controller.saving.saves import SaveRecord
+from megalith.controller.saving.whole_model import ShardSaved
+from megalith.controller.selection.offers import CandidateStatus
+from megalith.errors import InvalidRequest
 from megalith.protos import common_pb2, coordination_pb2
-from megalith.runtime import addresses
-from megalith.runtime.manifest import Restored, ShardFile
 from megalith.runtime.membership import MAX_HEARTBEAT_S
-from megalith.wire import codec
-from megalith.wire.errors import InvalidRequest
-from megalith.wire.variable_parts import is_part_key
+from megalith.schema.variable_parts import is_part_key
+from megalith.wire import addresses, codec
+from megalith.wire.reports import PsReport, WorkerReport
 
 _MAX_TEXT = 4096  # of what a member says of itself; it is kept, journaled and told to others
 _MAX_RESULTS = 1024
+_MAX_REASON = 1024  # of the end of a job; it is journaled and part of every status
 
 _ROLES = {common_pb2.ROLE_PS: Role.PS, common_pb2.ROLE_WORKER: Role.WORKER}
 _ROLE_TAGS = {role: tag for tag, role in _ROLES.items()}
@@ -43,15 +45,20 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         raise InvalidRequest(f"register: unknown role {message.role}")
     if not message.address or not message.incarnation:
         raise InvalidRequest("register: address and incarnation must be given")
+
     addresses.split(message.address)
     if message.metrics_address:
         addresses.split(message.metrics_address)
+
     if not 0 <= message.heartbeat_s <= MAX_HEARTBEAT_S:
         raise InvalidRequest(
-            f"register: heartbeat_s={message.heartbeat_s}: outside 0..{MAX_HEARTBEAT_S:.0f}; its death goes unnoticed"
+            f"register: heartbeat_s={message.heartbeat_s}: outside 0..{MAX_HEARTBEAT_S:.0f}; "
+            "its death goes unnoticed"
         )
+
     for name in ("incarnation", "job", "run_id", "address", "metrics_address", "host"):
         _check_length(f"register: {name}", getattr(message, name))
+
     for name in (
         "epoch",
         "initialized_epoch",
@@ -62,6 +69,7 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         "pid",
     ):
         _check_count(f"register: {name}", getattr(message, name))
+
     return Registration(
         role=role,
         index=message.index,
@@ -74,8 +82,8 @@ def decode_registration(message: coordination_pb2.Register) -> Registration:
         heartbeat_s=message.heartbeat_s,
         job=message.job,
         global_step=message.global_step,
-        first_step=message.first_step - 1 if message.first_step else None,
-        held_shard=message.held_shard - 1 if message.held_shard else None,
+        first_step=message.first_step if message.HasField("first_step") else None,
+        held_shard=message.held_shard if message.HasField("held_shard") else None,
         pid=message.pid,
         host=message.host,
         run_id=message.run_id,
@@ -93,7 +101,7 @@ def _check_length(name: str, value: str) -> None:
         raise InvalidRequest(f"{name}: {len(value)} characters, at most {_MAX_TEXT} are taken")
 
 
-def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgress:
+def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport:
     for name in (
         "global_step",
         "position",
@@ -105,33 +113,19 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerProgre
         "pushes_unknown",
     ):
         _check_count(f"worker report: {name}", getattr(message, name))
+
     if len(message.results) > _MAX_RESULTS:
         raise InvalidRequest(
             f"worker report: {len(message.results)} results, at most {_MAX_RESULTS} are taken"
         )
+
     for name in message.results:
         _check_length("worker report: the name of a result", name)
-    return WorkerProgress(
-        global_step=message.global_step,
-        position=message.position,
-        total_batches=message.total_batches,
-        examples=message.examples,
-        examples_per_s=message.examples_per_s,
-        loss=message.loss,
-        is_blocked=message.is_blocked,
-        is_finished=message.is_finished,
-        initialized_epoch=message.initialized_epoch,
-        results=dict(message.results),
-        barrier_id=message.barrier_id,
-        has_begun=message.has_begun,
-        failovers=message.failovers,
-        pushes_unknown=message.pushes_unknown,
-        is_trained=message.is_trained,
-    )
+
+    return codec.worker_report_from_proto(message)
 
 
-def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
-    values = {field.name: getattr(message, field.name) for field in dataclasses.fields(PsLoad)}
+def decode_ps_report(message: coordination_pb2.PsReport) -> PsReport:
     for name in (
         "rows",
         "bytes",
@@ -142,31 +136,54 @@ def decode_ps_report(message: coordination_pb2.PsReport) -> PsLoad:
         "tables",
         "variables",
     ):
-        if values[name] < 0:
-            raise InvalidRequest(f"ps report: {name}={values[name]}: below 0")
+        _check_count(f"ps report: {name}", getattr(message, name))
+
     _check_length("ps report: complaint", message.complaint)
-    values["restored"] = decode_restored(message.restored) if message.HasField("restored") else None
-    return PsLoad(**values)
+    return codec.ps_report_from_proto(message)
 
 
-def decode_restored(message: coordination_pb2.Restored) -> Restored:
-    return Restored(
-        **{field.name: getattr(message, field.name) for field in dataclasses.fields(Restored)}
-    )
+def decode_reason(reason: str) -> str:
+    """Why a job ends. A long one is cut and not refused, because the job is to end all the same."""
+    if len(reason) <= _MAX_REASON:
+        return reason
+
+    return f"{reason[:_MAX_REASON]}... ({len(reason)} characters)"
 
 
-def decode_shard(message: coordination_pb2.ShardSaved) -> ShardAnswer:
+def decode_shard_saved(message: coordination_pb2.ShardSaved) -> ShardSaved:
+    _check_count("saved shard: pushes", message.pushes)
     for key in message.parts:
         if not is_part_key(key):
             raise InvalidRequest(f"saved shard: {key!r} is no part of a variable")
-    return ShardAnswer(
-        _decode_files(message.files), tuple(message.parts), message.error, message.pushes
+
+    return ShardSaved(
+        save_id=message.save_id,
+        files=_decode_files(message.files),
+        parts=tuple(message.parts),
+        error=message.error,
+        pushes=message.pushes,
     )
 
 
 def _decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardFile]:
-    names = [field.name for field in dataclasses.fields(ShardFile)]
-    return [ShardFile(**{name: getattr(file, name) for name in names}) for file in messages]
+    files = []
+    for message in messages:
+        if message.kind not in list(FileKind):
+            raise InvalidRequest(f"saved shard: {message.name} is of unknown kind {message.kind!r}")
+
+        file = ShardFile(
+            name=message.name,
+            kind=FileKind(message.kind),
+            table=message.table,
+            rows=message.rows,
+            bytes=message.bytes,
+            sha256=message.sha256,
+            buckets=message.buckets,
+        )
+
+        files.append(file)
+
+    return files
 
 
 def encode_phase(phase: Phase) -> "coordination_pb2.Phase.ValueType":
@@ -183,8 +200,10 @@ def encode_state(state: ClusterState) -> coordination_pb2.ClusterState:
         first_step=state.first_step,
         is_saved=state.is_saved,
     )
+
     if state.routing is not None:
         message.routing.CopyFrom(codec.routing_to_proto(state.routing))
+
     return message
 
 
@@ -209,14 +228,17 @@ def decode_holder(kind: str) -> HolderKind:
         return HolderKind.OPERATOR
     if kind == HolderKind.PLATFORM.value:
         return HolderKind.PLATFORM
+
     raise InvalidRequest(
         f"holder {kind!r}: training is held for an operator or the platform; leave it empty"
     )
 
 
-def encode_save(record: SaveRecord | None) -> coordination_pb2.LastSave | None:
-    if record is None:
-        return None
+def encode_loss(loss: Loss) -> coordination_pb2.Loss:
+    return coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what)
+
+
+def encode_save(record: SaveRecord) -> coordination_pb2.LastSave:
     return coordination_pb2.LastSave(
         ended_at_s=record.ended_at_s,
         seconds=record.seconds,
@@ -226,26 +248,28 @@ def encode_save(record: SaveRecord | None) -> coordination_pb2.LastSave | None:
     )
 
 
-def encode_place(
-    place: Place, standing: Standing, silent_s: float, buckets: Mapping[int, int]
+def encode_seat(
+    seat: Seat, standing: Standing, silent_s: float, buckets: Mapping[int, int]
 ) -> coordination_pb2.MemberStatus:
     """`buckets` counts the map's buckets by ps index."""
     message = coordination_pb2.MemberStatus(
-        role=_ROLE_TAGS[place.role],
-        index=place.index,
-        address=place.address,
-        metrics_address=place.metrics_address,
-        is_connected=place.is_connected,
+        role=_ROLE_TAGS[seat.role],
+        index=seat.index,
+        address=seat.address,
+        metrics_address=seat.metrics_address,
+        is_connected=seat.is_connected,
         silent_s=silent_s,
         standing=_STANDINGS[standing],
-        pid=place.pid,
-        host=place.host,
-        buckets=buckets.get(place.index, 0) if place.role is Role.PS else 0,
+        pid=seat.pid,
+        host=seat.host,
+        buckets=buckets.get(seat.index, 0) if seat.role is Role.PS else 0,
     )
-    if place.role is Role.WORKER:
-        message.worker.CopyFrom(coordination_pb2.WorkerReport(**dataclasses.asdict(place.progress)))
+
+    if seat.role is Role.WORKER:
+        message.worker.CopyFrom(codec.worker_report_to_proto(seat.progress))
     else:
-        message.ps.CopyFrom(coordination_pb2.PsReport(**dataclasses.asdict(place.load)))
+        message.ps.CopyFrom(codec.ps_report_to_proto(seat.load))
+
     return message
 
 
@@ -254,6 +278,6 @@ def encode_candidate(candidate: CandidateStatus) -> coordination_pb2.PsCandidate
         index=candidate.index,
         address=candidate.address,
         is_connected=candidate.is_connected,
-        shard=0 if candidate.shard is None else candidate.shard + 1,
+        shard=candidate.shard,
         rows_per_s=candidate.rows_per_s,
     )

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.discovery.settings import DiscoverySettings
+from megalith.errors import InvalidSetting
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
-from megalith.wire.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +39,31 @@ class ControllerConfig:
         "Seconds that a lost ps may stay away before one that stands by takes over.", 30.0
     )
     silence_s: float = setting(
-        "A member silent for this long has lost its place; shorter heals faster, longer forgives pauses.",
+        "A member silent for this long has lost its seat; shorter heals faster, longer forgives "
+        "pauses.",
         10.0,
     )
     suspect_s: float = setting(
-        "A member whose session is lost is suspect for this long, then dead; shorter notices a loss earlier.",
+        "A member whose session is lost is suspect for this long, then dead; shorter notices a "
+        "loss earlier.",
         5.0,
     )
     lost_worker_s: float = setting(
         "A lost worker that nobody replaces counts as finished after this long.", 300.0
     )
     health_resume_s: float = setting(
-        "After `ctl resume`, training goes on for this long although a ps is over its memory limit; then it is held "
-        "again.",
+        "After `ctl resume`, training goes on for this long although a ps is over its memory "
+        "limit; then it is held again.",
         60.0,
     )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
-        "Longest wait for workers to block when a save is to hold training; it then goes on without them.",
+        "Longest wait for workers to block when a save is to hold training; it then goes on "
+        "without them.",
         30.0,
     )
     final_save_timeout_s: float = setting(
-        "A job that fails is saved first; seconds that it waits for a ps that is missing then, before it ends without.",
+        "A job that fails is saved first; seconds that it tries to, before it ends unsaved.",
         300.0,
     )
     save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
@@ -84,28 +87,39 @@ class ControllerConfig:
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
-        self.discovery.check(self.job, self.model_dir)
+        # The URL of --discovery may name the job.
+        job = self.discovery.check(self.job, self.model_dir)
+        object.__setattr__(self, "job", job)
         if not 1 <= self.num_ps <= 1024:
             raise InvalidSetting(f"--num-ps={self.num_ps}: outside 1..1024")
+
         for name in ("num_workers", "num_extra_ps", "num_redundant_ps"):
             if getattr(self, name) < 0:
                 raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: below 0")
+
         if self.num_extra_ps and not self.num_workers and not self.ps_override:
             raise InvalidSetting(
-                f"--num-extra-ps={self.num_extra_ps}: without workers nobody measures; give --ps-override"
+                f"--num-extra-ps={self.num_extra_ps}: without workers nobody measures; "
+                "give --ps-override"
             )
+
         if self.ps_override and len(self.ps_override.split(",")) != self.num_ps:
             raise InvalidSetting(
                 f"--ps-override={self.ps_override}: --num-ps={self.num_ps} of them must be named"
             )
+
         if not self.action_poll_s >= 0:
             raise InvalidSetting(f"--action-poll-s={self.action_poll_s}: below 0")
         if self.save_every_s < 0 or self.save_every_steps < 0:
             raise InvalidSetting("--save-every-s and --save-every-steps: below 0")
+
         if self.save_every_s and self.save_every_steps:
             raise InvalidSetting(
-                f"--save-every-s={self.save_every_s} and --save-every-steps={self.save_every_steps}: give one of them"
+                f"--save-every-s={self.save_every_s} and "
+                f"--save-every-steps={self.save_every_steps}: "
+                "give one of them"
             )
+
         for name in (
             "silence_s",
             "suspect_s",

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import Phase
-from megalith.controller.saves import SaveRecord
+from megalith.controller.members.directives import Phase
+from megalith.controller.saving.saves import SaveRecord
 from megalith.runtime.metrics import Metrics
-from megalith.runtime.training_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, TrainingMetrics
+from megalith.runtime.monolith_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, MonolithMetrics
 
 
 class JobMetrics:
@@ -21,8 +21,11 @@ class JobMetrics:
         num_left_ps: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._coordinator, self._clock = coordinator, clock
-        self._started_at, self._ready_at, self._first_step = clock(), 0.0, -1
+        self._coordinator = coordinator
+        self._clock = clock
+        self._started_at = clock()
+        self._ready_at = 0.0
+        self._first_step = -1
         metrics.gauge(
             "megalith_global_step", "Steps taken by all workers.", lambda: coordinator.global_step
         )
@@ -31,22 +34,26 @@ class JobMetrics:
             "1 while training is held.",
             lambda: coordinator.state().barrier.is_placed,
         )
+
         metrics.gauge(
             "megalith_members",
             "Live sessions.",
-            lambda: sum(p.is_connected for p, _, _ in coordinator.places()),
+            lambda: sum(seat.is_connected for seat, _, _ in coordinator.seats()),
         )
+
         metrics.counter(
             "megalith_rows_lost_total",
             "Embedding rows that went down with a ps and came back from no checkpoint.",
             lambda: coordinator.losses()[0],
         )
+
         metrics.counter(
             "megalith_pushes_unknown_total",
             "Parts of the workers' pushes of which nobody will know whether they were applied.",
             lambda: coordinator.pushes_unknown,
         )
-        named = TrainingMetrics(metrics)
+
+        named = MonolithMetrics(metrics)
         tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
         named.store(
             "num_left_ps",
@@ -55,6 +62,7 @@ class JobMetrics:
             prefix=CONTAINERS_PREFIX,
             **tags,
         )
+
         named.store(
             "job_waiting",
             "1 while parameter servers are waited for.",
@@ -62,6 +70,7 @@ class JobMetrics:
             prefix=CONTAINERS_PREFIX,
             **tags,
         )
+
         self._ready = named.timer(
             "container_ready_elapsed_time.all", "Seconds until the cluster was formed.", **tags
         )
@@ -80,18 +89,19 @@ class JobMetrics:
         if record.error:
             self._save_failed.inc()
             return
+
         self._saved.inc()
         self._save_time.observe(record.seconds)
 
     def watch(self) -> None:
         """Notice, once each, that the cluster is formed and that training has begun."""
         now = self._clock()
-        if not self._ready_at and self._coordinator.state().phase in (
-            Phase.INITIALIZING,
-            Phase.RUNNING,
-        ):
-            self._ready_at, self._first_step = now, self._coordinator.global_step
+        phase = self._coordinator.state().phase
+        if not self._ready_at and phase in (Phase.INITIALIZING, Phase.RUNNING):
+            self._ready_at = now
+            self._first_step = self._coordinator.global_step
             self._ready.observe(now - self._started_at)
+
         if self._ready_at and 0 <= self._first_step < self._coordinator.global_step:
             self._first_step = -1
             self._run_start.observe(now - self._ready_at)

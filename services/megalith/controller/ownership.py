@@ -1,4 +1,7 @@
-"""One controller for a model directory: a second one is refused, and one that was thought dead steps down."""
+"""One controller for a model directory.
+
+A second one is refused, and one that was thought dead steps down.
+"""
 
 import contextlib
 import logging
@@ -9,11 +12,12 @@ from typing import IO
 
 import grpc
 
-from megalith.controller import job_files
+from megalith.control import address_file
+from megalith.controller.members import job_files
+from megalith.errors import InvalidSetting, ModelDirInUse, NotReady
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
 from megalith.runtime import files
-from megalith.wire import channel, controller_address
-from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
+from megalith.wire import channel
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +26,17 @@ _WITHDRAWN = ".withdrawn"
 
 
 class ModelDirOwnership:
-    """Held from construction until `release`, or the death of the process: the kernel then drops the file lock.
+    """Held from construction until `release`, or the death of the process.
 
-    A lock may not reach other machines, or not exist at all on a shared file system. Then the controller at the written
-    address is asked. One that does not answer may only be paused, so each controller also claims a generation, one
-    above all earlier ones, by making a file that must not exist: `controller.generation/<number>`. A controller that
-    finds a higher one has been replaced: it must not write any more, and ends. The claim of one that did not start is
-    kept as `<number>.withdrawn`: it replaces nobody, and its number is not given to another, because members obey no
-    controller with a lower number than one they have known.
+    The kernel drops the file lock when the process dies.
+
+    A lock may not reach other machines, or not exist at all on a shared file system. Then the
+    controller at the written address is asked. One that does not answer may only be paused, so each
+    controller also claims a generation, one above all earlier ones, by making a file that must not
+    exist: `controller.generation/<number>`. A controller that finds a higher one has been replaced:
+    it must not write any more, and ends. The claim of one that did not start is kept as
+    `<number>.withdrawn`: it replaces nobody, and its number is not given to another, because
+    members obey no controller with a lower number than one they have known.
     """
 
     def __init__(self, model_dir: Path, job: str) -> None:
@@ -46,7 +53,7 @@ class ModelDirOwnership:
         self._lock.close()
 
     def withdraw(self) -> None:
-        """Release it for a controller that did not start: one that it was about to replace goes on."""
+        """Release it for a controller that did not start: the one before it goes on."""
         claim = self._model_dir / job_files.GENERATIONS / str(self.generation)
         try:
             claim.rename(claim.with_name(claim.name + _WITHDRAWN))
@@ -56,11 +63,15 @@ class ModelDirOwnership:
             logger.warning(
                 "%s is not withdrawn (%s): an older controller of the directory ends", claim, error
             )
+
         self.release()
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a newer controller has claimed the directory. A directory that cannot be read replaces nobody."""
+        """Whether a newer controller has claimed the directory.
+
+        A directory that cannot be read replaces nobody.
+        """
         try:
             names = _names(self._model_dir / job_files.GENERATIONS)
             return any(
@@ -73,25 +84,32 @@ class ModelDirOwnership:
             return False
 
     def check(self) -> None:
-        """NotReady if a newer controller has claimed the directory: whoever asks must ask that one."""
+        """NotReady if a newer controller has claimed the directory: that one is to be asked."""
         if self.is_replaced:
             raise NotReady(f"{self.replacement}; ask the one that --model-dir names now")
 
     @property
     def replacement(self) -> str:
         """For people: what has happened to this controller."""
-        return f"a newer controller serves {self._model_dir}; this one, generation {self.generation}, steps down"
+        return (
+            f"a newer controller serves {self._model_dir}; this one, generation "
+            f"{self.generation}, steps down"
+        )
 
 
 def check_free(model_dir: Path, job: str) -> None:
-    """ModelDirInUse while a controller serves the directory. It only looks: it claims nothing and replaces nobody."""
+    """ModelDirInUse while a controller serves the directory.
+
+    It only looks: it claims nothing and replaces nobody.
+    """
     with _open_lock(model_dir) as lock:
         _take(lock, model_dir, job)
 
 
 def refusal(model_dir: Path, address: str) -> ModelDirInUse:
     return ModelDirInUse(
-        f"--model-dir={model_dir}: a controller at {address} serves it; stop that one or choose another"
+        f"--model-dir={model_dir}: a controller at {address} serves it; stop that one or choose "
+        "another"
     )
 
 
@@ -105,15 +123,17 @@ def _open_lock(model_dir: Path) -> IO[bytes]:
 
 
 def _take(lock: IO[bytes], model_dir: Path, job: str) -> None:
-    address = controller_address.read(model_dir)
+    address = address_file.CONTROLLER.read(model_dir)
     try:
         is_locked = files.lock(lock)
     except BlockingIOError:
         raise refusal(model_dir, address or "an address not written yet") from None
+
     if not is_locked:
         logger.warning(
             "%s has no file locks: a second controller is only found if it answers", model_dir
         )
+
     if address is not None and _job_at(address) == job:
         raise refusal(model_dir, address)
 
@@ -132,12 +152,15 @@ def _claim(directory: Path) -> int:
                 )
             except FileExistsError:
                 continue  # somebody was faster
+
             with (
                 contextlib.suppress(OSError),
                 open(claim, "w") as file,
             ):  # for people; a full disk stops nobody
                 file.write(f"{socket.gethostname()} {os.getpid()}\n")
+
             break
+
         for name, older in _names(directory).items():
             if older < generation:
                 (directory / name).unlink(missing_ok=True)
@@ -145,6 +168,7 @@ def _claim(directory: Path) -> int:
         raise InvalidSetting(
             f"directory {directory}: {error.strerror}; it numbers the controllers"
         ) from error
+
     return generation
 
 
@@ -154,6 +178,7 @@ def _names(directory: Path) -> dict[str, int]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return {}
+
     numbers = {name: name.removesuffix(_WITHDRAWN) for name in names}
     return {
         name: int(number)

@@ -1,63 +1,53 @@
 """gRPC faces of the controller: the five public calls, and coordination of members."""
 
-import collections
-import logging
-import math
-import threading
-import time
+import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 
 import grpc
 
 from megalith.controller.codec import (
     decode_holder,
     decode_ps_report,
+    decode_reason,
     decode_registration,
-    decode_shard,
+    decode_shard_saved,
     decode_worker_report,
-    encode_barrier,
-    encode_candidate,
-    encode_phase,
-    encode_place,
-    encode_save,
     encode_state,
 )
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import (
+from megalith.controller.job_end import JobEnding
+from megalith.controller.members.directives import (
     ClusterState,
     MeasureOrder,
     Renewed,
-    SaveOrder,
+    SaveShard,
     SessionEnd,
     ShutdownOrder,
+    StandBy,
+    Told,
+    Welcome,
 )
-from megalith.controller.ending import JobEnding
-from megalith.controller.formation import Formation
-from megalith.controller.journal import JournalKeeper
-from megalith.controller.mailbox import LIMIT, Mailbox
-from megalith.controller.roster import Registration, Role
-from megalith.controller.saves import Saver
-from megalith.controller.schedule import SaveSchedule
-from megalith.controller.start_point import StartPoint
-from megalith.controller.unsaved import Unsaved
+from megalith.controller.members.roster import Registration
+from megalith.controller.members.session import Measured, Renewal, Said, SessionHost
+from megalith.controller.saving.saves import Saver
+from megalith.controller.status import About, StatusBoard
+from megalith.errors import InvalidRequest
 from megalith.protos import (
     controller_pb2,
     controller_pb2_grpc,
     coordination_pb2,
     coordination_pb2_grpc,
 )
+from megalith.protos.coordination_pb2 import SessionRequest, SessionResponse
 from megalith.wire import codec, routing
-from megalith.wire.errors import InvalidRequest, MegalithError, Overloaded
-
-logger = logging.getLogger(__name__)
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     """The reference's five calls."""
 
     def __init__(self, coordinator: Coordinator, saver: Saver) -> None:
-        self._coordinator, self._saver = coordinator, saver
+        self._coordinator = coordinator
+        self._saver = saver
 
     def StopTraining(
         self, request: controller_pb2.StopTrainingRequest, context: grpc.ServicerContext
@@ -97,175 +87,33 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def __init__(
         self,
         coordinator: Coordinator,
-        formation: Formation,
+        host: SessionHost,
         saver: Saver,
-        schedule: SaveSchedule,
-        about: "About",
         ending: JobEnding,
-        unsaved: Unsaved,
-        start_point: StartPoint,
-        journal: JournalKeeper,
+        board: StatusBoard,
+        about: About,
     ) -> None:
-        self._coordinator, self._saver, self._schedule, self._about = (
-            coordinator,
-            saver,
-            schedule,
-            about,
-        )
+        self._coordinator = coordinator
+        self._host = host
+        self._saver = saver
         self._ending = ending
-        self._unsaved = unsaved
-        self._formation = formation
-        self._start_point = start_point
-        self._journal = journal
-        # A stream holds a thread of the pool; beyond these, strangers would keep operators from being answered.
-        self._free_sessions = threading.BoundedSemaphore(about.max_sessions)
+        self._board = board
+        self._about = about
 
     def Session(
         self,
         request_iterator: Iterator[coordination_pb2.SessionRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[coordination_pb2.SessionResponse]:
-        try:
-            first = next(request_iterator, coordination_pb2.SessionRequest())
-        except grpc.RpcError:
-            return  # gone before it said anything, or silent for too long
-        if first.WhichOneof("kind") != "register":
-            raise InvalidRequest("a session begins with register")
-        registration = decode_registration(first.register)
-        # Only now: a stream that never registers takes nobody's place.
-        if not self._free_sessions.acquire(blocking=False):
-            raise Overloaded(
-                f"{self._about.max_sessions} sessions are open already; is a member starting in a loop?"
-            )
-        try:
-            yield from self._hold_session(registration, request_iterator, context)
-        finally:
-            self._free_sessions.release()
+        registration = read_registration(request_iterator)
+        if registration is None:
+            return
 
-    def _hold_session(
-        self,
-        registration: Registration,
-        request_iterator: Iterator[coordination_pb2.SessionRequest],
-        context: grpc.ServicerContext,
-    ) -> Iterator[coordination_pb2.SessionResponse]:
-        if registration.role is Role.PS and self._formation.is_selective:
-            yield from self._stand_by(registration, request_iterator, context)
-        else:
-            yield from self._take_place(registration, request_iterator, context)
-
-    def _stand_by(
-        self,
-        registration: Registration,
-        request_iterator: Iterator[coordination_pb2.SessionRequest],
-        context: grpc.ServicerContext,
-    ) -> Iterator[coordination_pb2.SessionResponse]:
-        """A ps among more than are needed: it waits until it is chosen."""
-        self._coordinator.check(registration)  # before the offer, which may take a shard
-        offer = self._formation.offer(registration)
-        try:
-            if not context.add_callback(lambda: self._formation.withdraw(offer)):
-                return
-            if offer.shard is None:
-                yield coordination_pb2.SessionResponse(standby=coordination_pb2.Standby())
-            shard = self._formation.wait(offer)
-            if shard is not None:
-                yield from self._take_place(
-                    replace(registration, index=shard), request_iterator, context
-                )
-            elif offer.reason:
-                yield _encode_directive(ShutdownOrder(offer.reason))
-        finally:
-            self._formation.withdraw(offer)
-
-    def _take_place(
-        self,
-        registration: Registration,
-        request_iterator: Iterator[coordination_pb2.SessionRequest],
-        context: grpc.ServicerContext,
-    ) -> Iterator[coordination_pb2.SessionResponse]:
-        def drop() -> None:
-            logger.warning(
-                "%s %d leaves %d directives unread: its session is dropped",
-                registration.role,
-                registration.index,
-                LIMIT,
-            )
-            context.cancel()
-
-        # One that is back has its rows, and needs no checkpoint.
-        is_new_ps = registration.role is Role.PS and registration.held_shard is None
-        restore_from = self._start_point.find() if is_new_ps else None
-        mailbox = Mailbox(on_overflow=drop)
-        session = self._coordinator.join(registration, mailbox.put)
-
-        def ended() -> None:  # by grpc, also while the thread of this session is stuck in a send
-            self._coordinator.leave(session)
-            mailbox.close()
-
-        if not context.add_callback(ended):
-            ended()
-        refusals: list[MegalithError] = []
-        reader = threading.Thread(
-            target=self._read,
-            args=(session, request_iterator, mailbox, refusals),
-            name="session-reader",
-            daemon=True,
-        )
-        reader.start()
-        try:
-            yield coordination_pb2.SessionResponse(
-                welcome=coordination_pb2.Welcome(
-                    num_ps=self._about.num_ps,
-                    num_workers=self._about.num_workers,
-                    model_dir=self._about.model_dir,
-                    restore_from=str(restore_from or ""),
-                    owners=routing.encode_owners(routing.even_owners(self._about.num_ps)),
-                    job=self._coordinator.job,
-                    shard=registration.index,
-                    generation=self._about.generation,
-                )
-            )
-            while not isinstance(directive := mailbox.get(), SessionEnd):
-                yield _encode_directive(directive)
-            if refusals:
-                raise refusals[0]
-        finally:
-            self._coordinator.leave(session)
-
-    def _read(
-        self,
-        session: int,
-        requests: Iterator[coordination_pb2.SessionRequest],
-        mailbox: Mailbox,
-        refusals: list[MegalithError],
-    ) -> None:
-        """What the member says, until its stream ends or breaks, or it says what cannot be: `refusals` gets why."""
-        try:
-            for request in requests:
-                match request.WhichOneof("kind"):
-                    case "worker":
-                        self._coordinator.report_worker(
-                            session, decode_worker_report(request.worker)
-                        )
-                    case "ps":
-                        self._coordinator.report_ps(session, decode_ps_report(request.ps))
-                    case "shard_saved":
-                        saved = request.shard_saved
-                        self._saver.answer(session, saved.save_id, decode_shard(saved))
-                    case "renewal":
-                        if self._coordinator.renew(session, request.renewal.is_last):
-                            mailbox.put(Renewed(request.renewal.sent_ns))
-                    case "measured":
-                        self._formation.answer(
-                            session, request.measured.order, request.measured.rows_per_s
-                        )
-        except grpc.RpcError:
-            pass  # the stream broke; leave() says so
-        except MegalithError as error:
-            logger.warning("a session is ended, its member reports what cannot be: %s", error)
-            refusals.append(error)
-        finally:
-            mailbox.close()
+        said = read_said(request_iterator)
+        # Closed with this generator: the member has left then, whatever it was being told
+        with contextlib.closing(self._host.hold(registration, said, context)) as told:
+            for one in told:
+                yield encode_told(one, self._about)
 
     def GetRouting(
         self, request: coordination_pb2.GetRoutingRequest, context: grpc.ServicerContext
@@ -276,44 +124,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def GetStatus(
         self, request: coordination_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.GetStatusResponse:
-        state, outcome = self._coordinator.state(), self._coordinator.outcome
-        places = self._coordinator.places()
-        buckets = collections.Counter(state.routing.owners.tolist() if state.routing else ())
-        next_save_s = self._schedule.next_s(time.monotonic())
-        rows_lost, losses = self._coordinator.losses()
-        return coordination_pb2.GetStatusResponse(
-            address=self._about.address,
-            model_dir=self._about.model_dir,
-            num_ps=self._about.num_ps,
-            num_workers=self._about.num_workers,
-            phase=encode_phase(state.phase),
-            epoch=state.routing.epoch if state.routing else 0,
-            barrier=encode_barrier(state.barrier),
-            global_step=self._coordinator.global_step,
-            last_checkpoint=str(self._start_point.newest or ""),
-            members=[encode_place(*place, buckets) for place in places],
-            results=next(
-                (place.progress.results for place, _, _ in places if place.progress.results), {}
-            ),
-            outcome="" if outcome is None else "succeeded" if outcome[0] else "failed",
-            reason="" if outcome is None else outcome[1],
-            job=self._coordinator.job,
-            up_s=time.monotonic() - self._about.started_at,
-            last_save=encode_save(self._saver.last),
-            next_save_s=-1.0 if math.isinf(next_save_s) else max(0.0, next_save_s),
-            next_save_step=self._schedule.next_step,
-            candidates=[encode_candidate(candidate) for candidate in self._formation.candidates()],
-            ending=self._ending.said,
-            unsaved=self._unsaved.text(),
-            rows_lost=rows_lost,
-            pushes_unknown=self._coordinator.pushes_unknown,
-            run_id=self._coordinator.run_id,
-            journal_error=self._journal.error,
-            losses=[
-                coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what)
-                for loss in losses
-            ],
-        )
+        return self._board.reply()
 
     def PlaceBarrier(
         self, request: coordination_pb2.PlaceBarrierRequest, context: grpc.ServicerContext
@@ -333,56 +144,97 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         self, request: coordination_pb2.SaveRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.SaveResponse:
         saved = self._saver.save(request.directory, hold=request.hold_training)
-        return coordination_pb2.SaveResponse(path=str(saved.path), step=saved.step, rows=saved.rows)
+        return coordination_pb2.SaveResponse(
+            path=str(saved.path),
+            step=saved.step,
+            rows=saved.rows,
+            moving_workers=saved.moving_workers,
+        )
 
     def EndJob(
         self, request: coordination_pb2.EndJobRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.EndJobResponse:
         self._coordinator.check_current()
-        self._ending.ask(request.succeeded, request.reason, request.at_once)
+        reason = decode_reason(request.reason)
+        self._ending.ask(request.succeeded, reason, request.at_once)
         return coordination_pb2.EndJobResponse()
 
 
-class About:
-    """Facts of this controller that replies carry."""
+def read_registration(requests: Iterator[SessionRequest]) -> Registration | None:
+    """The first message of a stream.
 
-    def __init__(
-        self,
-        model_dir: str,
-        num_ps: int,
-        num_workers: int,
-        num_spare_ps: int = 0,
-        generation: int = 0,
-    ) -> None:
-        self.model_dir, self.num_ps, self.num_workers = model_dir, num_ps, num_workers
-        self._num_spare_ps = num_spare_ps
-        self.generation = generation
-        self.address = ""
-        self.started_at = time.monotonic()
+    None if it was gone before it said anything, or silent for too long.
+    """
+    try:
+        first = next(requests, SessionRequest())
+    except grpc.RpcError:
+        return None
 
-    @property
-    def max_sessions(self) -> int:
-        """Every place, as many replacements that overlap with who they replace, and some strangers."""
-        return 2 * (self.num_ps + self._num_spare_ps + self.num_workers) + 8
+    if first.WhichOneof("kind") != "register":
+        raise InvalidRequest("a session begins with register")
+
+    return decode_registration(first.register)
 
 
-def _encode_directive(
-    directive: ClusterState | SaveOrder | MeasureOrder | Renewed | ShutdownOrder,
-) -> coordination_pb2.SessionResponse:
-    match directive:
+def read_said(requests: Iterator[SessionRequest]) -> Iterator[Said]:
+    """The messages after it, until the stream ends or breaks."""
+    try:
+        for request in requests:
+            said = _decode(request)
+            if said is not None:
+                yield said
+    except grpc.RpcError:
+        return  # whoever holds the session hears of its end from the stream itself
+
+
+def _decode(request: SessionRequest) -> Said | None:
+    """None for a message that this version does not know."""
+    match request.WhichOneof("kind"):
+        case "worker":
+            return decode_worker_report(request.worker)
+        case "ps":
+            return decode_ps_report(request.ps)
+        case "shard_saved":
+            return decode_shard_saved(request.shard_saved)
+        case "renewal":
+            return Renewal(request.renewal.sent_ns, request.renewal.is_last)
+        case "measured":
+            return Measured(request.measured.order, request.measured.rows_per_s)
+
+    return None
+
+
+def encode_told(told: Told, about: About) -> SessionResponse:
+    match told:
+        case Welcome():
+            return SessionResponse(welcome=_encode_welcome(told, about))
+        case StandBy():
+            return SessionResponse(standby=coordination_pb2.Standby())
         case ClusterState():
-            return coordination_pb2.SessionResponse(state=encode_state(directive))
-        case SaveOrder(save_id, directory, step):
+            return SessionResponse(state=encode_state(told))
+        case SaveShard(save_id, directory, step):
             order = coordination_pb2.SaveShard(save_id=save_id, directory=directory, step=step)
-            return coordination_pb2.SessionResponse(save_shard=order)
+            return SessionResponse(save_shard=order)
         case MeasureOrder(number, addresses, seconds):
             measure = coordination_pb2.Measure(order=number, addresses=addresses, seconds=seconds)
-            return coordination_pb2.SessionResponse(measure=measure)
+            return SessionResponse(measure=measure)
         case Renewed(sent_ns):
-            return coordination_pb2.SessionResponse(
-                renewed=coordination_pb2.Renewed(sent_ns=sent_ns)
-            )
+            return SessionResponse(renewed=coordination_pb2.Renewed(sent_ns=sent_ns))
         case ShutdownOrder(reason):
-            return coordination_pb2.SessionResponse(
-                shutdown=coordination_pb2.Shutdown(reason=reason)
-            )
+            return SessionResponse(shutdown=coordination_pb2.Shutdown(reason=reason))
+        case SessionEnd():
+            raise AssertionError("the end of a session is not sent")
+
+
+def _encode_welcome(welcome: Welcome, about: About) -> coordination_pb2.Welcome:
+    owners = routing.even_owners(about.num_ps)
+    return coordination_pb2.Welcome(
+        num_ps=about.num_ps,
+        num_workers=about.num_workers,
+        model_dir=about.model_dir,
+        restore_from=welcome.restore_from,
+        owners=routing.encode_owners(owners),
+        job=about.job,
+        shard=welcome.index,
+        generation=about.generation,
+    )

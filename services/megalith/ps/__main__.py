@@ -3,11 +3,11 @@
 import os
 import sys
 
-from megalith.wire.extras import needed
+from megalith.errors.extras import needed
 
 with needed("services"):
     from megalith.ps.config import PsConfig
     from megalith.ps.server import run
-    from megalith.runtime import settings
+    from megalith.runtime import command_line
 
-sys.exit(settings.main("ps", PsConfig, run, sys.argv[1:], os.environ))
+sys.exit(command_line.main("ps", PsConfig, run, sys.argv[1:], os.environ))

@@ -1,11 +1,19 @@
-"""How fast this server pushes and pulls, before it holds anything: the same work as training, on a table of its own."""
+"""How fast this server pushes and pulls: the work of training on a table of its own.
+
+It is measured before the server holds anything.
+"""
 
 import threading
 
-from megalith.ps.kernels.dtypes import F32, I64
-from megalith.ps.table import EmbeddingTable
-from megalith.wire.errors import WrongPlace
-from megalith.wire.schema import Adagrad, Segment, TableConfig
+import grpc
+
+from megalith.engine.table import checks
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.errors import WrongPlace
+from megalith.kernels.dtypes import F32, I64
+from megalith.protos import benchmark_pb2, benchmark_pb2_grpc
+from megalith.schema import Adagrad, Segment, TableConfig
+from megalith.wire import arrays
 
 DIM = 16
 
@@ -19,7 +27,10 @@ class ScratchTable:
         self._is_dropped = False
 
     def exchange(self, keys: I64, gradients: F32) -> F32:
-        """Apply the gradients and return the rows; WrongPlace once the server holds part of the model."""
+        """Apply the gradients and return the rows.
+
+        WrongPlace once the server holds part of the model.
+        """
         table = self._made()
         table.apply_gradients(keys, gradients)
         return table.lookup(keys)
@@ -27,16 +38,31 @@ class ScratchTable:
     def drop(self) -> None:
         """Give the memory back, for good."""
         with self._lock:
-            self._table, self._is_dropped = None, True
+            self._table = None
+            self._is_dropped = True
 
     def _made(self) -> EmbeddingTable:
         with self._lock:
             if self._is_dropped:
-                raise WrongPlace(
-                    "this server has its place in the map; it is measured only before that"
-                )
+                raise WrongPlace("this server is in the map; it is measured only before that")
+
             if self._table is None:
                 self._table = EmbeddingTable(
                     TableConfig("benchmark", (Segment(DIM, optimizer=Adagrad(0.05)),))
                 )
+
             return self._table
+
+
+class BenchmarkServicer(benchmark_pb2_grpc.BenchmarkServicer):
+    def __init__(self, scratch: ScratchTable) -> None:
+        self._scratch = scratch
+
+    def Exchange(
+        self, request: benchmark_pb2.ExchangeRequest, context: grpc.ServicerContext
+    ) -> benchmark_pb2.ExchangeResponse:
+        keys = arrays.decode_ids(request.ids, "ids")
+        checks.check_distinct(keys, "ids")
+        gradients = arrays.decode(request.gradients, arrays.VALUE, (keys.size, DIM), "gradients")
+        rows = self._scratch.exchange(keys, gradients)
+        return benchmark_pb2.ExchangeResponse(rows=arrays.encode(rows))

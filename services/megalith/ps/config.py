@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from megalith.ps.lane import LaneSettings
-from megalith.ps.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
-from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.discovery.settings import DiscoverySettings
+from megalith.errors import InvalidSetting
+from megalith.ps.lane.settings import LaneSettings
+from megalith.ps.store.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
-from megalith.wire.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +20,17 @@ class PsConfig:
         "Parameter servers it expects in the cluster; 0 = takes what the controller says.", 0
     )
     expire_every_s: float = setting(
-        "Seconds between two looks for expired rows; 0 = only when a table is full. A checkpoint holds such rows too, "
-        "and whoever restores it drops them.",
+        "Seconds between two looks for expired rows; 0 = only when a table is full. A checkpoint "
+        "holds such rows too, and whoever restores it drops them.",
         3600.0,
     )
     expire_on_save: bool = setting(
         "Drop expired rows from memory too, each time that this server has saved.", False
     )
     restore_over_budget: bool = setting(
-        "Restore all rows of a table whose memory budget is too small for them; it then takes no new ids until there "
-        "is room. Without it the server does not start, unless one server held them all when they were saved.",
+        "Restore all rows of a table whose memory budget is too small for them; it then takes no "
+        "new ids until there is room. Without it the server does not start, unless one server held "
+        "them all when they were saved.",
         False,
     )
     bulk_lane: bool = setting(
@@ -39,20 +40,23 @@ class PsConfig:
         "Port of the bulk lane; 0 takes a free one, which clients are told.", 0
     )
     max_inflight_bytes: int = setting(
-        "Bytes of data requests at once, over both lanes, and as many of replies; who would exceed them waits.",
+        "Bytes of data requests at once, over both lanes, and as many of replies; who would exceed "
+        "them waits.",
         1 << 30,
     )
     push_memory_bytes: int = setting(
-        "Memory of which pushes were applied, by which repeated ones are recognized; a new client that finds it full "
-        "comes again later.",
+        "Memory of which pushes were applied, by which repeated ones are recognized; a new client "
+        "that finds it full comes again later.",
         DEFAULT_MAX_BYTES,
     )
     push_memory_s: float = setting(
-        "Seconds after which a client that does not push is forgotten; longer than any client repeats a push.",
+        "Seconds after which a client that does not push is forgotten; longer than any client "
+        "repeats a push.",
         DEFAULT_RETENTION_S,
     )
     memory_limit_bytes: int = setting(
-        "Memory of the process above which training is held until an operator resumes it; 0 = no limit.",
+        "Memory of the process above which training is held until an operator resumes it; "
+        "0 = no limit.",
         0,
     )
     lane: LaneSettings = field(default_factory=LaneSettings)
@@ -61,7 +65,7 @@ class PsConfig:
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
-        self.membership.check_with(self.discovery)
+        object.__setattr__(self, "membership", self.membership.found_by(self.discovery))
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
         if self.push_memory_bytes < MIN_BYTES:

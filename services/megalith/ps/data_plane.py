@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.engine.variable.variable import UpdateKind
+from megalith.errors import InvalidRequest, MalformedArray, MessageTooLarge
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
-from megalith.ps.variable import UpdateKind
+from megalith.ps.store.store import Store
+from megalith.ps.store.writes import Sender, TableGradients, TableValues, VariableUpdate
 from megalith.wire import arrays, codec
 from megalith.wire.channel import DEFAULT_MAX_MESSAGE_BYTES
-from megalith.wire.errors import InvalidRequest, MalformedArray, MessageTooLarge
 
 Buffer = bytes | memoryview
 
@@ -29,7 +30,10 @@ _KINDS = {
 
 
 class DataPlane:
-    """What a ps does with a pull or a push, however it came. `looked_up` is told what each lookup of rows took."""
+    """What a ps does with a pull or a push, however it came.
+
+    `looked_up` is told what each lookup of rows took.
+    """
 
     def __init__(
         self,
@@ -46,28 +50,32 @@ class DataPlane:
     ) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
         """The reply without its rows, and the rows by table.
 
-        A few bytes of ids can ask for gigabytes of rows. So a reply that no message holds is refused, and `reserve` is
-        told how much memory the others need, before anything is looked up.
+        A few bytes of ids can ask for gigabytes of rows. So a reply that no message holds is
+        refused, and `reserve` is told how much memory the others need, before anything is looked
+        up.
         """
         with self._store.serving(request.run_id, request.is_controller_away):
             dtype = codec.row_dtype(request.row_dtype, "pulled rows")
-            tables = [
-                (part.table, arrays.decode_keys(data, f"ids of table {part.table}"))
-                for part, data in zip(request.tables, keys, strict=True)
-            ]
+            tables = []
+            for part, data in zip(request.tables, keys, strict=True):
+                ids = arrays.decode_ids(data, f"ids of table {part.table}")
+                tables.append((part.table, ids))
+
             num_floats, variable_bytes = self._store.pulled_size(tables, request.variables)
             self._check_reply(num_floats * dtype.itemsize + variable_bytes)
             reserve(num_floats * arrays.VALUE.itemsize + variable_bytes)
+
             start = time.perf_counter()
             rows, variables = self._store.pull(request.epoch, tables, request.variables)
             if tables:
                 self._looked_up((time.perf_counter() - start) * 1e6)
-            sent: list[NDArray[Any]] = (
-                [arrays.to_half(matrix) for matrix in rows] if dtype == arrays.HALF else [*rows]
-            )
-            return pb.PullResponse(
-                variables=[codec.array_to_proto(value) for value in variables]
-            ), sent
+
+            sent: list[NDArray[Any]] = [*rows]
+            if dtype == arrays.HALF:
+                sent = [arrays.to_half(matrix) for matrix in rows]
+
+            values = [codec.array_to_proto(value) for value in variables]
+            return pb.PullResponse(variables=values), sent
 
     def _check_reply(self, nbytes: int) -> None:
         if nbytes > self._max_message_bytes:
@@ -80,21 +88,25 @@ class DataPlane:
         self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]
     ) -> pb.PushResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
+            parts = [
+                _decode_gradients(*part)
+                for part in zip(request.tables, keys, gradients, strict=True)
+            ]
+
+            updates = [_decode_update(update) for update in request.variables]
             added = self._store.push(
                 request.epoch,
                 request.client_id,
                 request.sequence,
-                [
-                    _decode_gradients(*part)
-                    for part in zip(request.tables, keys, gradients, strict=True)
-                ],
-                [_decode_update(update) for update in request.variables],
+                parts,
+                updates,
                 request.req_time_s,
                 request.step,
                 incarnation=request.incarnation,
                 is_repeated=request.is_repeated,
                 first_try_s_ago=_first_try_s_ago(request),
             )
+
             return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
 
     def assign(self, request: pb.AssignRowsRequest) -> None:
@@ -110,10 +122,8 @@ class DataPlane:
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
         with self._store.serving(request.run_id, request.is_controller_away):
-            keys = arrays.decode_keys(request.keys, f"ids of table {request.table}")
-            return self._store.reinitialize(
-                request.epoch, _sender(request), request.table, keys
-            ).astype(arrays.STATUS)
+            keys = arrays.decode_ids(request.ids, f"ids of table {request.table}")
+            return self._store.reinitialize(request.epoch, _sender(request), request.table, keys)
 
 
 def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sender:
@@ -129,7 +139,9 @@ def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sende
 def _first_try_s_ago(
     request: pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest,
 ) -> float:
-    return request.first_try_ms_ago / 1000 if request.first_try_ms_ago > 0 else math.inf
+    if request.first_try_ms_ago <= 0:
+        return math.inf
+    return request.first_try_ms_ago / 1000
 
 
 def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer) -> TableGradients:
@@ -138,34 +150,37 @@ def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer
     if dtype == arrays.HALF:
         gradients = gradients.astype(np.float32)
         gradients.flags.writeable = False  # as it comes from bytes: kernels are compiled for that
-    return TableGradients(message.table, keys, gradients, tuple(message.learning_rates))
+
+    learning_rates = tuple(message.learning_rates)
+    return TableGradients(message.table, keys, gradients, learning_rates)
 
 
 def _decode_values(message: pb.TableValues) -> TableValues:
-    return TableValues(
-        message.table,
-        *_decode_rows(message.table, message.keys, message.values, arrays.VALUE, "values"),
-    )
+    table = message.table
+    keys, values = _decode_rows(table, message.ids, message.values, arrays.VALUE, "values")
+    return TableValues(table, keys, values)
 
 
 def _decode_rows(
     table: str, key_data: Buffer, data: Buffer, dtype: np.dtype[Any], what: str
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Ids and a matrix with a row for each; how wide it must be is the table's to say."""
-    keys = arrays.decode_keys(key_data, f"ids of table {table}")
-    size = len(data) // dtype.itemsize
-    if keys.size == 0 or size % keys.size or len(data) % dtype.itemsize:
+    keys = arrays.decode_ids(key_data, f"ids of table {table}")
+    column_bytes = keys.size * dtype.itemsize
+    if keys.size == 0 or len(data) % column_bytes:
         raise MalformedArray(
             f"table {table}: {len(data)} bytes of {what} for {keys.size} ids; "
             f"expected {dtype.name} [ids, dim] with at least one id"
         )
-    return keys, arrays.decode(data, dtype, (keys.size, size // keys.size), what)
+
+    shape = (keys.size, len(data) // column_bytes)
+    return keys, arrays.decode(data, dtype, shape, what)
 
 
 def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:
     kind = _KINDS.get(message.kind)
     if kind is None:
         raise InvalidRequest(f"variable {message.name}: unknown kind of update {message.kind}")
-    return VariableUpdate(
-        message.name, kind, codec.array_from_proto(message.value, f"variable {message.name}")
-    )
+
+    value = codec.array_from_proto(message.value, f"variable {message.name}")
+    return VariableUpdate(message.name, kind, value)

@@ -8,13 +8,17 @@ logger = logging.getLogger(__name__)
 
 
 class ExpiryThread:
-    """Calls `expire` (rows dropped, by table) every `every_s` seconds until it is stopped; 0 never calls it.
+    """Calls `expire` every `every_s` seconds until it is stopped; 0 never calls it.
 
-    A call that fails is logged, and the next one comes in its time: rows that stay a while longer do no harm.
+    It returns the rows that it dropped, by table.
+
+    A call that fails is logged, and the next one comes in its time: rows that stay a while longer
+    do no harm.
     """
 
     def __init__(self, expire: Callable[[], Mapping[str, int]], every_s: float) -> None:
-        self._expire, self._every_s = expire, every_s
+        self._expire = expire
+        self._every_s = every_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="expiry", daemon=True)
 
@@ -23,7 +27,7 @@ class ExpiryThread:
             self._thread.start()
 
     def stop(self) -> None:
-        """Wait for a call under way: a pass over the tables."""
+        """Wait for the call that is running: a pass over the tables."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -35,6 +39,7 @@ class ExpiryThread:
             except Exception:
                 logger.exception("expiry failed")
                 continue
+
             if dropped:
                 logger.info(
                     "expired %s", " ".join(f"{table}={rows}" for table, rows in dropped.items())

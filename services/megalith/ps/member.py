@@ -1,24 +1,24 @@
 """A parameter server's side of its session with the controller."""
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from megalith.checkpoint import catalog, restore, save
+from megalith.errors import MegalithError, WrongRun
 from megalith.protos import common_pb2, coordination_pb2
-from megalith.ps import checkpoint, health
+from megalith.ps import resident_memory
 from megalith.ps.benchmark import ScratchTable
-from megalith.ps.store import Store
+from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
-from megalith.runtime import manifest
 from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.manifest import Restored
-from megalith.runtime.membership import Member, MembershipSettings
+from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.presence import Presence
+from megalith.runtime.session import ControllerSession
 from megalith.wire import codec, routing
-from megalith.wire.errors import MegalithError, WrongRun
+from megalith.wire.reports import PsReport, RestoreReport
 
 logger = logging.getLogger(__name__)
 
@@ -46,27 +46,29 @@ class PsMember:
         restore_over_budget: bool,
         exit_request: ExitRequest,
     ) -> None:
-        self._index, self._num_ps, self._store, self._scratch = index, num_ps, store, scratch
+        self._index = index
+        self._num_ps = num_ps
+        self._store = store
+        self._scratch = scratch
         self._shard = index  # until the welcome says which it is
-        self._addresses, self._set_serving, self._exit_request = (
-            addresses,
-            set_serving,
-            exit_request,
-        )
-        self._recent_calls, self._memory_limit_bytes = recent_calls, memory_limit_bytes
+        self._addresses = addresses
+        self._set_serving = set_serving
+        self._exit_request = exit_request
+        self._recent_calls = recent_calls
+        self._memory_limit_bytes = memory_limit_bytes
         self._expire_on_save = expire_on_save
         self._restore_over_budget = restore_over_budget
-        self._restored: Restored | None = None  # known once it is ready
+        self._restored: RestoreReport | None = None  # known once it is ready
         self._was_welcomed = False
         self._cluster_num_ps = 0
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
-        self._member = Member(settings, self, presence, lease)
+        self._session = ControllerSession(settings, self, presence, lease)
 
     def start(self) -> None:
-        self._member.start()
+        self._session.start()
 
     def stop(self) -> None:
-        self._member.stop()
+        self._session.stop()
 
     def register(self) -> coordination_pb2.Register:
         address, metrics_address = self._addresses()
@@ -77,14 +79,15 @@ class PsMember:
             metrics_address=metrics_address,
             epoch=self._newest_epoch,
             num_ps=self._num_ps,
-            held_shard=self._shard + 1 if self._was_welcomed else 0,
+            held_shard=self._shard if self._was_welcomed else None,
             run_id=self._store.run_id,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
-        store, now = self._store, health.check(self._memory_limit_bytes)
+        store = self._store
+        now = resident_memory.check(self._memory_limit_bytes)
         requests_per_s, p99_s = self._recent_calls()
-        load = coordination_pb2.PsReport(
+        report = PsReport(
             is_ready=self._restored is not None,
             rows=store.rows,
             bytes=store.nbytes,
@@ -97,19 +100,20 @@ class PsMember:
             complaint=now.complaint,
             tables=len(store.tables()),
             variables=len(store.variables()),
+            restored=self._restored,
         )
-        if self._restored is not None:
-            load.restored.CopyFrom(coordination_pb2.Restored(**dataclasses.asdict(self._restored)))
-        return coordination_pb2.SessionRequest(ps=load)
+
+        return coordination_pb2.SessionRequest(ps=codec.ps_report_to_proto(report))
 
     def on_welcome(self, welcome: coordination_pb2.Welcome) -> None:
         self._cluster_num_ps = welcome.num_ps
         if self._was_welcomed:  # back after a lost stream, with its rows
-            self._member.report_now()
+            self._session.report_now()
             return
+
         self._was_welcomed = True
         self._shard = welcome.shard
-        self._store.take_place(welcome.shard)
+        self._store.take_index(welcome.shard)
         self._scratch.drop()
         threading.Thread(target=self._prepare, args=(welcome,), name="prepare", daemon=True).start()
 
@@ -122,6 +126,7 @@ class PsMember:
             warm_up()
             if not self._was_welcomed:
                 self._set_serving(True)
+
             warm_up_image()  # there is time: a takeover must not wait for the kernels that restore
         except Exception:
             logger.exception("warming up failed; a takeover will try again")
@@ -135,7 +140,7 @@ class PsMember:
             warm_up()
             if welcome.restore_from:
                 owners = routing.decode_owners(welcome.owners)
-                restored = checkpoint.restore_shard(
+                restored = restore.restore_shard(
                     self._store,
                     Path(welcome.restore_from),
                     owners,
@@ -143,24 +148,27 @@ class PsMember:
                     over_budget=self._restore_over_budget,
                 )
             else:
-                restored = Restored()
+                restored = RestoreReport()
         except Exception as error:
             if not isinstance(error, MegalithError):
                 logger.exception("preparing failed")
+
             self._exit_request.request(
                 1,
                 f"cannot start from {welcome.restore_from or 'nothing'}: {error}; "
-                f"{manifest.ways_out(Path(welcome.model_dir))}",
+                f"{catalog.ways_out(Path(welcome.model_dir))}",
             )
+
             return
+
         self._restored = restored
         self._set_serving(True)
-        self._member.report_now()
+        self._session.report_now()
 
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
         self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
-        # Until it has restored, this server must not answer for a map of its predecessor at the same address. Once it
-        # is ready the controller makes a new map.
+        # Until it has restored, this server must not answer for a map of its predecessor at the
+        # same address. Once it is ready the controller makes a new map.
         is_routed = self._restored is not None and state.HasField("routing")
         current = codec.routing_from_proto(state.routing) if is_routed else None
         try:
@@ -174,7 +182,7 @@ class PsMember:
     def _save(self, order: coordination_pb2.SaveShard) -> None:
         answer = coordination_pb2.ShardSaved(save_id=order.save_id, pushes=self._store.pushes)
         try:
-            shard = checkpoint.write_shard(
+            written = save.save_shard(
                 self._store, Path(order.directory), order.save_id, self._shard, self._cluster_num_ps
             )
             answer.files.extend(
@@ -187,16 +195,19 @@ class PsMember:
                     sha256=file.sha256,
                     buckets=file.buckets,
                 )
-                for file in shard.files
+                for file in written.files
             )
-            answer.parts.extend(shard.parts)
+
+            answer.parts.extend(written.parts)
             if self._expire_on_save:
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
             answer.error = f"ps {self._shard}: {error}"
-        self._member.report_now()  # so that the status beside a finished save counts the rows in it
-        self._member.send(coordination_pb2.SessionRequest(shard_saved=answer))
+
+        # So that the status beside a finished save counts the rows in it
+        self._session.report_now()
+        self._session.send(coordination_pb2.SessionRequest(shard_saved=answer))
 
     def on_shutdown(self, reason: str) -> None:
         self._exit_request.request(0, reason)

@@ -5,11 +5,13 @@ from contextlib import AbstractContextManager
 
 import grpc
 
+from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.data_plane import DataPlane
-from megalith.ps.store import Store
-from megalith.ps.table import EmbeddingTable
+from megalith.ps.lane.settings import LaneSettings
+from megalith.ps.store.store import Store
+from megalith.schema import table_counts
 from megalith.wire import arrays, codec
 from megalith.wire.budget import ByteBudget
 
@@ -24,17 +26,20 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         data: DataPlane,
         requests: ByteBudget,
         replies: ByteBudget,
+        settings: LaneSettings,
         lane: Callable[[], pb.NegotiateResponse] = pb.NegotiateResponse,
-        room_wait_s: float = 10.0,
     ) -> None:
-        """`requests` and `replies` bound the bytes of data calls; `lane` tells where the bulk lane is now."""
+        """`requests` and `replies` bound the bytes of data calls.
+
+        `lane` tells where the bulk lane is now.
+        """
         self._index = index
         self._store = store
         self._data = data
         self._requests = requests
         self._replies = replies
         self._lane = lane
-        self._room_wait_s = room_wait_s
+        self._room_wait_s = settings.room_wait_s
 
     def CreateTables(
         self, request: pb.CreateTablesRequest, context: grpc.ServicerContext
@@ -43,6 +48,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             self._store.create_tables(
                 request.epoch, [codec.table_from_proto(table) for table in request.tables]
             )
+
         return pb.CreateTablesResponse()
 
     def CreateVariables(
@@ -52,6 +58,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             self._store.create_variables(
                 request.epoch, [codec.variable_from_proto(item) for item in request.variables]
             )
+
         return pb.CreateVariablesResponse()
 
     def DescribeVariables(
@@ -59,49 +66,51 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     ) -> pb.DescribeVariablesResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
             shapes = self._store.describe_variables(request.epoch, request.names)
+
         return pb.DescribeVariablesResponse(
             variables=[codec.variable_shape_to_proto(shape) for shape in shapes]
         )
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:
-        with self._under_way(request), self._replies.share() as room:
-            keys = [part.keys for part in request.tables]
-            reply, rows = self._data.pull(
-                request, keys, lambda nbytes: room.take(nbytes, self._room_wait_s)
-            )
+        with self._counted(request), self._replies.share() as room:
+            keys = [part.ids for part in request.tables]
+
+            def reserve(nbytes: int) -> None:
+                room.take(nbytes, self._room_wait_s)
+
+            reply, rows = self._data.pull(request, keys, reserve)
             reply.rows.extend(arrays.encode(matrix) for matrix in rows)
+
         return reply
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:
-        parts = request.tables
-        with self._under_way(request):
-            return self._data.push(
-                request, [part.keys for part in parts], [part.gradients for part in parts]
-            )
+        ids = [part.ids for part in request.tables]
+        gradients = [part.gradients for part in request.tables]
+        with self._counted(request):
+            return self._data.push(request, ids, gradients)
 
     def AssignRows(
         self, request: pb.AssignRowsRequest, context: grpc.ServicerContext
     ) -> pb.AssignRowsResponse:
-        with self._under_way(request):
+        with self._counted(request):
             self._data.assign(request)
         return pb.AssignRowsResponse()
 
     def ReinitializeRows(
         self, request: pb.ReinitializeRowsRequest, context: grpc.ServicerContext
     ) -> pb.ReinitializeRowsResponse:
-        with self._under_way(request):
-            return pb.ReinitializeRowsResponse(
-                status=arrays.encode(self._data.reinitialize(request))
-            )
+        with self._counted(request):
+            status = self._data.reinitialize(request)
+        return pb.ReinitializeRowsResponse(status=arrays.encode(status))
 
-    def _under_way(
+    def _counted(
         self,
         request: pb.PullRequest
         | pb.PushRequest
         | pb.AssignRowsRequest
         | pb.ReinitializeRowsRequest,
     ) -> AbstractContextManager[None]:
-        """Inside, the request's bytes count among those under way; a full budget is waited for first."""
+        """Inside, the request's bytes count in the budget; a full one is waited for first."""
         return self._requests.holding(request.ByteSize(), self._room_wait_s)
 
     def Negotiate(
@@ -119,6 +128,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     ) -> pb.GetPsStatusResponse:
         if request.run_id:  # an operator who only looks may not know it
             self._store.check_run(request.run_id)
+
         return pb.GetPsStatusResponse(
             index=self._index,
             epoch=self._store.epoch,
@@ -135,16 +145,5 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
 
 def _encode_status(table: EmbeddingTable) -> pb.TableStatus:
     stats = table.stats()
-    return pb.TableStatus(
-        config=codec.table_to_proto(table.config),
-        rows=stats.size,
-        bytes=stats.nbytes,
-        created=stats.created,
-        refused=stats.refused,
-        barred=stats.barred,
-        nonfinite=stats.nonfinite,
-        expired=stats.expired,
-        touched=stats.touched,
-        touched_overflow=stats.touched_overflow,
-        max_rows=stats.max_rows,
-    )
+    counts = {name: getattr(stats, name) for name in table_counts.NAMES}
+    return pb.TableStatus(config=codec.table_to_proto(table.config), **counts)

@@ -1,7 +1,8 @@
-"""A training job as one configuration: its shape, what it trains, how patient it is. Everything else is derived.
+"""A training job as one configuration: its shape, what it trains, how patient it is.
 
-Each field says which services it reaches; there it is the setting of the same name. `plan.py` turns a RunnerConfig into
-the processes of the job and their settings, so nothing about a job is decided in two places.
+Everything else is derived from it. Each field says which services it reaches; there it is the
+setting of the same name. `plan.py` turns a RunnerConfig into the processes of the job and their
+settings, so nothing about a job is decided in two places.
 """
 
 import dataclasses
@@ -14,9 +15,11 @@ from typing import Any, Self
 
 from megalith.appmaster.config import AppMasterConfig
 from megalith.controller.config import ControllerConfig
+from megalith.discovery.settings import DiscoverySettings
+from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
-from megalith.runtime import settings
-from megalith.wire.errors import InvalidSetting
+from megalith.runtime import command_line, settings
+from megalith.runtime.removed_settings import Removed
 from megalith.worker.config import WorkerConfig
 
 PREFIX = "MEGALITH_RUNNER_"
@@ -30,26 +33,30 @@ _MEMBERS = ("ps", "worker")
 _FINDING = ("controller", *_MEMBERS)
 
 
-def _job(help: str, default: Any, *reaches: str, alias: str = "") -> Any:
+def _job(
+    help: str, default: Any, *reaches: str, alias: str = "", replaces: Removed | None = None
+) -> Any:
     """A field of the job itself, handed on to the services that it reaches."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "alias": alias, "reaches": reaches}
-    )
+    metadata = {"help": help, "alias": alias, "replaces": replaces, "reaches": reaches}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def _as_in(name: str, *reaches: str, alias: str = "") -> Any:
-    """A field that is the services' own setting of that name, with their default and their words."""
-    (leaf,) = [leaf for leaf in settings.leaves(SERVICES[reaches[0]]) if leaf.name == name]
-    return _job(leaf.help, leaf.default, *reaches, alias=alias)
+    """A field that is the services' own setting of that name, with their default and words."""
+    first, *_ = reaches
+    by_name = {leaf.name: leaf for leaf in settings.leaves(SERVICES[first])}
+    leaf = by_name[name]
+    return _job(leaf.help, leaf.default, *reaches, alias=alias, replaces=leaf.replaces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
     """A job on this machine: controller, parameter servers, workers and AppMaster.
 
-    Validated whole when it is made: InvalidSetting names the field and its value. The reference's fields that are not
-    here, and why, are in `reference.py` and in docs/configuration.md. Its own RunnerConfig lets a flag win over a value
-    that code set to the default; here what code says always wins.
+    Validated whole when it is made: InvalidSetting names the field and its value. The fields of
+    Monolith's RunnerConfig that are not here, and why, are in `monolith_settings.py` and in
+    docs/settings.md. Monolith lets a flag win over a value that code set to the default; here
+    what code says always wins.
     """
 
     model_dir: str = _job("Directory of the job: checkpoints, logs, addresses.", "model", *SERVICES)
@@ -79,10 +86,6 @@ class RunnerConfig:
         "",
         *_FINDING,
     )
-    discovery_dir: str = _as_in("discovery_dir", *_FINDING)
-    zk_servers: str = _as_in("zk_servers", *_FINDING)
-    consul: str = _as_in("consul", *_FINDING)
-    discovery_ttl_s: float = _as_in("discovery_ttl_s", *_FINDING)
 
     task: str = _as_in("task", "worker")
     batch_size: int = _as_in("batch_size", "worker")
@@ -118,18 +121,22 @@ class RunnerConfig:
     def __post_init__(self) -> None:
         for leaf in settings.leaves(RunnerConfig):
             leaf.checked(getattr(self, leaf.name))
+
         if not self.model_dir:
             raise InvalidSetting("--model-dir='': the job needs a directory")
-        for service in SERVICES:
-            settings.build(
-                SERVICES[service], self.settings_of(service)
-            )  # each service checks what reaches it
+
+        for service, config_class in SERVICES.items():
+            # Each service checks what reaches it.
+            settings.build(config_class, self.settings_of(service))
 
     @classmethod
     def load(
         cls, *, flags: Mapping[str, str] | None = None, environ: Mapping[str, str], **code: Any
     ) -> Self:
-        """Values given in code over `flags` (texts by field name) over MEGALITH_RUNNER_* variables over defaults."""
+        """Values given in code over `flags` over MEGALITH_RUNNER_* variables over defaults.
+
+        `flags` are texts by field name.
+        """
         return settings.load(cls, PREFIX, code=code, flags=flags, environ=environ)
 
     @classmethod
@@ -143,8 +150,11 @@ class RunnerConfig:
         positional: str = "",
         **defaults: Any,
     ) -> Self:
-        """The job of `megalith <command>`; a bad setting is one line on stderr and exit status 2."""
-        return settings.parse(
+        """The job of `megalith <command>`.
+
+        A bad setting is one line on stderr and exit status 2.
+        """
+        return command_line.parse(
             command,
             cls,
             argv,
@@ -157,23 +167,33 @@ class RunnerConfig:
 
     def settings_of(self, service: str) -> dict[str, Any]:
         """What this job sets on every process of that service."""
-        values = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if service in field.metadata["reaches"]
-        }
+        values = {}
+        for field in dataclasses.fields(self):
+            if service in field.metadata["reaches"]:
+                values[field.name] = getattr(self, field.name)
+
         return values | self._found_by(service)
 
     def _found_by(self, service: str) -> dict[str, Any]:
-        """With a discovery back end members are not told the model directory: the back end is what they join by."""
-        if self.discovery == "none" or service not in _FINDING:
+        """What a process is told to find the others through a discovery back end.
+
+        Members are then not told the model directory: the back end is what they join by.
+        """
+        found_by = DiscoverySettings(discovery=self.discovery)
+        if not found_by.is_used or service not in _FINDING:
             return {}
-        digest = hashlib.sha256(os.path.abspath(self.model_dir).encode()).hexdigest()[:8]
-        return {
-            "job": self.job
-            or f"{re.sub(r'[^A-Za-z0-9]+', '-', os.path.basename(self.model_dir))}-{digest}".lstrip(
-                "-"
-            ),
-            "discovery_dir": self.discovery_dir or os.path.join(self.model_dir, "discovery"),
-            **({"model_dir": ""} if service in _MEMBERS else {}),
-        }
+
+        opener = found_by.opener(self.job, self.model_dir, default_job=self._default_job)
+        told: dict[str, Any] = {"discovery": opener.url, "job": opener.job}
+        if service in _MEMBERS:
+            told["model_dir"] = ""
+
+        return told
+
+    @property
+    def _default_job(self) -> str:
+        """A name made from the model directory, so that two directories are two jobs."""
+        path = os.path.abspath(self.model_dir)
+        digest = hashlib.sha256(path.encode()).hexdigest()[:8]
+        folder = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(self.model_dir))
+        return f"{folder}-{digest}".lstrip("-")

@@ -8,9 +8,10 @@ from megalith.runner.config import RunnerConfig
 
 @dataclass(frozen=True, slots=True)
 class PlannedProcess:
-    """`megalith <service>` with `values` as its flags; `name` is unique in the job and names its log.
+    """`megalith <service>` with `values` as its flags.
 
-    `environ` is added to the variables of whoever starts it.
+    `name` is unique in the job and names its log. `environ` is added to the variables of whoever
+    starts it.
     """
 
     name: str
@@ -20,25 +21,38 @@ class PlannedProcess:
 
 
 def controller(config: RunnerConfig, *, stay_up: bool) -> PlannedProcess:
-    """Comes first: the others find each other through it. On free ports, so that jobs of one machine do not meet."""
+    """Comes first: the others find each other through it.
+
+    On free ports, so that jobs of one machine do not meet.
+    """
     own = {"stay_up": stay_up, "port": 0, "metrics_port": 0}
-    return PlannedProcess("controller", "controller", config.settings_of("controller") | own)
+    values = config.settings_of("controller") | own
+    return PlannedProcess("controller", "controller", values)
 
 
 def members(config: RunnerConfig) -> list[PlannedProcess]:
     """Parameter servers, then workers."""
     num_ps = config.num_ps + config.num_extra_ps + config.num_redundant_ps
-    counts = (("ps", num_ps), ("worker", config.num_workers))
-    return [
-        PlannedProcess(
-            f"{service}-{index}", service, config.settings_of(service) | {"index": index}
-        )
-        for service, count in counts
-        for index in range(count)
-    ]
+    planned = []
+    for index in range(num_ps):
+        planned.append(_member(config, "ps", index))
+    for index in range(config.num_workers):
+        planned.append(_member(config, "worker", index))
+
+    return planned
+
+
+def _member(config: RunnerConfig, service: str, index: int) -> PlannedProcess:
+    values = config.settings_of(service)
+    values["index"] = index
+    return PlannedProcess(f"{service}-{index}", service, values)
 
 
 def appmaster(config: RunnerConfig, app_id: str) -> PlannedProcess:
-    """`app_id` is new for each run of the job: an AppMaster takes up the state of the same one only."""
+    """The AppMaster of one run of the job, which `app_id` names.
+
+    An AppMaster takes up the state of the same run only.
+    """
     own = {"app_id": app_id, "port": 0, "metrics_port": 0}
-    return PlannedProcess("appmaster", "appmaster", config.settings_of("appmaster") | own)
+    values = config.settings_of("appmaster") | own
+    return PlannedProcess("appmaster", "appmaster", values)

@@ -4,67 +4,116 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import secrets
 import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from megalith.wire.errors import InvalidSetting
+from megalith.errors import InvalidSetting
 
 logger = logging.getLogger(__name__)
 
+_OPEN_FLAGS = {
+    "rb": os.O_RDONLY,
+    "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+    "r+b": os.O_RDWR | os.O_CREAT,
+}
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # of a file system that has none
+# As `write_atomically` and `prepare_model_dir` name them
+_TEMPORARY = re.compile(r"(.+-tmp|\.write-probe)-[0-9a-f]{8}")
 
 
 class NotPlainFile(OSError):
     """A link, a pipe, a device or a directory stands where a file is expected."""
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace `path` in one rename; a reader sees the old content or the new, also after a crash."""
+def write_atomically(
+    path: Path,
+    content: bytes,
+    mode: int = 0o666,
+    may_replace: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Replace `path` in one rename.
+
+    A reader sees the old content or the new, also after a crash. `may_replace` is asked right
+    before the rename, after the content is on disk. If it says no, nothing is replaced and the
+    answer is False.
+    """
     temporary = path.with_name(f"{path.name}-tmp-{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        descriptor = os.open(temporary, flags, mode)
         with open(descriptor, "wb") as file:
             file.write(content)
+
         sync(temporary)
+        if not may_replace():
+            temporary.unlink(missing_ok=True)
+            return False
+
         os.replace(temporary, path)
         sync(path.parent)
+        return True
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def open_plain(path: Path, mode: str) -> IO[bytes]:
-    """Open for "rb", "ab" or "r+b", the latter two making the file if it is missing; it is never cut.
+def remove_temporaries(directory: Path, older_than_s: float) -> None:
+    """Remove the files of writes and probes that were killed on the way.
 
-    Only a plain file is opened: a symbolic link would lead into somebody else's file, a pipe would block for ever.
-    NotPlainFile or IsADirectoryError otherwise.
+    Those that are younger may belong to somebody who is writing now.
     """
-    flags = {
-        "rb": os.O_RDONLY,
-        "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
-        "r+b": os.O_RDWR | os.O_CREAT,
-    }[mode]
+    newest_s = time.time() - older_than_s
+    for path in sorted(directory.iterdir()):
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
+
+        with suppress(OSError):  # what cannot be removed is in nobody's way
+            about = path.lstat()
+            if stat.S_ISREG(about.st_mode) and about.st_mtime < newest_s:
+                path.unlink()
+                logger.info("removed %s, left of a write that was killed", path)
+
+
+def open_plain(path: Path, mode: str) -> IO[bytes]:
+    """Open a file for "rb", "ab" or "r+b". The latter two make it if it is missing; none cuts it.
+
+    Only a plain file is opened: a symbolic link would lead into somebody else's file, a pipe would
+    block for ever. NotPlainFile or IsADirectoryError otherwise.
+    """
+    flags = _OPEN_FLAGS[mode] | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    refusal = "not a plain file; remove it"
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise NotPlainFile(error.errno, "not a plain file; remove it", str(path)) from error
+        is_link_or_pipe = error.errno in (errno.ELOOP, errno.ENXIO)
+        if is_link_or_pipe:
+            raise NotPlainFile(error.errno, refusal, str(path)) from error
+
         raise
+
     kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(descriptor)
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise NotPlainFile(errno.EINVAL, "not a plain file; remove it", str(path))
-    return open(descriptor, mode)
+    if stat.S_ISREG(kind):
+        return open(descriptor, mode)
+
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        message = os.strerror(errno.EISDIR)
+        raise IsADirectoryError(errno.EISDIR, message, str(path))
+
+    raise NotPlainFile(errno.EINVAL, refusal, str(path))
 
 
 def lock(file: IO[bytes]) -> bool:
-    """Lock the open file for this process alone; False where the file system has no locks, BlockingIOError if taken.
+    """Lock the open file for this process alone.
 
-    The kernel drops the lock when the process ends, however it ends.
+    False where the file system has no locks; BlockingIOError if another process has it. The kernel
+    drops the lock when the process ends, however it ends.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,6 +121,7 @@ def lock(file: IO[bytes]) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
         return False
+
     return True
 
 
@@ -90,6 +140,7 @@ def prepare_model_dir(model_dir: str) -> Path:
         raise InvalidSetting(
             "--model-dir is not given; it holds checkpoints and the controller's address"
         )
+
     path = Path(model_dir).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -101,8 +152,10 @@ def prepare_model_dir(model_dir: str) -> Path:
         raise InvalidSetting(
             f"directory {model_dir}: not writable ({error.strerror}); choose another"
         ) from error
+
     if owner not in (0, os.geteuid()):
         logger.warning(
             "directory %s belongs to user %d, who can change the job's files there", path, owner
         )
+
     return path

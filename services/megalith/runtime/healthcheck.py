@@ -1,7 +1,7 @@
-"""`python -m megalith.runtime.healthcheck HOST:PORT`: the probe of containers, by the gRPC health protocol.
+"""The probe of containers, by the gRPC health protocol.
 
-Prints one line. Exit status 0 says SERVING; 1 says anything else, wrong usage included, because container engines
-give other statuses no meaning.
+`python -m megalith.runtime.healthcheck HOST:PORT` prints one line. Exit status 0 says SERVING; 1
+says anything else, wrong usage included, because container engines give other statuses no meaning.
 """
 
 import sys
@@ -17,15 +17,18 @@ _DEADLINE_S = 2.0  # a server that is alive answers in milliseconds, a busy one 
 
 def check(address: str) -> tuple[bool, str]:
     """Whether the server at `address` is SERVING, and what to say about it."""
+    request = health_pb2.HealthCheckRequest()
     with channel.open_channel(address) as probe:
+        stub = health_pb2_grpc.HealthStub(probe)
         try:
-            answer = health_pb2_grpc.HealthStub(probe).Check(
-                health_pb2.HealthCheckRequest(), timeout=_DEADLINE_S
-            )
+            answer = stub.Check(request, timeout=_DEADLINE_S)
         except grpc.RpcError as error:
             return False, f"{address}: {_reason(error)}"
-    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    return answer.status == health_pb2.HealthCheckResponse.SERVING, f"{address}: {status}"
+
+    response = health_pb2.HealthCheckResponse
+    is_serving = answer.status == response.SERVING
+    name = response.ServingStatus.Name(answer.status)
+    return is_serving, f"{address}: {name}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1:
         print("usage: python -m megalith.runtime.healthcheck HOST:PORT", file=sys.stderr)
         return 1
+
     is_serving, line = check(argv[0])
     print(line, file=sys.stdout if is_serving else sys.stderr)
     return 0 if is_serving else 1
@@ -41,9 +45,14 @@ def main(argv: Sequence[str]) -> int:
 def _reason(error: grpc.RpcError) -> str:
     if not isinstance(error, grpc.Call):
         return str(error)
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+
+    status = error.code()
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer within {_DEADLINE_S:.0f} s"
-    return f"{error.code().name}: {' '.join((error.details() or '').split())}"
+
+    details = error.details() or ""
+    one_line = " ".join(details.split())
+    return f"{status.name}: {one_line}"
 
 
 if __name__ == "__main__":

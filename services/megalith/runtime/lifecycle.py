@@ -7,18 +7,19 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Protocol
 
+from megalith.errors import MegalithError
 from megalith.runtime import file_limit
 from megalith.runtime.logs import configure_logging
-from megalith.wire.errors import MegalithError
 
 logger = logging.getLogger(__name__)
 
 SIGNALLED = 128  # exit statuses above it: stopped in good order by the signal of that number more
-DRAIN_S = (
-    3.0  # what open calls get to finish; with closing sockets and files a stop stays under 5 s
-)
+# What open calls get to finish; with closing sockets and files a stop stays under 5 s
+DRAIN_S = 3.0
 
 
 class ExitRequest:
@@ -29,15 +30,15 @@ class ExitRequest:
         self._lock = threading.Lock()  # guards `status` and `reason` until the event is set
         self.status = 0
         self.reason = ""
-        self.is_work_done = (
-            False  # true for a process that only lingers: whatever stops it then is no failure
-        )
+        # True for a process that only lingers: whatever stops it then is no failure.
+        self.is_work_done = False
 
     def request(self, status: int, reason: str) -> None:
         """End with `status`; safe from any thread, any number of times."""
         with self._lock:
             if not self._event.is_set():
-                self.status, self.reason = status, reason
+                self.status = status
+                self.reason = reason
                 self._event.set()
 
     def wait(self) -> None:
@@ -49,7 +50,10 @@ class Service(Protocol):
     """What a composition root returns."""
 
     def start(self) -> None:
-        """Bind, then go on in background threads. On failure everything already started is stopped."""
+        """Bind, then go on in background threads.
+
+        On failure everything already started is stopped.
+        """
 
     def stop(self, grace_s: float) -> None:
         """Stop accepting, report NOT_SERVING, drain for at most `grace_s`, flush, close."""
@@ -58,9 +62,10 @@ class Service(Protocol):
 def run(
     name: str, build: Callable[[ExitRequest], Service], *, log_level: str, exit_with_stdin: bool
 ) -> int:
-    """Run a service until a signal or the service itself ends it, then end the process with its exit status.
+    """Run a service until a signal or the service itself ends it, then end the process.
 
-    Returns only when the service did not start.
+    The process ends with the exit status that was requested. Returns only when the service did not
+    start.
     """
     configure_logging(name, log_level)
     faulthandler.enable()
@@ -68,64 +73,77 @@ def run(
     exit_request = ExitRequest()
     _serve_signals(exit_request, is_status_telling=exit_with_stdin)
     if exit_with_stdin:
-        threading.Thread(
-            target=_watch_stdin, args=(exit_request,), name="stdin-watch", daemon=True
-        ).start()
+        watch = partial(_watch_stdin, exit_request)
+        threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+
     try:
         service = build(exit_request)
         service.start()
     except (MegalithError, OSError) as error:
         logger.error("%s did not start: %s", name, error)
         return 1
+
     exit_request.wait()
     status = exit_request.status
-    is_failure = 0 < status < SIGNALLED
-    logger.log(
-        logging.ERROR if is_failure else logging.INFO, "%s stops: %s", name, exit_request.reason
-    )
+    level = logging.ERROR if 0 < status < SIGNALLED else logging.INFO
+    logger.log(level, "%s stops: %s", name, exit_request.reason)
+
     try:
         service.stop(DRAIN_S)
     except Exception:
         logger.exception("%s did not stop cleanly", name)
         status = status or 1
+
     logger.info("%s stopped status=%d", name, status)
     logging.shutdown()
-    # Not sys.exit: the interpreter would wait for pool threads, and a call that outlived the drain still holds one.
+    # Not sys.exit: the interpreter would wait for pool threads, and a call that outlived the drain
+    # still holds one.
     os._exit(status)
 
 
 def _serve_signals(exit_request: ExitRequest, *, is_status_telling: bool) -> None:
     """SIGTERM and SIGINT end the process, SIGUSR1 writes the stacks of all threads.
 
-    A process that a signal stops exits with 0, unless `is_status_telling`. Then it exits with 128 + the signal, as a
-    shell says it: who started it sees that the work was not done. One that only lingers has done it, and exits with 0.
+    A process that a signal stops exits with 0, unless `is_status_telling`. Then it exits with 128 +
+    the signal, as a shell says it: who started it sees that the work was not done. One that only
+    lingers has done it, and exits with 0.
 
-    The interpreter's C handler writes each signal's number into a pipe, whichever thread received it, and a thread of
-    its own reads them: it answers while the main thread is stuck in a lock, and unlike a handler it may wait for one.
+    The interpreter's C handler writes each signal's number into a pipe, whichever thread received
+    it, and a thread of its own reads them: it answers while the main thread is stuck in a lock, and
+    unlike a handler it may wait for one.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
+    # Python writes into the pipe only for signals that have a handler.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda _number, _frame: None)
-    arguments = (reader, exit_request, is_status_telling)
-    threading.Thread(target=_read_signals, args=arguments, name="signals", daemon=True).start()
+        signal.signal(number, _do_nothing)
+
+    read = partial(_read_signals, reader, exit_request, is_status_telling)
+    threading.Thread(target=read, name="signals", daemon=True).start()
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """For a signal that the thread of `_read_signals` answers."""
 
 
 def _read_signals(reader: int, exit_request: ExitRequest, is_status_telling: bool) -> None:
     while True:
         for number in os.read(reader, 1):
             if number == signal.SIGUSR1:
-                # Holding the GIL: `faulthandler.register` walks frames that other threads are leaving, and crashes.
+                # Holding the GIL: `faulthandler.register` walks frames that other threads are
+                # leaving, and crashes.
                 faulthandler.dump_traceback(sys.stderr, all_threads=True)
             else:
                 is_told = is_status_telling and not exit_request.is_work_done
                 status = SIGNALLED + number if is_told else 0
-                exit_request.request(status, signal.Signals(number).name)
+                name = signal.Signals(number).name
+                exit_request.request(status, name)
 
 
 def _watch_stdin(exit_request: ExitRequest) -> None:
-    """End with the process that started this one, however that one died: its end of the pipe closes."""
+    """End with the process that started this one: however that dies, its end of the pipe closes."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
+
     exit_request.request(0, "the starting process is gone")

@@ -8,13 +8,16 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from megalith.wire.errors import InvalidSetting
+from megalith.errors import InvalidSetting
 
 _LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60)
 
 
 class Metrics:
-    """A registry with the RPC metrics that every server has; services add their own gauges to it."""
+    """A registry with the RPC metrics that every server has.
+
+    Services add their own gauges to it.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -25,6 +28,7 @@ class Metrics:
             registry=self.registry,
             buckets=_LATENCY_BUCKETS_S,
         )
+
         self.rpc_total = Counter(
             "megalith_rpc_total",
             "Calls answered, by outcome.",
@@ -40,6 +44,7 @@ class Metrics:
         """A count since the process began, asked for at each scrape; the name ends in `_total`."""
         if not name.endswith("_total"):
             raise InvalidSetting(f"metric {name}: the name of a counter ends in _total")
+
         self.registry.register(_CountedElsewhere(name, help, value))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from prometheus_client import MetricsHandler
 
+from megalith.errors import InvalidSetting
 from megalith.runtime.metrics import Metrics
-from megalith.wire.errors import InvalidSetting
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,15 @@ class MetricsServer:
     def start(self) -> int:
         """Bind and serve in the background; returns the port really bound."""
         try:
-            self._server = _Server(
-                self._host, self._port, _Page.factory(self._metrics.registry), self._life_s
-            )
+            page = _Page.factory(self._metrics.registry)
+            self._server = _Server(self._host, self._port, page, self._life_s)
         except OSError as error:
             raise InvalidSetting(
-                f"--metrics-port={self._port}: cannot listen on {self._host}:{self._port} ({error.strerror}); "
+                f"--metrics-port={self._port}: "
+                f"cannot listen on {self._host}:{self._port} ({error.strerror}); "
                 "choose another port, or 0 for any free one"
             ) from error
+
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True
         )
@@ -52,10 +53,8 @@ class MetricsServer:
 
     def stop(self) -> None:
         if self._server is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # wakes it up; by itself it looks twice a second whether it is to stop
-                self._server.socket.shutdown(socket.SHUT_RDWR)
+            # Wakes it up; by itself it looks twice a second whether it is to stop.
+            _shut(self._server.socket)
             self._server.shutdown()
             self._server.server_close()
             self._server.close_connections()
@@ -69,14 +68,18 @@ class _Page(MetricsHandler):
     timeout = _WAIT_S
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] in _PATHS:
+        path, _, _ = self.path.partition("?")
+        if path in _PATHS:
             super().do_GET()
         else:
             self.send_error(404, explain="The metrics are at /metrics.")
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """A thread for each connection; `_lock` guards `_began`, when each of them was accepted, the oldest first."""
+    """A thread for each connection.
+
+    `_lock` guards `_began`, when each of them was accepted, the oldest first.
+    """
 
     allow_reuse_address = True
     request_queue_size = 128
@@ -86,13 +89,21 @@ class _Server(socketserver.ThreadingTCPServer):
     def __init__(
         self, host: str, port: int, handler: type[http.server.BaseHTTPRequestHandler], life_s: float
     ) -> None:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family = infos[0][0]
+        found = socket.getaddrinfo(
+            host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+
+        family, _, _, _, address = found[0]
+        bound_host = str(address[0])
+        self.address_family = family
         self._is_every_address = host == "::"
         self._life_s = life_s
         self._lock = threading.Lock()
         self._began: dict[Any, float] = {}
-        super().__init__((str(infos[0][4][0]), port), handler)
+        super().__init__((bound_host, port), handler)
 
     def server_bind(self) -> None:
         if self._is_every_address:
@@ -100,14 +111,17 @@ class _Server(socketserver.ThreadingTCPServer):
         super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        oldest = None
         with self._lock:
             self._began[request] = time.monotonic()
-            oldest = next(iter(self._began)) if len(self._began) > _MAX_CONNECTIONS else None
-            if oldest is not None:
+            if len(self._began) > _MAX_CONNECTIONS:
+                oldest = next(iter(self._began))
                 del self._began[oldest]
+
         if oldest is not None:
             logger.debug("the metrics page closes its oldest connection")
             _shut(oldest)
+
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -122,12 +136,14 @@ class _Server(socketserver.ThreadingTCPServer):
             old = [request for request, began in self._began.items() if now - began > self._life_s]
             for request in old:
                 del self._began[request]
+
         for request in old:
             _shut(request)
 
     def close_connections(self) -> None:
         with self._lock:
             connections = list(self._began)
+
         for request in connections:
             _shut(request)
 

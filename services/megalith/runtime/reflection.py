@@ -1,4 +1,7 @@
-"""gRPC reflection, on threads of its own: a tool that stays connected takes none from the calls of a server."""
+"""gRPC reflection, on threads of its own.
+
+A tool that stays connected takes no thread from the calls of a server.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from megalith.runtime import addresses
+from megalith.errors import InvalidSetting
 from megalith.runtime.interceptor import ErrorInterceptor
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.metrics_page import MetricsServer
 from megalith.runtime.reflection import Reflection
-from megalith.runtime.settings import setting
+from megalith.runtime.setting_checks import check_above_0, check_one_of
+from megalith.runtime.settings import flag_of, setting
 from megalith.runtime.silent_calls import CallPool, SilentCalls
-from megalith.wire import channel
-from megalith.wire.errors import InvalidSetting
+from megalith.wire import addresses, channel
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ class ServerSettings:
     """How a process listens."""
 
     host: str = setting(
-        "Address to bind; 0.0.0.0 to be reachable from other machines. Empty = 127.0.0.1, or 0.0.0.0 where --discovery "
-        "prescribes an address that other machines use.",
+        "Address to bind; 0.0.0.0 to be reachable from other machines. Empty = 127.0.0.1, or "
+        "0.0.0.0 where --discovery prescribes an address that other machines use.",
         "",
     )
     port: int = setting("Port to bind; 0 takes a free one and reports it.", 0)
@@ -44,7 +44,8 @@ class ServerSettings:
         "Calls answered at once; each costs a thread, and memory while it runs.", 16
     )
     max_waiting_calls: int = setting(
-        "Calls that may wait for a thread; further ones are refused as overloaded, and clients try again.",
+        "Calls that may wait for a thread; further ones are refused as overloaded, and clients "
+        "try again.",
         256,
     )
     request_timeout_s: float = setting(
@@ -60,27 +61,20 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise InvalidSetting(
-                    f"--{name.replace('_', '-')}={getattr(self, name)}: outside 0..65535"
-                )
+            port = getattr(self, name)
+            if not 0 <= port <= 65535:
+                raise InvalidSetting(f"{flag_of(name)}={port}: outside 0..65535")
+
         if self.max_message_bytes < 4096:
             raise InvalidSetting(f"--max-message-bytes={self.max_message_bytes}: below 4096")
-        if self.rpc_threads < 1:
-            raise InvalidSetting(f"--rpc-threads={self.rpc_threads}: at least 1 is needed")
-        if self.max_waiting_calls < 1:
-            raise InvalidSetting(
-                f"--max-waiting-calls={self.max_waiting_calls}: at least 1 is needed"
-            )
-        for name in ("request_timeout_s", "first_message_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidSetting(
-                    f"--{name.replace('_', '-')}={getattr(self, name)}: must be above 0"
-                )
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise InvalidSetting(
-                f"--log-level={self.log_level}: expected debug, info, warning or error"
-            )
+
+        for name in ("rpc_threads", "max_waiting_calls"):
+            count = getattr(self, name)
+            if count < 1:
+                raise InvalidSetting(f"{flag_of(name)}={count}: at least 1 is needed")
+
+        check_above_0(self, "request_timeout_s", "first_message_s")
+        check_one_of(self, "log_level", "debug", "info", "warning", "error")
 
     @property
     def bind_host(self) -> str:
@@ -91,8 +85,8 @@ class ServerSettings:
 class RpcServer:
     """A bound gRPC server with health and reflection, and its metrics page.
 
-    Health is NOT_SERVING until `set_serving(True)`. A stop with calls under way waits for them for the grace, then
-    cancels them.
+    Health is NOT_SERVING until `set_serving(True)`. A stop with calls under way waits for them for
+    the grace, then cancels them.
     """
 
     def __init__(
@@ -105,50 +99,57 @@ class RpcServer:
         self._settings = settings
         self._metrics_server = MetricsServer(metrics, settings.bind_host, settings.metrics_port)
         self._names = [*services, ""]
-        num_threads = settings.rpc_threads + extra_threads
-        threads = CallPool(num_threads, "rpc")
-        self._silent = SilentCalls(
-            threads, min(settings.request_timeout_s, settings.first_message_s)
-        )
-        self._server = grpc.server(
-            threads,
-            interceptors=[
-                ErrorInterceptor(
-                    metrics, self._silent, settings.request_timeout_s, settings.first_message_s
-                )
-            ],
-            options=channel.server_options(settings.max_message_bytes),
-            maximum_concurrent_rpcs=num_threads + settings.max_waiting_calls,
-        )
-        # A pool of its own: a watcher that stays connected must not take a thread from the data path.
-        self._health = health.HealthServicer(
-            experimental_non_blocking=True,
-            experimental_thread_pool=futures.ThreadPoolExecutor(2, thread_name_prefix="health"),
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        for add in services.values():
-            add(self._server)
-        self._reflection = Reflection([*services, health.SERVICE_NAME])
-        self._reflection.add_to(self._server)
-        self.set_serving(False)
         self.port = 0
         self.metrics_port = 0
 
+        num_threads = settings.rpc_threads + extra_threads
+        threads = CallPool(num_threads, "rpc")
+        request_s = settings.request_timeout_s
+        first_message_s = settings.first_message_s
+        self._silent = SilentCalls(threads, min(request_s, first_message_s))
+        interceptor = ErrorInterceptor(metrics, self._silent, request_s, first_message_s)
+        self._server = grpc.server(
+            threads,
+            interceptors=[interceptor],
+            options=channel.server_options(settings.max_message_bytes),
+            maximum_concurrent_rpcs=num_threads + settings.max_waiting_calls,
+        )
+
+        # A pool of its own: a watcher that stays connected must not take a thread from the data
+        # path.
+        health_threads = futures.ThreadPoolExecutor(2, thread_name_prefix="health")
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True,
+            experimental_thread_pool=health_threads,
+        )
+
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for add in services.values():
+            add(self._server)
+
+        self._reflection = Reflection([*services, health.SERVICE_NAME])
+        self._reflection.add_to(self._server)
+        self.set_serving(False)
+
     def start(self) -> None:
         """Bind both ports and answer. If the second cannot be bound, the first is given back."""
-        bind = addresses.join(self._settings.bind_host, self._settings.port)
+        host = self._settings.bind_host
+        port = self._settings.port
+        bind = addresses.join(host, port)
         try:
             self.port = self._server.add_insecure_port(bind)
         except RuntimeError as error:
             raise InvalidSetting(
-                f"--port={self._settings.port}: cannot listen on {bind}; "
+                f"--port={port}: cannot listen on {bind}; "
                 "choose another port, or 0 for any free one, and check --host"
             ) from error
-        if self._settings.bind_host in addresses.WILDCARDS and addresses.is_loopback(self.address):
+
+        if host in addresses.WILDCARDS and addresses.is_loopback(self.address):
             logger.warning(
                 "others are told %s, which only this machine reaches; set --advertise-host",
                 self.address,
             )
+
         try:
             self.metrics_port = self._metrics_server.start()
             self._silent.start()
@@ -178,6 +179,7 @@ class RpcServer:
             if is_serving
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
+
         for name in self._names:
             self._health.set(name, serving)
 

@@ -1,7 +1,7 @@
 """Calls whose peer has still to send its message, and when they are given up.
 
-gRPC gives a call its thread when its headers have come, and waits there for the message. A peer that sends headers and
-nothing else would hold the thread for as long as it likes.
+gRPC gives a call its thread when its headers have come, and waits there for the message. A peer
+that sends headers and nothing else would hold the thread for as long as it likes.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from megalith.wire.errors import InvalidRequest
+from megalith.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,13 @@ class CallPool(futures.ThreadPoolExecutor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> futures.Future[T]:
         with self._counting:
             self._count += 1
+
         try:
             future = super().submit(fn, *args, **kwargs)
         except BaseException:
             self._leave(None)
             raise
+
         future.add_done_callback(self._leave)
         return future
 
@@ -65,10 +67,11 @@ class _Silence:
 
 
 class SilentCalls:
-    """Waits for messages of peers, and gives up those that keep their thread too long; `_lock` guards `_silences`.
+    """Waits for messages of peers, and gives up calls that keep their thread too long.
 
-    A call is given up when its own limit is over. While other calls wait for a thread of `pool`, the oldest ones are
-    given up after `patience_s` already. Their peers see a cancelled call, which clients of this project try again.
+    `_lock` guards `_silences`. A call is given up when its own limit is over. While other calls
+    wait for a thread of `pool`, the oldest ones are given up after `patience_s` already. Their
+    peers see a cancelled call, which clients of this project try again.
     """
 
     def __init__(
@@ -80,7 +83,8 @@ class SilentCalls:
     ) -> None:
         self._pool = pool
         self._patience_s = patience_s
-        self._look_s = look_s or min(patience_s, shortest_limit_s) / _LOOKS_PER_LIMIT
+        shortest_s = min(patience_s, shortest_limit_s)
+        self._look_s = look_s or shortest_s / _LOOKS_PER_LIMIT
         self._lock = threading.Lock()
         self._silences: dict[_Silence, None] = {}  # the oldest first
         self._stopping = threading.Event()
@@ -97,10 +101,14 @@ class SilentCalls:
     def next_message(
         self, requests: Iterator[T], context: grpc.ServicerContext, limit_s: float
     ) -> T:
-        """The peer's next message. Raises what gRPC raises for a call that has ended, also because it is given up."""
+        """The peer's next message.
+
+        Raises what gRPC raises for a call that has ended, also because it is given up.
+        """
         silence = _Silence(context, time.monotonic(), limit_s)
         with self._lock:
             self._silences[silence] = None
+
         try:
             return next(requests)
         finally:
@@ -120,11 +128,8 @@ class SilentCalls:
         while not self._stopping.wait(self._look_s):
             for silence in self._overdue(time.monotonic()):
                 peer = silence.context.peer()
-                logger.info(
-                    "a call of %s is given up: no message in %.1f s",
-                    peer,
-                    time.monotonic() - silence.began,
-                )
+                silent_s = time.monotonic() - silence.began
+                logger.info("a call of %s is given up: no message in %.1f s", peer, silent_s)
                 silence.context.cancel()
 
     def _overdue(self, now: float) -> list[_Silence]:
@@ -136,4 +141,5 @@ class SilentCalls:
                 is_in_the_way = wanted > len(overdue) and silent_s > self._patience_s
                 if silent_s > silence.limit_s or is_in_the_way:
                     overdue.append(silence)
+
         return overdue

@@ -3,11 +3,11 @@
 import os
 import sys
 
-from megalith.wire.extras import needed
+from megalith.errors.extras import needed
 
 with needed("services"):
-    from megalith.runtime import settings
+    from megalith.runtime import command_line
     from megalith.worker.config import WorkerConfig
     from megalith.worker.server import run
 
-sys.exit(settings.main("worker", WorkerConfig, run, sys.argv[1:], os.environ))
+sys.exit(command_line.main("worker", WorkerConfig, run, sys.argv[1:], os.environ))

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from megalith.runtime.discovery.settings import DiscoverySettings
+from megalith.discovery.settings import DiscoverySettings
+from megalith.errors import InvalidSetting
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
+from megalith.runtime.setting_checks import check_above_0, check_not_below_0, check_one_of
 from megalith.runtime.settings import setting
-from megalith.wire.errors import InvalidSetting
+
+_WIRE_DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class TaskSettings:
     )
     num_examples: int = setting("Examples of all workers together; 0 = train until stopped.", 0)
     max_steps: int = setting(
-        "Global step at which training ends; each other worker may take one step more. 0 = the examples decide.",
+        "Global step at which training ends; each other worker may take one step more. "
+        "0 = the examples decide.",
         0,
     )
     seed: int = setting("Decides the generated data and the initial values.", 1)
@@ -27,14 +31,15 @@ class TaskSettings:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InvalidSetting(f"--batch-size={self.batch_size}: below 1")
-        if self.num_examples < 0 or 0 < self.num_examples < self.batch_size:
+
+        is_part_of_a_batch = 0 < self.num_examples < self.batch_size
+        if self.num_examples < 0 or is_part_of_a_batch:
             raise InvalidSetting(
-                f"--num-examples={self.num_examples}: must be 0, or a batch of {self.batch_size} or more"
+                f"--num-examples={self.num_examples}: "
+                f"must be 0, or a batch of {self.batch_size} or more"
             )
-        if self.max_steps < 0:
-            raise InvalidSetting(f"--max-steps={self.max_steps}: below 0")
-        if self.seed < 0:
-            raise InvalidSetting(f"--seed={self.seed}: below 0")
+
+        check_not_below_0(self, "max_steps", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +58,7 @@ class RetrySettings:
     )
 
     def __post_init__(self) -> None:
-        if self.max_retries < 0:
-            raise InvalidSetting(f"--max-retries={self.max_retries}: below 0")
-        for name in ("retry_wait_s", "chief_timeout_s"):
-            if not getattr(self, name) >= 0:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: below 0")
+        check_not_below_0(self, "max_retries", "retry_wait_s", "chief_timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +66,15 @@ class OverlapSettings:
     """How far the steps of a worker overlap."""
 
     staleness: int = setting(
-        "Own steps whose pushes a pull may miss; 1 pulls ahead, 2 also pushes behind, 0 = synchronous.",
+        "How many of its own steps a worker may run ahead. 0: each step waits for the one before "
+        "it. 1: the next batch is pulled while this one is computed. 2: the last push may also "
+        "still be on its way.",
         2,
     )
     prefetch_batches: int = setting("Batches drawn ahead by a thread of their own; 0 = none.", 2)
 
     def __post_init__(self) -> None:
-        for name in ("staleness", "prefetch_batches"):
-            if getattr(self, name) < 0:
-                raise InvalidSetting(f"--{name.replace('_', '-')}={getattr(self, name)}: below 0")
+        check_not_below_0(self, "staleness", "prefetch_batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +87,8 @@ class WireSettings:
     gradient_dtype: str = setting("Of pushed gradients on the wire: float32 or float16.", "float32")
 
     def __post_init__(self) -> None:
-        for name in ("row_dtype", "gradient_dtype"):
-            if getattr(self, name) not in ("float32", "float16"):
-                raise InvalidSetting(
-                    f"--{name.replace('_', '-')}={getattr(self, name)}: expected float32 or float16"
-                )
+        check_one_of(self, "row_dtype", *_WIRE_DTYPES)
+        check_one_of(self, "gradient_dtype", *_WIRE_DTYPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +108,6 @@ class WorkerConfig:
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
-        self.membership.check_with(self.discovery)
-        if self.index < 0:
-            raise InvalidSetting(f"--index={self.index}: below 0")
-        if not self.step_timeout_s > 0:
-            raise InvalidSetting(f"--step-timeout-s={self.step_timeout_s}: must be above 0")
+        object.__setattr__(self, "membership", self.membership.found_by(self.discovery))
+        check_not_below_0(self, "index")
+        check_above_0(self, "step_timeout_s")

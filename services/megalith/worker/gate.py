@@ -1,10 +1,10 @@
-"""The gate between two steps: closed while the barrier is placed or the cluster is not whole."""
+"""The gate between two steps: closed while training is held or the cluster is not whole."""
 
 import logging
 from collections.abc import Callable, Sequence
 
 from megalith.worker.progress import Progress
-from megalith.worker.view import Barrier, ClusterView, Phase, State
+from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterState, ClusterView
 
 logger = logging.getLogger(__name__)
 
@@ -13,13 +13,15 @@ STOP = "Stop"  # the action after which a worker ends its share instead of going
 
 
 class Gate:
-    """Passed by the training thread before each step; while it waits at a barrier it is not in a step.
+    """Passed by the training thread before each step.
 
-    `drain` is called before this worker says that it is blocked: it returns True once it is known of everything that
-    earlier steps have sent whether it is applied, so that a blocked worker changes nothing on any server. While that
-    is not known the worker is not blocked, however long it takes; False = the worker stops before it is. Then
-    `callbacks` get the action of everybody who holds training, each once per hold, before the worker says that it is
-    blocked; one that raises is logged.
+    A worker that waits here because training is held is *blocked*: it changes nothing on any
+    server. Three things happen before it says so, in this order:
+
+    1. `drain` makes sure of everything that earlier steps have sent whether it is applied. That may
+       take any time, and returns False only if the worker stops meanwhile.
+    2. `callbacks` get the action of each holder, once for each hold. One that raises is logged.
+    3. The progress says that the worker is blocked, and `announce` reports it.
     """
 
     def __init__(
@@ -30,53 +32,61 @@ class Gate:
         drain: Callable[[], bool],
         callbacks: Sequence[BarrierCallback] = (),
     ) -> None:
-        self._view, self._progress, self._announce, self._drain = view, progress, announce, drain
+        self._view = view
+        self._progress = progress
+        self._announce = announce
+        self._drain = drain
         self._callbacks = (self._note_stop, *callbacks)
         self._called_for = 0  # number of the newest hold whose action the callbacks have had
+        self._series = 0  # the series that number belongs to
         self._is_blocked = False
         self._must_stop = False
 
     def may_step(self) -> bool:
-        """Wait until a step may begin (True), or the worker stops or was told to end its share (False)."""
-        return self.wait_for(lambda state: state.phase is Phase.RUNNING) and not self._must_stop
+        """Wait until a step may begin (True).
 
-    def wait_for(self, condition: Callable[[State], bool], timeout_s: float | None = None) -> bool:
-        """Block until no barrier is placed and `condition` holds (True), the worker stops or time is over (False).
-
-        Whenever a barrier is placed meanwhile, this worker is blocked at it; that time does not count.
+        False if the worker stops, or was told to end its share.
         """
+        is_running = self.wait_for(lambda state: state.phase is ClusterPhase.RUNNING)
+        return is_running and not self._must_stop
+
+    def wait_for(
+        self, condition: Callable[[ClusterState], bool], timeout_s: float | None = None
+    ) -> bool:
+        """Block until nobody holds training and `condition` is met (True).
+
+        False if the worker stops, or the time is over. Whenever training is held meanwhile, this
+        worker is blocked, and that time does not count.
+        """
+
+        def is_held_or_met(state: ClusterState) -> bool:
+            return state.barrier.is_held or condition(state)
+
         try:
             while not self._view.is_stopping:
                 state = self._view.state
-                if state.barrier.id < self._called_for:
-                    self._called_for = (
-                        0  # a controller that has lost its journal numbers holds from 1 again
-                    )
-                if state.barrier.is_placed:
+                if state.barrier.is_held:
                     self._block(state.barrier)
                     continue
+
                 self._unblock()
                 if condition(state):
                     return True
-                if not self._view.wait_for(
-                    lambda now: now.barrier.is_placed or condition(now), timeout_s
-                ):
+                if not self._view.wait_for(is_held_or_met, timeout_s):
                     return False
+
             return False
         finally:
             self._unblock()
 
-    def _block(self, barrier: Barrier) -> None:
-        """Wait at the barrier until somebody comes or goes, and say so; this worker is blocked until `_unblock`."""
+    def _block(self, barrier: BarrierHolds) -> None:
+        """Be blocked until a holder comes or goes; only `_unblock` ends it."""
         if not self._is_blocked and not self._drain():
             return
-        for number, action in barrier.actions:
-            if number > self._called_for:
-                self._called_for = number
-                for callback in self._callbacks:
-                    self._call(callback, action)
+
+        self._call_for_new_holds(barrier)
         self._is_blocked = True
-        self._progress.set(is_blocked=True, barrier_id=barrier.id)
+        self._progress.set(is_blocked=True, barrier_id=barrier.newest)
         self._announce()
         self._view.wait_for(lambda now: now.barrier != barrier)
 
@@ -86,6 +96,17 @@ class Gate:
             self._progress.set(is_blocked=False, barrier_id=0)
             self._announce()
 
+    def _call_for_new_holds(self, barrier: BarrierHolds) -> None:
+        if barrier.series != self._series:
+            self._series = barrier.series
+            self._called_for = 0
+
+        for number, action in barrier.actions:
+            if number > self._called_for:
+                self._called_for = number
+                for callback in self._callbacks:
+                    self._call(callback, action)
+
     def _call(self, callback: BarrierCallback, action: str) -> None:
         try:
             callback(action)
@@ -93,4 +114,5 @@ class Gate:
             logger.exception("a barrier callback failed action=%r; training goes on", action)
 
     def _note_stop(self, action: str) -> None:
-        self._must_stop = self._must_stop or action == STOP
+        if action == STOP:
+            self._must_stop = True

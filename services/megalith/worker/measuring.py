@@ -1,4 +1,7 @@
-"""How fast parameter servers push and pull for this worker, found out before any of them holds the model."""
+"""How fast parameter servers push and pull for this worker.
+
+Found out before any of them holds the model, so that the controller can choose among them.
+"""
 
 import logging
 import threading
@@ -26,43 +29,52 @@ def measure(
 ) -> dict[str, float]:
     """Rows per second pushed to and pulled from each server while all of them are asked at once.
 
-    One that does not answer gets 0. The first call to each is not counted: it opens the connection, makes the table and
-    compiles kernels. All begin to count together.
+    One that does not answer gets 0. The first call to each is not counted: it opens the connection,
+    makes the table and compiles kernels. All begin to count together.
     """
     if not addresses:
         return {}
+
     together = threading.Barrier(len(addresses))
+
+    def measured(address: str) -> float:
+        return _rows_per_s(address, seconds, together, is_stopping)
+
     with ThreadPoolExecutor(len(addresses), thread_name_prefix="measure") as pool:
-        rates = pool.map(
-            lambda address: _rows_per_s(address, seconds, together, is_stopping), addresses
-        )
+        rates = pool.map(measured, addresses)
         return dict(zip(addresses, rates, strict=True))
 
 
 def _rows_per_s(
     address: str, seconds: float, together: threading.Barrier, is_stopping: Callable[[], bool]
 ) -> float:
-    keys = np.random.default_rng(1).choice(_ID_SPACE, ROWS, replace=False).astype(arrays.KEY)
+    rng = np.random.default_rng(1)
+    ids = rng.choice(_ID_SPACE, ROWS, replace=False)
+    gradients = np.ones((ROWS, DIM), arrays.VALUE)
     request = benchmark_pb2.ExchangeRequest(
-        keys=arrays.encode(keys), gradients=arrays.encode(np.ones((ROWS, DIM), arrays.VALUE))
+        ids=arrays.encode(ids.astype(arrays.ID)), gradients=arrays.encode(gradients)
     )
     with channel.open_channel(address) as server:
         exchange = benchmark_pb2_grpc.BenchmarkStub(server).Exchange
         try:
             exchange(request, timeout=_CALL_S)
         except grpc.RpcError as error:
-            logger.warning("cannot measure ps at %s: %s", address, error_from_rpc(error, address))
+            why = error_from_rpc(error, address)
+            logger.warning("cannot measure ps at %s: %s", address, why)
             together.wait(2 * _CALL_S)
             return 0.0
+
         together.wait(2 * _CALL_S)
-        calls, started = 0, time.monotonic()
+        calls = 0
+        started = time.monotonic()
         try:
             while time.monotonic() - started < seconds and not is_stopping():
                 exchange(request, timeout=_CALL_S)
                 calls += 1
         except grpc.RpcError as error:
-            logger.warning(
-                "ps at %s was not measured to the end: %s", address, error_from_rpc(error, address)
-            )
+            why = error_from_rpc(error, address)
+            logger.warning("ps at %s was not measured to the end: %s", address, why)
             return 0.0
-        return calls * ROWS / (time.monotonic() - started)
+
+        elapsed_s = time.monotonic() - started
+        return calls * ROWS / elapsed_s

@@ -1,25 +1,27 @@
 """A worker's side of its session with the controller."""
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable
 
+from megalith.errors import MegalithError
 from megalith.protos import common_pb2, coordination_pb2
+from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.membership import Member, MembershipSettings
+from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.presence import Presence
-from megalith.wire.errors import MegalithError
+from megalith.runtime.session import ControllerSession
+from megalith.wire import codec
 from megalith.worker.measuring import measure
 from megalith.worker.progress import Progress
-from megalith.worker.view import Barrier, ClusterView, Phase, State
+from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterState, ClusterView
 
 logger = logging.getLogger(__name__)
 
 _PHASES = {
-    coordination_pb2.PHASE_INITIALIZING: Phase.INITIALIZING,
-    coordination_pb2.PHASE_RUNNING: Phase.RUNNING,
-    coordination_pb2.PHASE_FINISHED: Phase.FINISHED,
+    coordination_pb2.PHASE_INITIALIZING: ClusterPhase.INITIALIZING,
+    coordination_pb2.PHASE_RUNNING: ClusterPhase.RUNNING,
+    coordination_pb2.PHASE_FINISHED: ClusterPhase.FINISHED,
 }
 
 
@@ -33,29 +35,35 @@ class WorkerMember:
         presence: Presence,
         view: ClusterView,
         progress: Progress,
+        lease: Lease,
         addresses: Callable[[], tuple[str, str]],
         begin: Callable[[coordination_pb2.Welcome], None],
         exit_request: ExitRequest,
     ) -> None:
-        self._index, self._view, self._progress = index, view, progress
-        self._addresses, self._begin, self._exit_request = addresses, begin, exit_request
+        self._index = index
+        self._view = view
+        self._progress = progress
+        self._addresses = addresses
+        self._begin = begin
+        self._exit_request = exit_request
         self._was_welcomed = threading.Event()
         self._run_id = ""
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
-        self._member = Member(settings, self, presence)
+        self._session = ControllerSession(settings, self, presence, lease)
 
     def start(self) -> None:
-        self._member.start()
+        self._session.start()
 
     def stop(self) -> None:
-        self._member.stop()
+        self._session.stop()
 
     def report_now(self) -> None:
-        self._member.report_now()
+        self._session.report_now()
 
     def register(self) -> coordination_pb2.Register:
         address, metrics_address = self._addresses()
-        progress, state = self._progress.snapshot(), self._view.state
+        progress = self._progress.snapshot()
+        state = self._view.state
         return coordination_pb2.Register(
             role=common_pb2.ROLE_WORKER,
             index=self._index,
@@ -64,43 +72,30 @@ class WorkerMember:
             epoch=self._newest_epoch,
             initialized_epoch=progress.initialized_epoch,
             global_step=progress.global_step,
-            first_step=state.first_step + 1 if state.positions else 0,
+            first_step=state.first_step if state.positions else None,
             run_id=self._run_id,
         )
 
     def report(self) -> coordination_pb2.SessionRequest:
-        report = coordination_pb2.WorkerReport(**dataclasses.asdict(self._progress.snapshot()))
+        report = codec.worker_report_to_proto(self._progress.snapshot())
         return coordination_pb2.SessionRequest(worker=report)
 
     def on_welcome(self, welcome: coordination_pb2.Welcome) -> None:
         if self._was_welcomed.is_set():  # back after a lost stream
-            self._member.report_now()
+            self._session.report_now()
             return
+
         self._was_welcomed.set()
         self._begin(welcome)
 
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
         self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
         self._run_id = self._run_id or state.routing.run_id
-        was_running = self._view.state.phase is Phase.RUNNING
-        self._view.update(
-            State(
-                phase=_PHASES.get(state.phase, Phase.WAITING),
-                epoch=state.routing.epoch,
-                barrier=Barrier(
-                    state.barrier.id,
-                    state.barrier.is_placed,
-                    tuple((holder.id, holder.action) for holder in state.barrier.holders),
-                ),
-                finished_workers=frozenset(state.finished_workers),
-                positions=tuple(state.positions),
-                global_step=state.global_step,
-                first_step=state.first_step,
-                is_saved=state.is_saved,
-            )
-        )
-        if was_running and self._view.state.phase is not Phase.RUNNING:
-            self._member.report_now()  # a counter that went down with a ps starts again from what workers have seen
+        was_running = self._view.state.phase is ClusterPhase.RUNNING
+        self._view.update(_decode(state))
+        if was_running and self._view.state.phase is not ClusterPhase.RUNNING:
+            # A counter that went down with a ps starts again from what workers have seen.
+            self._session.report_now()
 
     def on_standby(self) -> None:
         logger.warning("a worker does not stand by; ignored")
@@ -114,8 +109,9 @@ class WorkerMember:
         except Exception:
             logger.exception("measuring failed order=%d", order.order)
             return
+
         answer = coordination_pb2.Measured(order=order.order, rows_per_s=rates)
-        self._member.send(coordination_pb2.SessionRequest(measured=answer))
+        self._session.send(coordination_pb2.SessionRequest(measured=answer))
 
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
         logger.warning("a worker holds no shard; ignored save %s", order.save_id)
@@ -125,3 +121,23 @@ class WorkerMember:
 
     def on_lost(self, error: MegalithError) -> None:
         self._exit_request.request(1, str(error))
+
+
+def _decode(state: coordination_pb2.ClusterState) -> ClusterState:
+    holders = state.barrier.holders
+    barrier = BarrierHolds(
+        newest=state.barrier.id,
+        is_held=state.barrier.is_placed,
+        actions=tuple((holder.id, holder.action) for holder in holders),
+    )
+
+    return ClusterState(
+        phase=_PHASES.get(state.phase, ClusterPhase.WAITING),
+        epoch=state.routing.epoch,
+        barrier=barrier,
+        finished_workers=frozenset(state.finished_workers),
+        positions=tuple(state.positions),
+        global_step=state.global_step,
+        first_step=state.first_step,
+        is_saved=state.is_saved,
+    )

@@ -4,32 +4,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
+
+from megalith.wire.reports import WorkerReport
 
 _RATE_WINDOW_S = 5.0
 _LOSS_STEPS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The figures of a WorkerReport; see coordination.proto."""
-
-    global_step: int = 0
-    position: int = 0
-    total_batches: int = 0
-    examples: int = 0
-    examples_per_s: float = 0.0
-    loss: float = 0.0
-    is_blocked: bool = False
-    is_finished: bool = False
-    initialized_epoch: int = 0
-    results: dict[str, float] = field(default_factory=dict)
-    barrier_id: int = 0
-    has_begun: bool = False
-    failovers: int = 0
-    pushes_unknown: int = 0
-    is_trained: bool = False
 
 
 class StepWatcher(Protocol):
@@ -45,7 +26,7 @@ class Progress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._now = Snapshot()
+        self._now = WorkerReport()
         self._recent: deque[tuple[float, int]] = deque()
         self._losses: deque[float] = deque(maxlen=_LOSS_STEPS)
         self._last_step_at: float | None = None  # None after a hold
@@ -57,7 +38,10 @@ class Progress:
         self._watcher = watcher
 
     def counts_unknown_by(self, pushes_unknown: Callable[[], int]) -> None:
-        """Ask this, at each snapshot, of how many pushes nobody will know whether they were applied."""
+        """Ask this at each snapshot for the number of pushes that nobody will know about.
+
+        That is, whether they were applied.
+        """
         self._pushes_unknown = pushes_unknown
 
     def set(self, **changes: Any) -> None:
@@ -70,40 +54,57 @@ class Progress:
     def step_done(self, global_step: int, num_examples: int, loss: float) -> None:
         """One batch of the share is trained."""
         with self._lock:
-            now = self._now
+            at = self._clock()
+            self._recent.append((at, num_examples))
             self._losses.append(loss)
-            self._recent.append((self._clock(), num_examples))
+            earlier = self._now
             self._now = replace(
-                now,
-                global_step=max(now.global_step, global_step),
-                position=now.position + 1,
-                examples=now.examples + num_examples,
+                earlier,
+                global_step=max(earlier.global_step, global_step),
+                position=earlier.position + 1,
+                examples=earlier.examples + num_examples,
                 loss=sum(self._losses) / len(self._losses),
             )
-            at, before = self._recent[-1][0], self._last_step_at
+
+            before = self._last_step_at
             self._last_step_at = at
+
         if self._watcher is not None:
-            self._watcher.step_done(None if before is None else at - before)
+            seconds = None if before is None else at - before
+            self._watcher.step_done(seconds)
 
     def saw(self, global_step: int) -> None:
         """The global step is known to be at least that."""
         with self._lock:
-            self._now = replace(self._now, global_step=max(self._now.global_step, global_step))
+            newest = max(self._now.global_step, global_step)
+            self._now = replace(self._now, global_step=newest)
 
     def failed_over(self) -> None:
         """A step has to be tried again because servers were away."""
         with self._lock:
             self._now = replace(self._now, failovers=self._now.failovers + 1)
+
         if self._watcher is not None:
             self._watcher.failed_over()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> WorkerReport:
         pushes_unknown = self._pushes_unknown()
         with self._lock:
-            now = self._clock()
-            while self._recent and now - self._recent[0][0] > _RATE_WINDOW_S:
-                self._recent.popleft()
-            span = now - self._recent[0][0] if self._recent else 0.0
-            is_idle = span <= 0 or self._now.is_blocked or self._now.is_finished
-            rate = 0.0 if is_idle else sum(count for _, count in self._recent) / span
+            rate = self._examples_per_s()
             return replace(self._now, examples_per_s=rate, pushes_unknown=pushes_unknown)
+
+    def _examples_per_s(self) -> float:
+        """Over the last few seconds; 0 while no step is taken on purpose."""
+        now = self._clock()
+        while self._recent and now - self._recent[0][0] > _RATE_WINDOW_S:
+            self._recent.popleft()
+
+        if not self._recent or self._now.is_blocked or self._now.is_finished:
+            return 0.0
+
+        span = now - self._recent[0][0]
+        if span <= 0:
+            return 0.0
+
+        examples = sum(count for _, count in self._recent)
+        return examples / span

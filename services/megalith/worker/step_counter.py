@@ -1,11 +1,12 @@
 """The global step: how many batches the workers of a job have trained, exact whoever dies.
 
-    worker_steps_3   [first + batches of worker 0, first + batches of worker 1, first + batches of worker 2]
-    global_step      first + batches of all of them
+    worker_steps_3   one element for each of 3 workers: first + the batches that it has trained
+    global_step      first + the batches that all of them have trained
 
-`first` is the step at which this run began. A worker raises its place with each push; to raise is to take the larger
-value, so a push that is sent again, a batch that is trained again and a ps that comes back with old values change
-nothing that the next push does not mend. Places of an earlier run are not above `first` and count nothing.
+`first` is the step at which this run began. A worker raises its element with each push. To raise is
+to take the larger value, so three things change nothing that the next push does not mend: a push
+that is sent again, a batch that is trained again, and a ps that comes back with old values.
+Elements of an earlier run are not above `first` and count nothing.
 """
 
 import threading
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.wire.schema import VariableConfig
-from megalith.worker.view import State
+from megalith.client import Cluster
+from megalith.schema import VariableConfig
+from megalith.worker.progress import Progress
+from megalith.worker.view import ClusterState
 
 GLOBAL_STEP = "global_step"  # int64 on a ps: for everybody who wants to know; never above the truth
 
@@ -24,13 +27,14 @@ GLOBAL_STEP = "global_step"  # int64 on a ps: for everybody who wants to know; n
 class StepCounter:
     """What one worker knows of the steps of all.
 
-    The lock guards what was seen: the training thread counts, and the chief's initialization makes lost counts again.
+    The lock guards what was seen: the training thread counts, and the chief's initialization makes
+    lost counts again.
     """
 
     def __init__(self, index: int) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._places = np.zeros(0, np.int64)
+        self._worker_steps = np.zeros(0, np.int64)
         self._step = 0  # the newest global step seen
         self._published = 0  # the newest value of GLOBAL_STEP seen
 
@@ -41,7 +45,10 @@ class StepCounter:
 
     @property
     def is_published(self) -> bool:
-        """Whether GLOBAL_STEP says what this worker knows. A push of one worker may not know of another's."""
+        """Whether GLOBAL_STEP says what this worker knows.
+
+        A push of one worker may not know of another's.
+        """
         with self._lock:
             return self._published >= self._step
 
@@ -50,37 +57,63 @@ class StepCounter:
         with self._lock:
             self._published = 0
 
-    def variables(self, state: State, position: int) -> list[VariableConfig]:
+    def variables(self, state: ClusterState, position: int) -> list[VariableConfig]:
         """What the chief creates; they start from what it knows."""
         return [VariableConfig(name, value) for name, value in self.least(state, position).items()]
 
-    def least(self, state: State, position: int) -> dict[str, NDArray[np.int64]]:
-        """What the variables are at least, by name, once this worker has done `position` batches."""
+    def least(self, state: ClusterState, position: int) -> dict[str, NDArray[np.int64]]:
+        """What the variables are at least, by name, once `position` batches are done here."""
         first = state.first_step
+        reported = first + np.array(state.positions, np.int64)
         with self._lock:
-            places = self._merged(first + np.array(state.positions, np.int64))
-            places[self._index] = max(places[self._index], first + position)
-            step = max(self._step, state.global_step, _total(places, first))
-        return {_name_of_places(places.size): places, GLOBAL_STEP: np.array(step, np.int64)}
+            worker_steps = self._merged(reported)
+            own = worker_steps[self._index]
+            worker_steps[self._index] = max(own, first + position)
+            total = _total(worker_steps, first)
+            step = max(self._step, state.global_step, total)
 
-    def answered(self, state: State, values: Mapping[str, NDArray[Any]]) -> int:
+        name = _name_of_worker_steps(worker_steps.size)
+        return {name: worker_steps, GLOBAL_STEP: np.array(step, np.int64)}
+
+    def answered(self, state: ClusterState, values: Mapping[str, NDArray[Any]]) -> int:
         """The global step, now that the variables are known to have these values."""
+        name = _name_of_worker_steps(len(state.positions))
         with self._lock:
-            self._places = self._merged(values[_name_of_places(len(state.positions))])
+            self._worker_steps = self._merged(values[name])
             self._published = int(values[GLOBAL_STEP])
-            self._step = max(self._step, self._published, _total(self._places, state.first_step))
+            total = _total(self._worker_steps, state.first_step)
+            self._step = max(self._step, self._published, total)
             return self._step
 
-    def _merged(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (
-            np.maximum(self._places, places) if self._places.size == places.size else places.copy()
-        )
+    def _merged(self, worker_steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._worker_steps.size != worker_steps.size:
+            return worker_steps.copy()
+        return np.maximum(self._worker_steps, worker_steps)
 
 
-def _name_of_places(num_workers: int) -> str:
-    """A job with another number of workers, which may restore this one's checkpoint, has a vector of its own."""
+class StepPublisher:
+    """Brings the counter on the ps up to what this worker knows."""
+
+    def __init__(self, counter: StepCounter, cluster: Cluster, progress: Progress) -> None:
+        self._counter = counter
+        self._cluster = cluster
+        self._progress = progress
+
+    def publish(self, state: ClusterState, position: int) -> None:
+        """Raise the variables, and let the progress say what they are then."""
+        least = self._counter.least(state, position)
+        raised = self._cluster.push(raise_variables=least)
+        self._progress.saw(self._counter.answered(state, raised))
+
+
+def _name_of_worker_steps(num_workers: int) -> str:
+    """The name of the vector, one for each number of workers.
+
+    A job with another number of workers may restore this one's checkpoint.
+    """
     return f"worker_steps_{num_workers}"
 
 
-def _total(places: NDArray[np.int64], first: int) -> int:
-    return first + int(np.maximum(places - first, 0).sum())
+def _total(worker_steps: NDArray[np.int64], first: int) -> int:
+    own_steps = np.maximum(worker_steps - first, 0)
+    return first + int(own_steps.sum())

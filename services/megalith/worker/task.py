@@ -11,34 +11,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 import megalith
-from megalith.wire.errors import InvalidSetting
-from megalith.wire.schema import TableConfig, VariableConfig
+from megalith.errors import InvalidSetting
+from megalith.schema import TableConfig, VariableConfig
 
 B = TypeVar("B")
 
 _MEGALITH = tuple(megalith.__path__)  # both roots of the package
 
-Rows = Mapping[str, NDArray[np.float32]]
-Ids = Mapping[str, NDArray[np.int64]]
-Variables = Mapping[str, NDArray[Any]]
-Read = Callable[
-    [Ids, Sequence[str]], tuple[Rows, Variables]
-]  # rows of ids by table, and variables by name
+IdsByTable = Mapping[str, NDArray[np.int64]]
+RowsByTable = Mapping[str, NDArray[np.float32]]
+Variables = Mapping[str, NDArray[Any]]  # their values by name
+# Reads the rows of these ids, by table, and the variables of these names.
+Read = Callable[[IdsByTable, Sequence[str]], tuple[RowsByTable, Variables]]
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What one batch teaches: a gradient row per id asked for, by table, and gradients of variables."""
+    """What one batch teaches.
 
-    rows: Rows
+    `rows` has, by table, one gradient row for each id that `Task.ids` asked for, in that order.
+    `variables` has the gradients of variables by name.
+    """
+
+    rows: RowsByTable
     variables: Variables
     loss: float
 
 
 class Task(Protocol, Generic[B]):
-    """A model and its input. Batches are numbered, and a number always gives the same batch: a worker that replaces
-    another goes on where that one stood.
-    """  # noqa: D205  # the second sentence is the contract, not a detail
+    """A model and its input.
+
+    Batches are numbered, and a number always gives the same batch. For example, a worker that
+    replaces another begins with the number at which that one stood.
+
+    A task may also have `on_barrier(action: str) -> None`. It is called once per hold of the
+    training, on the training thread, between two steps, before the worker counts as blocked.
+    `megalith.tasks.clicks` is a complete task to start from.
+    """
 
     tables: tuple[TableConfig, ...]
     variables: tuple[VariableConfig, ...]
@@ -51,46 +60,57 @@ class Task(Protocol, Generic[B]):
 
     def num_examples(self, batch: B) -> int: ...
 
-    def ids(self, batch: B) -> Ids:
+    def ids(self, batch: B) -> IdsByTable:
         """Which rows the batch needs, by table."""
 
-    def gradients(self, batch: B, rows: Rows, variables: Variables) -> Gradients:
+    def gradients(self, batch: B, rows: RowsByTable, variables: Variables) -> Gradients:
         """One forward and backward pass."""
 
     def evaluate(self, read: Read) -> dict[str, float]:
         """Figures of merit of the trained model, by name."""
 
-    # A task may also have on_barrier(action: str) -> None. It is called once per barrier, on the training thread,
-    # between two steps, before the worker counts as blocked.
-
 
 def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
-    """A built-in task by name, or any factory as package.module:attribute; called with the options as keywords."""
+    """A built-in task by name, or any factory as package.module:attribute.
+
+    Called with the options as keywords.
+    """
     module_name, _, attribute = name.partition(":")
     if not attribute:
-        module_name, attribute = f"megalith.worker.{name}", "make_task"
+        module_name = f"megalith.tasks.{name}"
+        attribute = "make_task"
+
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
+        factory = getattr(module, attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidSetting(
-            f"--task={name}: no such task ({error}); use clicks, or package.module:factory of your own"
+            f"--task={name}: no such task ({error}); "
+            "use clicks, or package.module:factory of your own"
         ) from error
+
     try:
         task: Task[Any] = factory(**options)
     except TypeError as error:
         raise InvalidSetting(
             f"--task={name}: it does not take the keywords {sorted(options)} ({error})"
         ) from error
+
     return task
 
 
 def raised_at(error: BaseException) -> str:
-    """Like " (my_task.py:31 in batch)": the last line of the task's own code on the way to this error.
+    """The last line of the task's own code on the way to this error.
 
-    Lines of Megalith, of installed packages and of Python itself are passed over; if there are no others, empty.
+    For example " (my_task.py:31 in batch)". Lines of Megalith, of installed packages and of Python
+    itself are passed over; if there are no others, empty.
     """
-    others = (*_MEGALITH, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*others, "<")):
+    python = sysconfig.get_path("stdlib")
+    packages = sysconfig.get_path("purelib")
+    others = (*_MEGALITH, python, packages, "<")  # "<": code that is in no file
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not frame.filename.startswith(others):
             return f" ({frame.filename}:{frame.lineno} in {frame.name})"
+
     return ""

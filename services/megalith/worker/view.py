@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
-class Phase(Enum):
+class ClusterPhase(Enum):
     """The controller's phases, as a worker needs to tell them apart."""
 
     WAITING = "waiting"  # forming, or a phase of a newer controller
@@ -16,27 +16,48 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
-    """Whether training is held; `id` is the number of the newest hold, over the whole job.
+class BarrierHolds:
+    """Whether training is held, and by whom.
 
-    `actions` are those of everybody who holds it, each with the number of its hold, by that number.
+    `newest` is the number of the newest hold, over the whole job, also when that hold has ended.
+    `actions` has the action of each holder after the number of its hold, the lowest number first.
+    `series` tells equal numbers apart: a controller that has lost its journal numbers holds from 1
+    again, and `ClusterView` counts how often that has happened.
     """
 
-    id: int = 0
-    is_placed: bool = False
+    newest: int = 0
+    is_held: bool = False
     actions: tuple[tuple[int, str], ...] = ()
+    series: int = 0
+
+    def is_numbered_anew_after(self, earlier: "BarrierHolds") -> bool:
+        """Whether these holds cannot follow `earlier` in the same series.
+
+        In a series numbers only grow, and a hold that has ended does not come back.
+        """
+        if self.newest < earlier.newest:
+            return True
+
+        for number, action in self.actions:
+            was_seen = (number, action) in earlier.actions
+            if number <= earlier.newest and not was_seen:
+                return True
+
+        return False
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ClusterState:
     """The newest state from the controller.
 
-    `positions` are batches done, by worker, for one that has not begun; the global step was `first_step` before them.
+    `positions` says of each worker how many batches of its share are done; a worker that has just
+    started begins there. The run began at the global step `first_step`, and counts its own batches
+    on top of that.
     """
 
-    phase: Phase = Phase.WAITING
+    phase: ClusterPhase = ClusterPhase.WAITING
     epoch: int = 0
-    barrier: Barrier = Barrier()
+    barrier: BarrierHolds = BarrierHolds()
     finished_workers: frozenset[int] = frozenset()
     positions: tuple[int, ...] = ()
     global_step: int = 0
@@ -45,16 +66,25 @@ class State:
 
 
 class ClusterView:
-    """The newest state, with waits for it to change. The condition guards `_state` and `_is_stopping`."""
+    """The newest state, with waits for it to change.
+
+    The condition guards `_state` and `_is_stopping`.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._state = State()
+        self._state = ClusterState()
         self._is_stopping = False
 
-    def update(self, state: State) -> None:
+    def update(self, state: ClusterState) -> None:
         with self._changed:
-            self._state = state
+            earlier = self._state.barrier
+            # Noticed here, where every state arrives: the training thread sees none of those that
+            # come and go during one of its steps.
+            is_anew = state.barrier.is_numbered_anew_after(earlier)
+            series = earlier.series + 1 if is_anew else earlier.series
+            barrier = replace(state.barrier, series=series)
+            self._state = replace(state, barrier=barrier)
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -64,7 +94,7 @@ class ClusterView:
             self._changed.notify_all()
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClusterState:
         with self._changed:
             return self._state
 
@@ -78,10 +108,21 @@ class ClusterView:
         self.wait_for(lambda state: False, seconds)
         return not self.is_stopping
 
-    def wait_for(self, condition: Callable[[State], bool], timeout_s: float | None = None) -> bool:
-        """Block until the state satisfies `condition` (True), or the worker stops or time is over (False)."""
+    def wait_for_end(self) -> bool:
+        """Block until the job is over (True), or the worker stops (False)."""
+        return self.wait_for(lambda state: state.phase is ClusterPhase.FINISHED)
+
+    def wait_for(
+        self, condition: Callable[[ClusterState], bool], timeout_s: float | None = None
+    ) -> bool:
+        """Block until the state satisfies `condition` (True).
+
+        False if the worker stops, or the time is over.
+        """
+
+        def is_answered() -> bool:
+            return self._is_stopping or condition(self._state)
+
         with self._changed:
-            is_met = self._changed.wait_for(
-                lambda: self._is_stopping or condition(self._state), timeout_s
-            )
-            return is_met and not self._is_stopping
+            is_in_time = self._changed.wait_for(is_answered, timeout_s)
+            return is_in_time and not self._is_stopping

@@ -1,12 +1,7 @@
 import pytest
 
 from megalith.appmaster.job import Ending, FinalStatus, Job
-from megalith.wire.errors import (
-    ApplicationEnded,
-    BarrierAlreadyPlaced,
-    InvalidRequest,
-    PeerUnreachable,
-)
+from megalith.errors import ApplicationEnded, BarrierAlreadyPlaced, InvalidRequest, PeerUnreachable
 
 KILLED, DONE = Ending(False, "out of memory", 3), Ending(True, "all done")
 
@@ -55,6 +50,28 @@ def test_the_first_end_decides_and_reaches_the_controller_once(make_job, control
     assert (job.final_status, job.ending) == (FinalStatus.FAILED, KILLED)
     assert controller.calls == [(False, "killed: out of memory")]
     assert kept == [{"succeeded": False, "reason": "out of memory", "exit_code": 3, "grace_s": 0.0}]
+
+
+def test_an_end_that_the_controller_tells_of_before_it_answers_is_the_one_that_was_asked_for(
+    make_job, controller
+):
+    job = make_job()
+    controller.end_job = lambda *arguments, **settings: job.ended(Ending(False, "killed: so", 0))
+    job.end(KILLED)
+    assert job.ending == KILLED
+
+
+@pytest.mark.parametrize("error", [PeerUnreachable("nobody"), InvalidRequest("not so")])
+def test_an_end_that_was_asked_for_in_vain_says_nothing_about_a_later_one(
+    make_job, controller, error
+):
+    job = make_job()
+    controller.error = error
+    with pytest.raises(type(error)):
+        job.end(KILLED)
+    failed = Ending(False, "the task raised", 1)
+    job.ended(failed)
+    assert job.ending == failed
 
 
 def test_a_contradicting_end_is_refused_and_says_how_it_ended(make_job, controller):

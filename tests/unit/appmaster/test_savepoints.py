@@ -1,7 +1,7 @@
 import pytest
 
 from megalith.appmaster.savepoints import Savepoints, SavepointState
-from megalith.wire.errors import NotFound, SaveFailed
+from megalith.errors import NotFound, SaveFailed
 
 
 class Harness:

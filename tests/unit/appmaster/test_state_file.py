@@ -3,7 +3,7 @@ import json
 import pytest
 
 from megalith.appmaster.state_file import StateFile
-from megalith.wire.errors import AppMasterRunning
+from megalith.errors import AppMasterRunning
 
 
 @pytest.fixture

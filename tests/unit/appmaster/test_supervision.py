@@ -1,7 +1,7 @@
 import pytest
 
 from megalith.appmaster.supervision import ProcessState, Supervision
-from megalith.wire.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
+from megalith.errors import InvalidRequest, NotFound, NotSupervised, ProcessAlive
 
 
 @pytest.fixture
@@ -104,3 +104,12 @@ def test_a_malformed_heart_beat_is_refused_and_changes_nothing(supervision, repo
     with pytest.raises(InvalidRequest, match=message):
         supervision.hear([process("other"), *report], is_over=False)
     assert [each.name for each in supervision.processes()] == ["ps-0"]
+
+
+def test_an_end_is_to_be_told_until_the_supervisor_has_heard_of_it(supervision, clock):
+    assert not supervision.is_end_to_be_told  # nobody supervises
+    supervision.hear([process()], is_over=False)
+    clock[0] += 6.0  # late, as beside a controller that hangs
+    assert supervision.is_end_to_be_told
+    supervision.hear([process()], is_over=True)
+    assert not supervision.is_end_to_be_told

@@ -1,6 +1,6 @@
 import pytest
 
-from megalith.cli.ctl import first_named, named_in
+from megalith.cli.ctl.which_job import first_named, named_in
 
 ENVIRON = {"MEGALITH_CTL_CONTROLLER": "env:1"}
 

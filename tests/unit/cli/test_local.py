@@ -1,14 +1,17 @@
 """A local cluster that must not start."""
 
+import errno
 import fcntl
+import os
 
 import pytest
 from rich.console import Console
 
+from megalith.cli import model_dir
 from megalith.cli.local import LocalCluster
 from megalith.cli.waiting import WaitingLines
+from megalith.errors import InvalidSetting, ModelDirInUse
 from megalith.runner.config import RunnerConfig
-from megalith.wire.errors import ModelDirInUse
 
 
 @pytest.mark.parametrize(
@@ -26,7 +29,7 @@ def test_a_second_up_leaves_the_lock_of_the_first_one_s_controller_alone(
     flock = fcntl.flock
 
     def remember(file, operation):
-        locked.append(file.name)
+        locked.append(os.readlink(f"/proc/self/fd/{file.fileno()}"))
         flock(file, operation)
 
     with open(tmp_path / "up.lock", "a") as lock:
@@ -38,3 +41,21 @@ def test_a_second_up_leaves_the_lock_of_the_first_one_s_controller_alone(
     assert locked == [str(tmp_path / "up.lock")]
     assert not (tmp_path / "controller.generation").exists()
     assert cluster.processes == []
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with model_dir.take(tmp_path, "job") as lock:
+        assert not lock.closed
+    assert (tmp_path / "up.lock").exists()
+
+
+def test_a_link_in_place_of_the_lock_file_is_named_and_not_followed(tmp_path):
+    (tmp_path / "up.lock").symlink_to(tmp_path / "elsewhere")
+    cluster = LocalCluster(RunnerConfig(model_dir=str(tmp_path)), stay_up=False)
+    with pytest.raises(InvalidSetting, match=r"up\.lock: not a plain file; remove it"):
+        cluster.start(WaitingLines(Console()))
+    assert not (tmp_path / "elsewhere").exists()

@@ -6,9 +6,16 @@ import pytest
 from rich.console import Console
 
 from megalith.cli.news import News
-from megalith.client import Barrier, ClusterStatus, LastSave, Loss, Member, Restored
+from megalith.control import (
+    BarrierStatus,
+    ClusterStatus,
+    LastSave,
+    LossReport,
+    MemberStatus,
+    RestoreReport,
+)
 
-PS = Member("ps", 0, "h:1", "h:2", True, 0.0, "alive", is_ready=True)
+PS = MemberStatus("ps", 0, "h:1", "h:2", True, 0.0, "alive", is_ready=True)
 STATUS = ClusterStatus(
     address="h:0",
     model_dir="/a b",
@@ -23,7 +30,7 @@ STATUS = ClusterStatus(
     members=(PS,),
     job="job",
     up_s=1.0,
-    barrier=Barrier(0, False, "", ""),
+    barrier=BarrierStatus(0, False, "", ""),
     last_save=None,
     next_save_s=None,
     next_save_step=None,
@@ -48,7 +55,7 @@ def tell():
 
 
 def test_what_was_restored_is_said_once_and_again_for_a_ps_that_is_replaced(tell):
-    part = Restored("/m/model.ckpt-7", 7, 6_500, 3, 0, 1.24)
+    part = RestoreReport("/m/model.ckpt-7", 7, 6_500, 3, 0, 1.24, filters_reset=1)
     other = dataclasses.replace(part, rows=6_520, expired=0, left_out=11, seconds=0.5)
     members = (
         dataclasses.replace(PS, restored=part),
@@ -58,16 +65,17 @@ def test_what_was_restored_is_said_once_and_again_for_a_ps_that_is_replaced(tell
     assert tell(dataclasses.replace(status, phase="forming")) == []
     assert tell(status, status) == [
         "restored /m/model.ckpt-7: step 7, 13,020 rows on 2 ps in 1.2 s; 3 rows had expired; "
-        "11 rows of other tables were left out"
+        "11 rows of other tables were left out; 2 admission filters were saved while their settings "
+        "changed: ids without a row are counted anew there"
     ]
-    empty = dataclasses.replace(PS, index=1, restored=Restored("", 0, 0, 0, 0, 0.0))
+    empty = dataclasses.replace(PS, index=1, restored=RestoreReport("", 0, 0, 0, 0, 0.0))
     assert tell(dataclasses.replace(status, members=(members[0], empty))) == [
         "nothing was restored on 1 ps: there is no checkpoint"
     ]
 
 
 def test_each_loss_is_said_once_also_over_a_restart_of_the_controller(tell):
-    first, second = Loss(1.0, 5, "ps 0 [all]"), Loss(2.0, 0, "worker 1")
+    first, second = LossReport(1.0, 5, "ps 0 [all]"), LossReport(2.0, 0, "worker 1")
     with_one = dataclasses.replace(STATUS, losses=(first,))
     assert tell(with_one, STATUS, with_one) == ["lost: ps 0 [all]"]
     assert tell(dataclasses.replace(STATUS, losses=(first, second))) == ["lost: worker 1"]
@@ -105,8 +113,8 @@ def test_a_last_save_that_fails_is_said_with_the_way_out(tell):
     ending = dataclasses.replace(STATUS, ending="all workers finished")
     assert tell(ending, ending) == ["the job ends (all workers finished); saving what was trained"]
     assert tell(dataclasses.replace(ending, last_save=FAILED)) == [
-        "the last save failed: no space left on device; it is tried again and the parameter servers stay up until it "
-        "succeeds; to end the job without saving: megalith ctl --model-dir '/a b' app kill"
+        "the last save failed: no space left on device; it is tried again, and the parameter servers "
+        "stay up meanwhile; to end the job without saving: megalith ctl --model-dir '/a b' app kill"
     ]
 
 

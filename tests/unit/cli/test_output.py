@@ -6,10 +6,17 @@ import json
 import pytest
 from rich.console import Console
 
+from megalith.cli.ctl.watching import watch
 from megalith.cli.output import print_status
-from megalith.cli.watching import watch
-from megalith.client import Barrier, ClusterStatus, Holder, LastSave, Loss, Member
-from megalith.wire.errors import PeerUnreachable
+from megalith.control import (
+    BarrierHolder,
+    BarrierStatus,
+    ClusterStatus,
+    LastSave,
+    LossReport,
+    MemberStatus,
+)
+from megalith.errors import PeerUnreachable
 
 STATUS = ClusterStatus(
     address="127.0.0.1:7600",
@@ -23,7 +30,7 @@ STATUS = ClusterStatus(
     reason="",
     results={},
     members=(
-        Member(
+        MemberStatus(
             "ps",
             0,
             "h:1",
@@ -40,7 +47,7 @@ STATUS = ClusterStatus(
             resident_bytes=2_000_000_000,
             memory_limit_bytes=4_000_000_000,
         ),
-        Member(
+        MemberStatus(
             "ps",
             1,
             "h:3",
@@ -52,7 +59,7 @@ STATUS = ClusterStatus(
             buckets=512,
             complaint="Memory [limit]",
         ),
-        Member(
+        MemberStatus(
             "worker",
             0,
             "h:5",
@@ -64,20 +71,20 @@ STATUS = ClusterStatus(
             is_blocked=True,
             total_batches=5000,
         ),
-        Member("worker", 1, "h:7", "h:8", False, 99.0, "dead"),
-        Member("worker", 2, "", "", False, 0.0, "expected"),
+        MemberStatus("worker", 1, "h:7", "h:8", False, 99.0, "dead"),
+        MemberStatus("worker", 2, "", "", False, 0.0, "expected"),
     ),
     job="/models/[a]",
     up_s=61.0,
-    barrier=Barrier(
+    barrier=BarrierStatus(
         7,
         True,
         "",
         "look at [data]",
         (
-            Holder("operator", "look at [data]", "", 5),
-            Holder("save", "save", "Save", 6),
-            Holder("health", "ps 1: Memory limit exceeded. Current: 9, Limit: 8", "", 7),
+            BarrierHolder("operator", "look at [data]", "", 5),
+            BarrierHolder("save", "save", "Save", 6),
+            BarrierHolder("health", "ps 1: Memory limit exceeded. Current: 9, Limit: 8", "", 7),
         ),
     ),
     last_save=LastSave(0.0, 1.25, 1200, "/models/[a]/model.ckpt-1200", ""),
@@ -196,8 +203,8 @@ def test_a_journal_that_cannot_be_written_is_in_the_status():
 
 def test_what_is_lost_and_not_saved_is_in_the_status():
     losses = (
-        Loss(0.0, 135_280, "ps 1 was replaced by an empty one"),
-        Loss(1.0, 0, "worker 2 was lost [for good]"),
+        LossReport(0.0, 135_280, "ps 1 was replaced by an empty one"),
+        LossReport(1.0, 0, "worker 2 was lost [for good]"),
     )
     text = shown(
         dataclasses.replace(

@@ -17,36 +17,42 @@ def clipped(arrays, clip, **options):
     return [out.tolist() for out in outs], norm
 
 
-def test_golden_g31_clip_ops_test_clip_by_global_norm():
+@pytest.mark.golden("G31", "ClipOpsTest.test_clip_by_global_norm")
+def test_gradients_of_norm_5_are_scaled_to_norm_4():
     outs, norm = clipped([[-3, 0, 0], [4, 0, 0]], 4.0)
     np.testing.assert_allclose(outs, [[-2.4, 0, 0], [3.2, 0, 0]], rtol=1e-6)
     assert norm == 5
 
 
-def test_golden_g31_uneven_shapes():
+@pytest.mark.golden("G31")
+def test_gradients_of_uneven_shapes_are_scaled_together():
     outs, norm = clipped([[-3, 0, 0], [0, 0, 4, 0]], 4.0)
     np.testing.assert_allclose(outs[0], [-2.4, 0, 0], rtol=1e-6)
     np.testing.assert_allclose(outs[1], [0, 0, 3.2, 0], rtol=1e-6)
     assert norm == 5
 
 
-def test_golden_g31_within_the_norm_nothing_changes():
+@pytest.mark.golden("G31")
+def test_within_the_norm_nothing_changes():
     outs, norm = clipped([[1, 0, 0], [1, 0, 0]], 4.0)
     assert outs == [[1, 0, 0], [1, 0, 0]]
     assert norm == pytest.approx(np.sqrt(2))
 
 
-def test_golden_g31_zeros_stay_zeros():
+@pytest.mark.golden("G31")
+def test_zeros_stay_zeros():
     assert clipped([[0, 0, 0], [0, 0, 0]], 4.0) == ([[0, 0, 0], [0, 0, 0]], 0.0)
 
 
-def test_golden_g31_infinities_become_nan():
+@pytest.mark.golden("G31")
+def test_infinities_become_nan():
     outs, norm = clipped([[INF] * 3] * 2, 4.0)
     assert np.isnan(outs).all()
     assert norm == INF
 
 
-def test_golden_g31_a_large_list_equals_the_formula():
+@pytest.mark.golden("G31")
+def test_a_large_list_equals_the_formula():
     rng = np.random.default_rng(0)
     arrays = [
         rng.standard_normal(rng.integers(1, 50, rng.integers(1, 4))).astype(np.float32)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from megalith.client._begun import Begun
-from megalith.client._exchange import Exchange
-from megalith.wire.errors import MegalithError, PeerUnreachable, ShardNotOwned
+from megalith.client._transport.exchange import Exchange
+from megalith.client._transport.pending_call import PendingCall
+from megalith.errors import MegalithError, OutcomeUnknown, PeerUnreachable, ShardNotOwned
 from megalith.wire.routing import Routing, even_owners
 from megalith.wire.status import error_from_rpc
 
@@ -30,8 +30,38 @@ class Peers:
     def is_controller_away(self):
         return False
 
+    def check_session(self):
+        pass
+
+
+class SameMap(Peers):
+    def refresh(self, timeout_s=None):
+        return self._routing
+
+
+class Links:
+    """`start` says what becomes of each request."""
+
+    def __init__(self, start):
+        self.start = start
+
     def errors_of(self, index, address):
         return nullcontext()
+
+
+class Counted:
+    """Parts of writes that nobody will know about."""
+
+    def __init__(self):
+        self.indices = []
+
+    def add(self, index, why):
+        self.indices.append(index)
+
+
+def request_of(**fields):
+    fields = {"epoch": 0, "run_id": "", "is_repeated": False, "first_try_ms_ago": 0, **fields}
+    return SimpleNamespace(message=SimpleNamespace(**fields))
 
 
 class Lost:
@@ -43,8 +73,8 @@ class Lost:
 
 
 def test_a_call_that_outlives_a_map_with_more_servers_is_a_typed_error_at_once():
-    requests = {2: SimpleNamespace(epoch=0, run_id="")}
-    exchange = Exchange(Peers(), lambda address, request, deadline: Lost(), requests, 60.0)
+    requests = {2: request_of()}
+    exchange = Exchange(Peers(), Links(lambda *_: Lost()), requests, 60.0)
     exchange.send()
     with pytest.raises(ShardNotOwned, match="ps 2; the map of epoch 2 has 2 parameter servers"):
         exchange.finish()
@@ -58,25 +88,25 @@ class Answered:
         pass
 
 
-def test_a_call_that_is_settled_before_its_own_thread_has_sent_it_is_sent_once_and_answered():
+def test_a_call_that_is_waited_for_before_its_own_thread_has_sent_it_is_sent_once_and_answered():
     sent = []
 
     def begin(address, request, deadline):
         sent.append(address)
         return Answered()
 
-    requests = {index: SimpleNamespace(epoch=0, run_id="") for index in range(3)}
-    begun = Begun(Exchange(Peers(), begin, requests, 60.0), dict, lambda call: None)
-    begun.settle()  # by another thread, which needs room
+    requests = {index: request_of() for index in range(3)}
+    begun = PendingCall(Exchange(Peers(), Links(begin), requests, 60.0), dict, lambda call: None)
+    begun.wait()  # by another thread, which needs room
     begun.send()
     assert begun.result() == {0: "answer", 1: "answer", 2: "answer"}
     assert sent == ["a", "b", "c"]
 
 
 def test_a_call_that_is_given_up_before_it_is_sent_is_not_sent():
-    requests = {0: SimpleNamespace(epoch=0, run_id="")}
-    exchange = Exchange(Peers(), lambda *_: pytest.fail("sent"), requests, 60.0)
-    begun = Begun(exchange, dict, lambda call: None)
+    requests = {0: request_of()}
+    exchange = Exchange(Peers(), Links(lambda *_: pytest.fail("sent")), requests, 60.0)
+    begun = PendingCall(exchange, dict, lambda call: None)
     begun.abandon(PeerUnreachable("closed"))
     begun.send()
     with pytest.raises(PeerUnreachable, match="closed"):
@@ -84,18 +114,14 @@ def test_a_call_that_is_given_up_before_it_is_sent_is_not_sent():
 
 
 def test_a_repeated_write_says_how_long_ago_it_was_first_sent():
-    class SameMap(Peers):
-        def refresh(self, timeout_s=None):
-            return self._routing
-
-    request = SimpleNamespace(epoch=0, run_id="", is_repeated=False, first_try_ms_ago=0)
+    request = request_of()
     tries = [Lost(), Answered()]
-    exchange = Exchange(SameMap(), lambda *_: tries.pop(0), {0: request}, 60.0, is_write=True)
+    exchange = Exchange(SameMap(), Links(lambda *_: tries.pop(0)), {0: request}, 60.0, Counted())
     exchange.send()
     time.sleep(0.05)
     assert exchange.finish() == {0: "answer"}
-    assert request.is_repeated
-    assert 50 <= request.first_try_ms_ago < 30_000
+    assert request.message.is_repeated
+    assert 50 <= request.message.first_try_ms_ago < 30_000
 
 
 class BrokenCall(grpc.RpcError, grpc.Call):
@@ -116,24 +142,55 @@ class BrokenCall(grpc.RpcError, grpc.Call):
     initial_metadata = is_active = time_remaining = cancel = add_callback = None
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
-def test_a_write_that_the_transport_broke_may_have_been_applied_and_is_counted(code):
-    counted = []
+class Broken(Lost):
+    def __init__(self, code):
+        self._code = code
 
-    class Counting(Peers):
-        def count_unknown(self, index, why):
-            counted.append(index)
+    def finish(self, deadline):
+        raise error_from_rpc(BrokenCall(self._code), "ps 0")
 
-    class Broken(Lost):
-        def finish(self, deadline):
-            raise error_from_rpc(BrokenCall(code), "ps 0")
 
-    request = SimpleNamespace(epoch=0, run_id="")
-    exchange = Exchange(Counting(), lambda *_: Broken(), {0: request}, 60.0, is_write=True)
+BROKEN = pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+
+
+@BROKEN
+def test_a_write_that_the_transport_broke_is_repeated_under_its_number_and_answered(code):
+    counted = Counted()
+    request = request_of()
+    tries = [Broken(code), Answered()]
+    exchange = Exchange(SameMap(), Links(lambda *_: tries.pop(0)), {0: request}, 60.0, counted)
     exchange.send()
-    with pytest.raises(MegalithError, match="Stream removed"):
+    assert exchange.finish() == {0: "answer"}
+    assert request.message.is_repeated
+    assert counted.indices == []
+
+
+@BROKEN
+def test_a_write_that_the_transport_breaks_until_its_deadline_has_an_unknown_outcome(code):
+    exchange = Exchange(
+        SameMap(), Links(lambda *_: Broken(code)), {0: request_of()}, 0.2, Counted()
+    )
+    exchange.send()
+    with pytest.raises(OutcomeUnknown, match="Stream removed"):
         exchange.finish()
-    assert counted == [0]
+    assert exchange.is_open
+    assert exchange.open_parts == [0]
+
+
+@BROKEN
+def test_a_write_that_breaks_for_ever_is_counted_when_it_is_asked_about_again(code):
+    counted = Counted()
+    exchange = Exchange(SameMap(), Links(lambda *_: Broken(code)), {0: request_of()}, 0.5, counted)
+    exchange.send()
+    with pytest.raises(OutcomeUnknown):
+        exchange.finish()
+    for _ in range(20):
+        if not exchange.is_open:
+            break
+        with pytest.raises(MegalithError):
+            exchange.finish()
+    assert not exchange.is_open
+    assert counted.indices == [0]
 
 
 def test_a_push_is_nobody_s_again_after_who_waited_for_it_was_interrupted():
@@ -141,11 +198,11 @@ def test_a_push_is_nobody_s_again_after_who_waited_for_it_was_interrupted():
         def finish(self, deadline):
             raise KeyboardInterrupt
 
-    request = SimpleNamespace(epoch=0, run_id="")
-    exchange = Exchange(Peers(), lambda *_: Interrupted(), {0: request}, 60.0, is_write=True)
-    begun = Begun(exchange, dict, lambda call: None)
+    request = request_of()
+    exchange = Exchange(Peers(), Links(lambda *_: Interrupted()), {0: request}, 60.0, Counted())
+    begun = PendingCall(exchange, dict, lambda call: None)
     begun.send()
     with pytest.raises(KeyboardInterrupt):
         begun.result()
-    assert begun.open_parts == [0]
+    assert exchange.open_parts == [0]
     assert begun.is_unattended  # so that a close that does not wait says and counts it

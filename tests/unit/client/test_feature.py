@@ -14,14 +14,8 @@ from megalith.client import (
     Sgd,
     Slice,
 )
-from megalith.client._feature_tables import group_by_table, merged_table_name, table_config
-from megalith.wire.errors import (
-    DuplicateKeys,
-    InvalidRequest,
-    InvalidSetting,
-    TableConflict,
-    WrongSlot,
-)
+from megalith.client._features.feature_tables import group_by_table, merged_table_name, table_config
+from megalith.errors import DuplicateIds, InvalidRequest, InvalidSetting, TableConflict, WrongSlot
 
 VEC = (Slice("vec", 4),)
 
@@ -34,8 +28,8 @@ def names(groups):
     return {table: [feature.name for feature in group] for table, group in groups.items()}
 
 
-def test_golden_collecting_config_neighbouring_equal_slices_are_one_segment():
-    """tables.md 1.2, CollectingConfigTest.test_info."""
+@pytest.mark.golden("CollectingConfigTest.test_info")
+def test_neighbouring_equal_slices_are_one_segment():
     schedule = LinearWarmup(0.1, 10)
     feature = Feature(
         "f",
@@ -50,8 +44,8 @@ def test_golden_collecting_config_neighbouring_equal_slices_are_one_segment():
     assert [feature.columns(name) for name in "abcdx"] == [(0, 5), (5, 7), (7, 9), (9, 11), None]
 
 
-def test_golden_merged_table_names():
-    """cluster.md 7.5."""
+@pytest.mark.golden("DistributedPsTest.partitioned_layout")
+def test_a_merged_table_is_named_by_the_md5_of_its_features():
     assert merged_table_name(["uid"]) == "9871d3a2c554b27151cacf1422eec048"
     assert merged_table_name(["gid", "cid"]) == "c4a398dea30b21551ae4c09454001dba"
 
@@ -147,7 +141,7 @@ def test_v1_ids_reach_tables_as_v2_ids_of_the_same_slot():
         ({"slices": ()}, InvalidSetting, "no slices"),
         ({"name": ""}, InvalidSetting, "not empty"),
         ({"name": "a,b"}, InvalidSetting, "without comma"),
-        ({"slices": (Slice("v", 1), Slice("v", 2))}, DuplicateKeys, "not distinct"),
+        ({"slices": (Slice("v", 1), Slice("v", 2))}, DuplicateIds, "not distinct"),
         ({"slot": 32768}, InvalidSetting, "slot 32768 is outside 0..32767 of layout v2"),
         ({"slot": 1024, "fid_layout": V1}, InvalidSetting, "outside 0..1023 of layout v1"),
         ({"table": ""}, InvalidSetting, "table is empty"),

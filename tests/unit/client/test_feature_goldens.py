@@ -1,17 +1,17 @@
-"""Golden cases of tables.md 7.1, 7.2 and cluster.md 7.4, each on the function that does that work here.
+"""Golden cases of pooling and partitioning, each on the function that does that work here.
 
-Where the reference has an operation of its own for a step, several of them meet in one here; the numbers are the same.
-What only names a place in its buffers (finalize_shared_tensor) has nothing to stand for, and the reversed order of
-reorder_by_indices is by first appearance here, as everywhere else. The table side (fused_lookup, fused_apply_gradient)
-is in tests/unit/ps/test_fused.py.
+Where Monolith has an operation of its own for a step, several of them meet in one here; the numbers
+are the same. What only names a place in its buffers (finalize_shared_tensor) has nothing to stand
+for, and the reversed order of reorder_by_indices is by first appearance here, as everywhere else.
+The table side (fused_lookup, fused_apply_gradient) is in tests/unit/ps/test_several_tables.py.
 """
 
 import numpy as np
 import pytest
 
 from megalith.client import Feature, FeatureSet, FirstN, Layout, Mean, Ragged, Slice, Sqrtn, Sum
-from megalith.client._kernels import distinct
 from megalith.client._kernels import rows as row_kernels
+from megalith.kernels import distinct
 from support.rows import RecordedRows
 
 
@@ -34,29 +34,42 @@ def trained(model, batch, rows, gradients):
     return [rows.pushed()[key] for key in sorted(rows.pushed())]
 
 
-def test_golden_combiner_sum():
+@pytest.mark.golden("CombinerTest.testReduceSum")
+def test_sum_adds_the_rows_of_an_example():
     assert pooled([[1], [2], [3]], [0, 1, 3], Sum(), (1,))[0] == [[[1], [5]]]
 
 
-def test_golden_combiner_first_n():
+@pytest.mark.golden("CombinerTest.testFirstN")
+def test_first_n_cuts_and_pads_sequences():
     outputs, _ = pooled([[1], [2], [3], [4], [5], [6]], [0, 1, 3, 6], FirstN(2), (1,))
     assert outputs == [[[[1], [0]], [[2], [3]], [[4], [5]]]]
 
 
-def test_golden_reduce_mean_and_gradient():
+@pytest.mark.golden(
+    "DistributionOpsTest.test_reduce_mean", "DistributionOpsTest.test_reduce_mean_gradient"
+)
+def test_mean_divides_rows_and_gradients_by_their_number():
     outputs, _ = pooled([[4, 4], [2, 2], [1, 1]], [0, 2, 3], Mean(), (2,))
     assert outputs == [[[3, 3], [1, 1]]]
     _, context = pooled([[4, 4], [2, 2]], [0, 2], Mean(), (2,))
     assert trained(*context, [[[-2, -2]]]) == [[-1, -1], [-1, -1]]
 
 
-def test_golden_reduce_sum_and_gradient():
+@pytest.mark.golden(
+    "DistributionOpsTest.test_reduce_sum", "DistributionOpsTest.test_reduce_sum_gradient"
+)
+def test_sum_hands_each_row_the_whole_gradient():
     outputs, context = pooled([[1, 1], [2, 2], [4, 4]], [0, 2, 3], Sum(), (2,))
     assert outputs == [[[3, 3], [4, 4]]]
     assert trained(*context, [[[-1, -1], [-1, -1]]]) == [[-1, -1]] * 3
 
 
-def test_golden_reduce_sqrtn_and_gradient():
+@pytest.mark.golden(
+    "DistributionOpsTest.test_reduce_sqrtn",
+    "DistributionOpsTest.test_reduce_sqrtn_gradient",
+    "DistributionOpsTest.test_reduce_sqrtn_gradient_zero",
+)
+def test_sqrtn_is_the_root_of_squares_and_its_gradient_is_finite_at_zero():
     outputs, _ = pooled([[3, 3], [4, 4], [4, 4]], [0, 2, 3], Sqrtn(), (2,))
     assert outputs == [[[5, 5], [4, 4]]]
     _, context = pooled([[3, 4], [4, 3]], [0, 2], Sqrtn(), (2,))
@@ -67,35 +80,44 @@ def test_golden_reduce_sqrtn_and_gradient():
     assert trained(*context, [[[-1, -1]]]) == [[0, 0], [0, 0]]
 
 
-def test_golden_fused_reduce_sum_and_split():
+@pytest.mark.golden("DistributionOpsTest.test_fused_reduce_sum_and_split")
+def test_sums_are_split_into_the_columns_of_slices():
     outputs, context = pooled([[1, 1, 1], [2, 2, 1], [4, 4, 2]], [0, 2, 2, 3, 3], Sum(), (1, 2))
     assert outputs == [[[3], [0], [4], [0]], [[3, 2], [0, 0], [4, 2], [0, 0]]]
     assert trained(*context, [np.ones((4, 1)), np.ones((4, 2))]) == [[1, 1, 1]] * 3
 
 
-def test_golden_fused_sorted_segment_sum():
+@pytest.mark.golden("DistributionOps.fused_sorted_segment_sum")
+def test_an_example_without_ids_sums_to_zeros():
     rows = np.arange(20).reshape(4, 5)
     outputs, _ = pooled(rows.tolist(), [0, 2, 2, 4], Sum(), (5,))
     assert outputs == [[(rows[0] + rows[1]).tolist(), [0] * 5, (rows[2] + rows[3]).tolist()]]
 
 
-def test_golden_embedding_fused_factory():
+@pytest.mark.golden("EmbeddingTest.test_fused_factory")
+def test_each_slice_of_a_feature_is_pooled():
     outputs, _ = pooled([[1, 2], [2, 3], [3, 5]], [0, 1, 1, 3], Sum(), (1, 1))
     assert outputs == [[[1], [0], [5]], [[2], [0], [8]]]
 
 
-def test_golden_embedding_sequences_longer_than_the_limit():
+@pytest.mark.golden("EmbeddingTest.test_fused_factory_with_seq_features_larger_than_max_seq_length")
+def test_sequences_longer_than_the_limit_are_cut_in_every_slice():
     outputs, _ = pooled([[1, 2], [2, 3], [3, 5], [10, 11]], [0, 1, 1, 4], FirstN(2), (1, 1))
     assert outputs == [[[[1], [0]], [[0], [0]], [[2], [3]]], [[[2], [0]], [[0], [0]], [[3], [5]]]]
 
 
-def test_golden_embedding_slice_of_sequences():
+@pytest.mark.golden("EmbeddingTest.test_factory_with_seq_features")
+def test_a_slice_of_sequences_has_the_columns_of_each_position():
     outputs, _ = pooled([[1, 2], [3, 4], [5, 6], [7, 8]], [0, 2, 4], FirstN(2), (1, 1))
     assert outputs[0] == [[[1], [3]], [[5], [7]]]
 
 
-def test_golden_unique_key_with_value_and_offset_and_fill_with_offset_map():
-    """Keys [[], [0,1,2,1,0], [0,1,0], []] of widths 1..4: distinct ones pulled, uses filled, gradients summed."""
+@pytest.mark.golden(
+    "DistributionOpsTest.test_unique_key_with_value_and_offset_and_fill_with_offset_map"
+)
+def test_a_feature_set_pulls_ids_once_fills_every_use_and_sums_gradients():
+    """Keys [[], [0,1,2,1,0], [0,1,0], []] of widths 1..4: distinct ones pulled, uses filled,
+    gradients summed."""
     rows = RecordedRows({100: [0, 1], 101: [2, 3], 102: [4, 5], 200: [6, 7, 8], 201: [9, 10, 11]})
     features = [Feature(f"k{dim}", (Slice("v", dim),), combiner=FirstN(5)) for dim in (1, 2, 3, 4)]
     model = FeatureSet(rows, features)
@@ -112,14 +134,16 @@ def test_golden_unique_key_with_value_and_offset_and_fill_with_offset_map():
     assert summed == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
 
 
-def test_golden_map_id_to_embedding():
+@pytest.mark.golden("DistributionOps.map_id_to_embedding")
+def test_each_id_gets_its_row_and_the_sum_of_its_gradients():
     model, rows = feature_set([[0, 0], [1, 1], [2, 2]], Sum(), (2,))
     assert model.lookup({"f": [[1], [2]]})["out"].tolist() == [[1, 1], [2, 2]]
     batch = model.lookup({"f": [1, 1, 2]})
     assert trained(model, batch, rows, [np.full((3, 2), -1)]) == [[-2, -2], [-1, -1]]
 
 
-def test_golden_gather_embeddings_by_input():
+@pytest.mark.golden("DistributionOps.gather_embeddings_by_input")
+def test_rows_are_gathered_in_the_order_of_the_input():
     model, rows = feature_set([[0, 0], [1, 1], [2, 2], [3, 3]], Sum(), (2,))
     assert model.lookup({"f": [2, 1, 2]})["out"].tolist() == [[2, 2], [1, 1], [2, 2]]
     batch = model.lookup({"f": [1, 2, 1]})
@@ -140,7 +164,8 @@ def split(keys, servers, num_servers):
     return ordered, counts, places
 
 
-def test_golden_split_by_indices_is_stable():
+@pytest.mark.golden("DistributionOps.split_by_indices")
+def test_ids_split_by_server_keep_their_order():
     keys = np.array([0, 1, 2, 2, 3])
     ordered, counts, places = split(keys, keys % 3, 3)
     assert (ordered.tolist(), counts.tolist()) == ([0, 3, 1, 2, 2], [2, 1, 2])
@@ -148,8 +173,10 @@ def test_golden_split_by_indices_is_stable():
     assert split(keys[:0], keys[:0], 3)[0].tolist() == []
 
 
-def test_golden_ragged_split_by_indices():
-    """Values [4,3,2] and [1] of two tables over servers 0,1,0,1: each server has [4,2] and [], [3] and [1]."""
+@pytest.mark.golden("DistributionOps.ragged_split_by_indices")
+def test_ids_of_two_tables_are_split_by_server():
+    """Values [4,3,2] and [1] of two tables over servers 0,1,0,1: each server has [4,2] and [], [3]
+    and [1]."""
     first, second = np.array([4, 3, 2]), np.array([1])
     assert split(first, np.array([0, 1, 0]), 2)[0].tolist() == [4, 2, 3]
     assert split(second, np.array([1]), 2)[1].tolist() == [0, 1]
@@ -157,7 +184,8 @@ def test_golden_ragged_split_by_indices():
 
 
 def reorder(tables, num_servers, dims):
-    """Distinct ids of all tables by server, sizes by server and by (server, table), and the float offset of each id."""
+    """Distinct ids of all tables by server, sizes by server and by (server, table), and the float
+    offset of each id."""
     parts = []
     for ids in tables:
         ids = np.array(ids, np.int64)
@@ -184,6 +212,7 @@ def reorder(tables, num_servers, dims):
     return out, shards, sizes, offsets
 
 
+@pytest.mark.golden("DistributionOps.fused_reorder_by_indices")
 @pytest.mark.parametrize(
     ("tables", "num_servers", "dims", "expected"),
     [
@@ -224,10 +253,13 @@ def reorder(tables, num_servers, dims):
         ),
     ],
 )
-def test_golden_fused_reorder_by_indices(tables, num_servers, dims, expected):
+def test_requests_are_ordered_by_server_then_table_with_their_offsets(
+    tables, num_servers, dims, expected
+):
     assert reorder(tables, num_servers, dims) == expected
 
 
+@pytest.mark.golden("DistributionOps.reorder_by_indices")
 @pytest.mark.parametrize(
     ("ids", "servers", "ordered", "sizes"),
     [
@@ -235,8 +267,9 @@ def test_golden_fused_reorder_by_indices(tables, num_servers, dims, expected):
         ([1, 2, 3, 2], [1, 0, 1, 0], [2, 1, 3], [1, 2]),
     ],
 )
-def test_golden_reorder_by_indices_but_by_first_appearance(ids, servers, ordered, sizes):
-    """The reference has [3,0,1,5,2] and [2,3,1]: the same ids for each server, the last to appear first."""
+def test_distinct_ids_are_ordered_by_server_and_first_appearance(ids, servers, ordered, sizes):
+    """Monolith has [3,0,1,5,2] and [2,3,1]: the same ids for each server, the last to appear
+    first."""
     keys, numbers = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
     one_server = np.zeros(1024, np.uint16)
     count = distinct.distinct(
@@ -253,7 +286,8 @@ def test_golden_reorder_by_indices_but_by_first_appearance(ids, servers, ordered
     assert (found.tolist(), counts.tolist()) == (ordered, sizes)
 
 
-def test_golden_fused_gather_gradient_sums_the_uses_of_an_id():
+@pytest.mark.golden("DistributionOps.fused_gather_embeddings_by_input")
+def test_the_gradients_of_all_uses_of_an_id_are_summed():
     model, rows = feature_set([[0, 0, 0]] * 8, Sum(), (3,))
     batch = model.lookup({"f": [2, 3, 1, 2, 7, 2]})
     gradient = np.array([[i + 0.1, i + 0.2, i + 0.3] for i in range(1, 7)], np.float32)
@@ -261,7 +295,8 @@ def test_golden_fused_gather_gradient_sums_the_uses_of_an_id():
     np.testing.assert_allclose(rows.pushed()[2], [11.3, 11.6, 11.9], rtol=1e-6)
 
 
-def test_golden_normalize_merged_split():
+@pytest.mark.golden("DistributionOps.normalize_merged_split")
+def test_joined_requests_have_the_splits_of_one():
     first, second = (
         Ragged(np.arange(9), np.array([0, 2, 5, 5, 9])),
         Ragged(np.arange(4), np.array([0, 0, 3, 4])),

@@ -15,9 +15,9 @@ from megalith.client import (
     Sqrtn,
     Sum,
 )
-from megalith.wire.errors import (
+from megalith.errors import (
     DtypeMismatch,
-    DuplicateKeys,
+    DuplicateIds,
     InvalidRequest,
     InvalidSetting,
     ShapeMismatch,
@@ -32,7 +32,7 @@ ROW = (Slice("bias", 1), Slice("vec", 2))
 
 @pytest.fixture
 def rows():
-    """The rows of the worked example of tables.md 7.3."""
+    """The rows of a worked example, small enough for paper."""
     return RecordedRows(
         {
             11: [1, 10, 20],
@@ -68,7 +68,8 @@ def model(rows):
 BATCH = {"f_a": [[11, 12], [12]], "f_b": [[21, 22], []], "f_s": [[31, 32, 33], [33]]}
 
 
-def test_golden_worked_example_forward(model):
+@pytest.mark.golden("FusedEmbeddingToLayoutTest.worked_example")
+def test_every_kind_of_layout_of_a_worked_example(model):
     batch = model.lookup(BATCH)
     assert batch.size == 2
     assert batch["bias"].tolist() == [[9], [2]]
@@ -81,7 +82,8 @@ def test_golden_worked_example_forward(model):
     assert batch["seq"].tolist() == [[[9, 9], [8, 8]], [[7, 7], [0, 0]]]
 
 
-def test_golden_worked_example_backward(model, rows):
+@pytest.mark.golden("FusedEmbeddingToLayoutTest.worked_example")
+def test_the_gradients_of_a_worked_example(model, rows):
     batch = model.lookup(BATCH)
     model.apply(batch, {"bias": np.ones((2, 1), np.float32), "seq": np.ones((2, 2, 2))})
     assert rows.pushed() == {
@@ -160,7 +162,7 @@ def test_a_shared_list_is_pooled_once_and_copied_to_every_example(model, rows):
 
 
 def test_sequences_concatenate_and_stack_in_their_right_places(rows):
-    """The reference writes these to wrong positions (QUIRK-17)."""
+    """Monolith writes these to wrong positions."""
     row = (Slice("v", 2),)
     model = FeatureSet(
         rows,
@@ -187,9 +189,19 @@ def test_variables_and_update_time_travel_with_the_same_calls(model):
     batch = model.lookup({"f_a": [11]}, variables=["w"])
     assert list(batch.variables) == ["w"]
     others = model.apply(
-        batch, {}, variables={"w": np.ones(1)}, add={"n": np.array(1)}, req_time_s=5, step=6
+        batch,
+        {},
+        variable_gradients={"w": np.ones(1)},
+        add_to_variables={"n": np.array(1)},
+        req_time_s=5,
+        step=6,
     )
-    assert (others["req_time_s"], others["step"], set(others["variables"]), set(others["add"])) == (
+    assert (
+        others["req_time_s"],
+        others["step"],
+        set(others["variable_gradients"]),
+        set(others["add_to_variables"]),
+    ) == (
         5,
         6,
         {"w"},
@@ -275,7 +287,7 @@ def test_layouts_that_do_not_fit_are_refused(layout, error, message):
 
 
 def test_feature_sets_that_cannot_be_are_refused(rows):
-    with pytest.raises(DuplicateKeys, match=r"features \['a'\] are given more than once"):
+    with pytest.raises(DuplicateIds, match=r"features \['a'\] are given more than once"):
         FeatureSet(rows, (Feature("a", ROW), Feature("a", ROW)))
     with pytest.raises(InvalidSetting, match=r"features \['b'\] are in no layout"):
         FeatureSet(rows, (Feature("a", ROW), Feature("b", ROW)), {"l": Layout.concat("a")})
@@ -287,7 +299,8 @@ def test_feature_sets_that_cannot_be_are_refused(rows):
 
 
 def random_model(rng, num_features):
-    """Many features of mixed combiners, each in a layout of its own kind and most in a second one."""
+    """Many features of mixed combiners, each in a layout of its own kind and most in a second
+    one."""
     features, layouts = [], {}
     for number in range(num_features):
         combiner = (Sum(), Mean(), FirstN(int(rng.integers(1, 4))), Sqrtn())[rng.integers(4)]
@@ -314,8 +327,15 @@ def naive_pooling(combiner, rows):
             return np.sqrt((rows**2).sum(axis=0))
 
 
-def test_golden_random_200_features_forward_and_gradient():
-    """tables.md 7.3: FusedEmbeddingToLayoutTest, against loops; the gradient by finite differences of a linear loss."""
+@pytest.mark.golden(
+    "FusedEmbeddingToLayoutTest.test_fused_embedding_to_layout",
+    "FusedEmbeddingToLayoutTest.test_fused_embedding_to_layout_grad",
+)
+def test_200_random_features_equal_loops_and_finite_differences():
+    """FusedEmbeddingToLayoutTest, against loops.
+
+    The gradient by finite differences of a linear loss.
+    """
     rng = np.random.default_rng(3)
     features, layouts = random_model(rng, 200)
     values = {key: rng.uniform(0.5, 1.5, 3).astype(np.float32).tolist() for key in range(50)}

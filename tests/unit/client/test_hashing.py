@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.wire.errors import InvalidRequest
+from megalith.errors import InvalidRequest
 
 SLICES = (mg.Slice("all", 2),)
 MASK = (1 << 64) - 1
@@ -36,8 +36,9 @@ def fnv1a(data):
     return code
 
 
-def test_golden_hashes_never_change():
-    """Checkpoints hold ids: these numbers are a promise to every model that was trained with them."""
+def test_hashes_never_change():
+    """Checkpoints hold ids: these numbers are a promise to every model that was trained with
+    them."""
     # 0xE220A8397B1DCDAF is the first output of splitmix64 seeded with 0.
     assert mg.hash_ids([0])[0] == 0xE220A8397B1DCDAF >> 16
     assert fnv1a(b"foobar") == 0x85944171F73967E8  # a test vector of FNV

@@ -8,21 +8,24 @@ import time
 import numpy as np
 import pytest
 
-from megalith.client._data_call import DataCall, NotSent
-from megalith.client._lane import Lane, LaneClosed
-from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire import frames
-from megalith.wire.errors import (
+from megalith.client._transport.lane import Lane, LaneClosed
+from megalith.client._transport.requests import DataCall, NotSent
+from megalith.errors import (
     DeadlinePassed,
     MalformedArray,
     MegalithError,
     MessageTooLarge,
     PeerUnreachable,
 )
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.wire import frames
 
 
 class Server:
-    """Accepts connections, greets, reads one request each and answers with the bytes given; None = not at all."""
+    """Accepts connections, greets, reads one request each and answers with the bytes given.
+
+    None = not at all.
+    """
 
     def __init__(self, answer, hangs_up=False):
         self._answer, self._hangs_up, self.connections = answer, hangs_up, []
@@ -82,7 +85,7 @@ def frame(reply, body=b""):
 
 
 def pull(sink=None):
-    message = pb.PullRequest(tables=[pb.TableKeys(table="t")])
+    message = pb.PullRequest(tables=[pb.TableIds(table="t")])
     memory = bytearray(8)
     return DataCall(
         message,

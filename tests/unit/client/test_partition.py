@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megalith.client._ids import Partition, checked_ids, checked_rows, warm_up
 from megalith.client._kernels import rows as row_kernels
-from megalith.client._partition import Partition, checked_ids, checked_rows, warm_up
+from megalith.errors import DtypeMismatch, NonFiniteValue, ShapeMismatch
 from megalith.wire import routing
-from megalith.wire.errors import DtypeMismatch, NonFiniteValue, ShapeMismatch
 
 ids_of_any_kind = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=60)
 
@@ -44,7 +44,7 @@ def twin(ids, num_ps):
 def test_a_partition_is_that_of_its_numpy_twin(ids, num_ps):
     partition = Partition.of(np.array(ids, np.int64), routing_of(num_ps))
     for mine, expected in zip(
-        (partition.keys, partition.bounds, partition.slots), twin(ids, num_ps), strict=True
+        (partition.ids, partition.bounds, partition.slots), twin(ids, num_ps), strict=True
     ):
         np.testing.assert_array_equal(mine, expected)
 
@@ -55,7 +55,7 @@ def test_ids_known_to_be_distinct_give_the_same_partition(ids, num_ps):
     searched, promised = (
         Partition.of(array, routing_of(num_ps), is_distinct=known) for known in (False, True)
     )
-    for name in ("keys", "bounds", "slots"):
+    for name in ("ids", "bounds", "slots"):
         np.testing.assert_array_equal(getattr(searched, name), getattr(promised, name))
 
 
@@ -64,7 +64,7 @@ def test_parts_are_the_ids_of_each_server_and_cover_all(ids, num_ps):
     partition = Partition.of(np.array(ids, np.int64), routing_of(num_ps))
     seen = []
     for index, part in partition.parts():
-        keys = partition.keys[part]
+        keys = partition.ids[part]
         assert (routing_of(num_ps).owner_of(keys) == index).all()
         seen += keys.tolist()
     assert sorted(seen) == sorted(set(ids))
@@ -78,7 +78,7 @@ def test_gradients_of_equal_ids_are_summed_in_the_order_of_the_batch(ids, width,
         .standard_normal((len(ids), width))
         .astype(np.float32)
     )
-    expected = np.zeros((partition.keys.size, width), np.float32)
+    expected = np.zeros((partition.ids.size, width), np.float32)
     np.add.at(expected, partition.slots, values)
     np.testing.assert_array_equal(partition.summed(values), expected)
 
@@ -86,9 +86,9 @@ def test_gradients_of_equal_ids_are_summed_in_the_order_of_the_batch(ids, width,
 @given(ids_of_any_kind, st.integers(1, 40))
 def test_rows_come_back_in_the_order_of_the_batch(ids, width):
     partition = Partition.of(np.array(ids, np.int64), routing_of(3))
-    received = np.arange(partition.keys.size * width, dtype=np.float32).reshape(-1, width)
+    received = np.arange(partition.ids.size * width, dtype=np.float32).reshape(-1, width)
     np.testing.assert_array_equal(partition.spread(received), received[partition.slots])
-    assert partition.keys[partition.slots].tolist() == ids
+    assert partition.ids[partition.slots].tolist() == ids
 
 
 @given(st.lists(st.floats(width=32), max_size=40))
@@ -119,35 +119,43 @@ def test_gradients_of_the_wrong_kind_are_refused():
 
 
 def offsets_of(rows, dims):
-    """For each row of ids, the float offsets of the uses of each distinct one; and the floats in all."""
+    """For each row of ids, the float offsets of the uses of each distinct one.
+
+    And the floats in all.
+    """
     current = routing.Routing(1, ("a",), routing.even_owners(1))
     begin, offsets = 0, []
     for row, dim in zip(rows, dims, strict=True):
         partition = Partition.of(np.array(row, np.int64), current)
-        slots = [np.flatnonzero(partition.slots == k) for k in range(partition.keys.size)]
+        slots = [np.flatnonzero(partition.slots == k) for k in range(partition.ids.size)]
         offsets.append([(begin + uses * dim).tolist() for uses in slots])
         begin += len(row) * dim
     return offsets, begin
 
 
-def test_golden_distribution_ops_test_unique_key_with_value_and_offset_of_two_rows():
+@pytest.mark.golden("DistributionOps.unique_key_with_value_and_offset")
+def test_the_floats_of_two_tables_lie_one_after_the_other():
     assert offsets_of(([0, 1, 0], [0]), (2, 3)) == ([[[0, 4], [2]], [[6]]], 9)
 
 
-def test_golden_distribution_ops_test_unique_key_with_value_and_offset_and_fill_with_offset_map():
-    """A ragged row is a table here: its distinct ids, where their floats go, and the gradients back."""
+@pytest.mark.golden(
+    "DistributionOpsTest.test_unique_key_with_value_and_offset_and_fill_with_offset_map"
+)
+def test_a_partition_expands_distinct_rows_and_sums_gradients_back():
+    """A ragged row is a table here: its distinct ids, where their floats go, and the gradients
+    back."""
     rows, dims = ([], [0, 1, 2, 1, 0], [0, 1, 0], []), (1, 2, 3, 4)
     current = routing.Routing(1, ("a",), routing.even_owners(1))
     partitions = [Partition.of(np.array(row, np.int64), current) for row in rows]
-    assert [partition.keys.tolist() for partition in partitions] == [[], [0, 1, 2], [0, 1], []]
+    assert [partition.ids.tolist() for partition in partitions] == [[], [0, 1, 2], [0, 1], []]
 
     assert offsets_of(rows, dims) == ([[], [[0, 8], [2, 6], [4]], [[10, 16], [13]], []], 19)
 
     values, grads, expanded, summed = np.arange(12), np.arange(19, dtype=np.float32), [], []
     for partition, dim in zip(partitions, dims, strict=True):
         distinct, values = (
-            values[: partition.keys.size * dim].reshape(-1, dim),
-            values[partition.keys.size * dim :],
+            values[: partition.ids.size * dim].reshape(-1, dim),
+            values[partition.ids.size * dim :],
         )
         expanded += distinct[partition.slots].reshape(-1).tolist()
         floats = partition.slots.size * dim
@@ -168,7 +176,7 @@ def test_pulled_rows_behind_gradients_are_not_summed_but_the_first_of_an_id_stay
         np.array([4, 8, 4, 4]), routing.Routing(1, ("a",), routing.even_owners(1))
     )
     rows = np.array([[1, 10], [2, 20], [3, 30], [4, 40]], np.float32)
-    assert partition.keys.tolist() == [4, 8]
+    assert partition.ids.tolist() == [4, 8]
     np.testing.assert_array_equal(partition.summed(rows, 1), [[8, 10], [2, 20]])
     np.testing.assert_array_equal(partition.summed(rows), [[8, 80], [2, 20]])
 
@@ -191,7 +199,7 @@ def test_ids_that_collide_in_the_routing_hash_are_partitioned_as_fast_as_others(
         best = np.inf
         for _ in range(3):
             start = time.perf_counter()
-            assert Partition.of(ids, one_server).keys.size == 100_000
+            assert Partition.of(ids, one_server).ids.size == 100_000
             best = min(best, time.perf_counter() - start)
         return best
 

@@ -12,7 +12,8 @@ from megalith.client._kernels import pooling
 
 @st.composite
 def uses(draw):
-    """Rows, the uses of 0 to 5 examples, a range of columns, where they meet a matrix, and numbers for it."""
+    """Rows, the uses of 0 to 5 examples, a range of columns, where they meet a matrix, and numbers
+    for it."""
     width, first, base = draw(st.integers(1, 9)), draw(st.integers(0, 3)), draw(st.integers(0, 3))
     lengths = draw(st.lists(st.integers(0, 4), max_size=5))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.client import Ragged
-from megalith.wire.errors import InvalidRequest, ShapeMismatch
+from megalith.errors import InvalidRequest, ShapeMismatch
 
 rows_of_ids = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), max_size=8)
 
@@ -37,7 +37,8 @@ def test_a_shared_list_is_one_row():
     assert (ragged.is_shared, len(ragged)) == (True, 1)
 
 
-def test_golden_g8_row_ids_are_computed_once():
+@pytest.mark.golden("G8")
+def test_row_ids_are_computed_once():
     ragged = Ragged.of([[], [1], [2, 3]])
     assert ragged.row_ids.tolist() == [1, 2, 2]
     assert ragged.row_ids is ragged.row_ids

@@ -15,7 +15,10 @@ class Remote:
         self.gate = threading.Event()
         self.gate.set()
 
-    def pull(self, *, variables):
+    def begin_pull(self, *, variables):
+        return Read(self, variables)
+
+    def pull(self, variables):
         assert self.gate.wait(30)
         self.reads += 1
         if self.error:
@@ -23,13 +26,46 @@ class Remote:
         return SimpleNamespace(variables={name: np.array([self.value]) for name in variables})
 
 
+class Read:
+    """A pull that the servers answer as soon as the gate is open, asked for or not."""
+
+    def __init__(self, remote, variables):
+        self._remote, self._variables, self._answer = remote, variables, None
+        self.is_abandoned = False
+        self.is_answered  # noqa: B018
+
+    @property
+    def is_answered(self):
+        if self._remote.gate.is_set():
+            self._answered()
+        return self._answer is not None
+
+    def result(self):
+        value, error = self._answered()
+        if error:
+            raise error
+        return value
+
+    def abandon(self, reason):
+        self.is_abandoned = True
+
+    def _answered(self):
+        if self._answer is None:
+            try:
+                self._answer = self._remote.pull(self._variables), None
+            except errors.MegalithError as error:
+                self._answer = None, error
+        return self._answer
+
+
 def fetched(cache):
-    """The fetch that is under way, done."""
-    cache._fetch.exception(10)
+    """The fetch that is under way, answered."""
+    assert cache._fetch.is_answered
     return cache
 
 
-def test_golden_g24_fetch_and_assign():
+@pytest.mark.golden("G24")
+def test_a_copy_changes_when_what_was_fetched_is_assigned():
     remote = Remote(5.0)
     with VariableCache(remote, ["v"]) as cache:
         assert cache.values["v"] == 5
@@ -40,7 +76,8 @@ def test_golden_g24_fetch_and_assign():
         assert cache.values["v"] == 7
 
 
-def test_golden_g24_hook_sees_a_change_within_two_runs():
+@pytest.mark.golden("G24")
+def test_a_step_sees_a_change_within_two_steps():
     remote = Remote(5.0)
     with VariableCache(remote, ["v"]) as cache:
         with cache.step() as values:
@@ -108,19 +145,32 @@ def test_refresh_starts_over():
 
 
 def test_a_variable_twice_or_a_negative_bound_is_refused():
-    with pytest.raises(errors.DuplicateKeys, match="cached twice"):
+    with pytest.raises(errors.DuplicateIds, match="cached twice"):
         VariableCache(Remote(), ["v", "v"])
     with pytest.raises(errors.InvalidSetting, match="negative"):
         VariableCache(Remote(), ["v"], max_lag_steps=-1)
 
 
-def test_close_ends_the_thread():
-    cache = VariableCache(Remote(), ["v"])
+def test_close_leaves_no_fetch_under_way_and_no_thread():
+    remote = Remote()
+    threads = threading.active_count()
+    cache = VariableCache(remote, ["v"])
     cache.fetch()
     cache.close()
-    assert not [
-        thread for thread in threading.enumerate() if thread.name.startswith("variable-cache")
-    ]
+    assert remote.reads == 1
+    assert cache._fetch is None
+    assert threading.active_count() == threads
+
+
+def test_a_refresh_gives_up_the_fetch_that_is_under_way():
+    remote = Remote()
+    with VariableCache(remote, ["v"]) as cache:
+        cache.fetch()
+        first = cache._fetch
+        remote.value = 6.0
+        cache.refresh()
+        assert first.is_abandoned
+        assert cache.values["v"] == 6
 
 
 def test_a_fetch_that_fails_after_the_last_step_is_said_once(caplog):

@@ -1,11 +1,11 @@
-"""Control by files (cluster.md 2.3)."""
+"""Control by files in the model directory."""
 
 import os
 
 import pytest
 
 from megalith.controller.action_file import ActionFile
-from megalith.wire.errors import BarrierAlreadyPlaced, NotReady
+from megalith.errors import BarrierAlreadyPlaced, NotReady
 
 
 @pytest.fixture
@@ -30,11 +30,12 @@ def look(tmp_path, calls):
     return leave_and_look
 
 
+@pytest.mark.golden("Extra.action_file")
 @pytest.mark.parametrize(
     ("request_text", "done"),
     [(b"action: TRIGGER_SAVE", "save"), (b"action: STOP\n", "stop"), (b"# now\naction: 1", "save")],
 )
-def test_golden_a_request_is_obeyed_once_and_removed(look, calls, request_text, done):
+def test_a_request_is_obeyed_once_and_removed(look, calls, request_text, done):
     assert look(request_text) == "OK"
     assert look(None) is None
     assert calls == [done]

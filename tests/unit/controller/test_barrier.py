@@ -1,9 +1,10 @@
 import pytest
 
-from megalith.controller.barrier import Barrier
-from megalith.wire.errors import BarrierAlreadyPlaced, InvalidRequest
+from megalith.controller.members.barrier import Barrier, HolderKind
+from megalith.errors import BarrierAlreadyPlaced, InvalidRequest
 
 
+@pytest.mark.golden("Extra.barrier")
 def test_callbacks_get_the_action_once_when_the_barrier_is_placed():
     barrier, seen = Barrier(), []
     barrier.add_callback(seen.append)
@@ -46,3 +47,22 @@ def test_an_endless_action_is_refused_and_nothing_is_placed():
     with pytest.raises(InvalidRequest, match="at most 64 characters"):
         barrier.place("x" * 65)
     assert not barrier.state.is_placed
+
+
+def test_each_unknown_action_is_logged_once_and_only_so_many_are_remembered(caplog):
+    barrier = Barrier()
+    for number in range(1_000):
+        for _ in range(2):
+            barrier.let_go(barrier.place(f"action-{number}").id)
+    assert caplog.text.count("unknown barrier action") == 1_000
+    assert len(barrier._unknown_actions) <= 64
+
+
+def test_a_stop_by_file_is_refused_while_an_operator_holds_and_not_the_other_way_round():
+    barrier = Barrier()
+    barrier.place()
+    with pytest.raises(BarrierAlreadyPlaced):
+        barrier.place("Stop", kind=HolderKind.ACTION)
+    barrier.remove()
+    barrier.place("Stop", kind=HolderKind.ACTION)
+    assert len(barrier.place().holders) == 2

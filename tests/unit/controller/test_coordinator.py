@@ -1,23 +1,23 @@
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import time_machine
 
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState, Phase, SaveOrder, SessionEnd, ShutdownOrder
-from megalith.controller.roster import (
-    Patience,
-    PsLoad,
-    Registration,
-    Role,
-    Standing,
-    WorkerProgress,
+from megalith.controller.members.directives import (
+    ClusterState,
+    Phase,
+    SaveShard,
+    SessionEnd,
+    ShutdownOrder,
 )
-from megalith.controller.schedule import SaveSchedule
+from megalith.controller.members.roster import Patience, Registration, Role, Standing
+from megalith.controller.saving.schedule import SaveSchedule
+from megalith.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
-from megalith.runtime.manifest import Restored
-from megalith.wire.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
+from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
 from support.waiting import wait_until
 
 SILENCE_S, SUSPECT_S, LOST_S = 10.0, 5.0, 60.0
@@ -60,19 +60,19 @@ def formed(cluster):
     servers = [Member(cluster, Role.PS, index) for index in range(2)]
     workers = [Member(cluster, Role.WORKER, index) for index in range(2)]
     for server in servers:
-        cluster.report_ps(server.session, PsLoad(is_ready=True))
-    cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=1))
+        cluster.report_ps(server.session, PsReport(is_ready=True))
+    cluster.report_worker(workers[0].session, WorkerReport(initialized_epoch=1))
     return servers, workers
 
 
 def test_the_map_appears_when_every_ps_is_ready(cluster):
     first = Member(cluster, Role.PS, 0)
-    cluster.report_ps(first.session, PsLoad(is_ready=True))
+    cluster.report_ps(first.session, PsReport(is_ready=True))
     with pytest.raises(NotReady, match=r"waiting for ps \[1\]"):
         cluster.current_routing()
     second = Member(cluster, Role.PS, 1)
     assert second.state.phase is Phase.FORMING
-    cluster.report_ps(second.session, PsLoad(is_ready=True))
+    cluster.report_ps(second.session, PsReport(is_ready=True))
     assert first.state.phase is Phase.INITIALIZING
     assert first.state.routing.addresses == ("ps-0:one", "ps-1:one")
     assert first.state.routing.epoch == 1
@@ -86,7 +86,7 @@ def test_training_may_run_once_the_chief_is_done(cluster):
 def test_without_workers_the_cluster_runs_as_soon_as_it_is_formed(clock):
     cluster = Coordinator(1, 0, patience=PATIENCE, clock=clock)
     server = Member(cluster, Role.PS, 0)
-    cluster.report_ps(server.session, PsLoad(is_ready=True))
+    cluster.report_ps(server.session, PsReport(is_ready=True))
     assert server.state.phase is Phase.RUNNING
 
 
@@ -97,10 +97,10 @@ def test_a_replaced_ps_makes_a_new_epoch_even_at_its_old_address(cluster):
     registration = Registration(Role.PS, 1, "ps-1:one", incarnation="two")
     session = cluster.join(registration, told.append)
     assert workers[0].state.phase is Phase.FORMING
-    cluster.report_ps(session, PsLoad(is_ready=True))
+    cluster.report_ps(session, PsReport(is_ready=True))
     assert workers[0].state.phase is Phase.INITIALIZING
     assert workers[0].state.routing.epoch == 2
-    cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=2))
+    cluster.report_worker(workers[0].session, WorkerReport(initialized_epoch=2))
     assert workers[1].state.phase is Phase.RUNNING
 
 
@@ -108,7 +108,7 @@ def test_a_ps_that_only_lost_its_stream_keeps_the_epoch(cluster):
     servers, workers = formed(cluster)
     cluster.leave(servers[1].session)
     again = Member(cluster, Role.PS, 1)
-    cluster.report_ps(again.session, PsLoad(is_ready=True))
+    cluster.report_ps(again.session, PsReport(is_ready=True))
     assert workers[0].state.phase is Phase.RUNNING
     assert workers[0].state.routing.epoch == 1
 
@@ -116,14 +116,15 @@ def test_a_ps_that_only_lost_its_stream_keeps_the_epoch(cluster):
 def test_a_restarted_controller_goes_on_above_every_epoch_it_hears_of(cluster):
     servers = [Member(cluster, Role.PS, index, epoch=41) for index in range(2)]
     for server in servers:
-        cluster.report_ps(server.session, PsLoad(is_ready=True))
+        cluster.report_ps(server.session, PsReport(is_ready=True))
     assert cluster.current_routing().epoch == 42
 
 
 def test_a_late_member_with_a_newer_epoch_makes_a_map_above_it(cluster):
-    """Controller and ps restarted, the chief survived: its tables are gone, and it must not count as initialized."""
+    """Controller and ps restarted, the chief survived: its tables are gone, and it must not count
+    as initialized."""
     for index in range(2):
-        cluster.report_ps(Member(cluster, Role.PS, index).session, PsLoad(is_ready=True))
+        cluster.report_ps(Member(cluster, Role.PS, index).session, PsReport(is_ready=True))
     assert cluster.current_routing().epoch == 1
     chief = Member(cluster, Role.WORKER, 0, epoch=7, initialized_epoch=7)
     assert cluster.current_routing().epoch == 8
@@ -150,17 +151,18 @@ def test_block_status_covers_every_worker(cluster):
     _, workers = formed(cluster)
     cluster.place_barrier()
     assert cluster.block_status() == ([], [0, 1])
-    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=1))
+    cluster.report_worker(workers[1].session, WorkerReport(is_blocked=True, barrier_id=1))
     assert cluster.block_status() == ([1], [0])
     cluster.report_worker(
-        workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1)
+        workers[0].session, WorkerReport(is_blocked=True, barrier_id=1, initialized_epoch=1)
     )
     assert cluster.block_status() == ([0, 1], [])
     cluster.leave(workers[1].session)
     assert cluster.block_status() == ([0], [1])
 
 
-def test_golden_g29_capacity_one_without_a_chief(clock):
+@pytest.mark.golden("G29")
+def test_a_second_barrier_is_refused_and_a_resume_unblocks(clock):
     cluster = Coordinator(1, 1, patience=PATIENCE, clock=clock)
     cluster.place_barrier()
     with pytest.raises(BarrierAlreadyPlaced):
@@ -172,27 +174,27 @@ def test_golden_g29_capacity_one_without_a_chief(clock):
 
 def test_the_step_is_the_newest_that_anyone_reported(cluster):
     _, workers = formed(cluster)
-    cluster.report_worker(workers[0].session, WorkerProgress(global_step=10, initialized_epoch=1))
-    cluster.report_worker(workers[1].session, WorkerProgress(global_step=8))
+    cluster.report_worker(workers[0].session, WorkerReport(global_step=10, initialized_epoch=1))
+    cluster.report_worker(workers[1].session, WorkerReport(global_step=8))
     assert cluster.global_step == 10
 
 
 def test_a_replacement_goes_on_where_the_lost_worker_stood(cluster):
     _, workers = formed(cluster)
     cluster.report_worker(
-        workers[1].session, WorkerProgress(position=17, global_step=30, has_begun=True)
+        workers[1].session, WorkerReport(position=17, global_step=30, has_begun=True)
     )
     cluster.leave(workers[1].session)
     again = Member(cluster, Role.WORKER, 1, "two")
     assert (again.state.positions, again.state.global_step) == ((0, 17), 30)
-    cluster.report_worker(again.session, WorkerProgress())
+    cluster.report_worker(again.session, WorkerReport())
     assert cluster.state().positions == (0, 17)  # it has not begun: its 0 says nothing
 
 
 def test_a_silent_member_loses_its_place(cluster, clock):
     servers, workers = formed(cluster)
     clock.now += SILENCE_S - 1
-    cluster.report_worker(workers[0].session, WorkerProgress(initialized_epoch=1))
+    cluster.report_worker(workers[0].session, WorkerReport(initialized_epoch=1))
     clock.now += 2
     cluster.watch()
     assert cluster.is_alive(workers[0].session)
@@ -206,7 +208,7 @@ def test_a_taken_over_session_is_told_to_end_and_its_reports_are_ignored(cluster
     Member(cluster, Role.WORKER, 1, "two")
     assert isinstance(workers[1].told[-2], ShutdownOrder)
     assert isinstance(workers[1].told[-1], SessionEnd)
-    cluster.report_worker(workers[1].session, WorkerProgress(global_step=999))
+    cluster.report_worker(workers[1].session, WorkerReport(global_step=999))
     assert cluster.global_step == 0
 
 
@@ -215,14 +217,14 @@ def test_unchanged_state_is_not_sent_again(cluster):
     count = len(workers[1].told)
     for step in range(5):
         cluster.report_worker(
-            workers[0].session, WorkerProgress(global_step=step, initialized_epoch=1)
+            workers[0].session, WorkerReport(global_step=step, initialized_epoch=1)
         )
     assert len(workers[1].told) == count
 
 
 def test_workers_are_done_when_each_is_finished_or_lost_for_long(cluster, clock):
     _, workers = formed(cluster)
-    cluster.report_worker(workers[0].session, WorkerProgress(is_finished=True, initialized_epoch=1))
+    cluster.report_worker(workers[0].session, WorkerReport(is_finished=True, initialized_epoch=1))
     cluster.leave(workers[1].session)
     assert workers[0].state.finished_workers == (0,)
     clock.now += LOST_S + 1
@@ -241,7 +243,7 @@ def test_the_first_end_decides_the_outcome(cluster):
 
 def test_a_save_is_ordered_from_every_ps_and_needs_all_of_them(cluster):
     servers, _ = formed(cluster)
-    order = SaveOrder("id", "/somewhere", 1)
+    order = SaveShard("id", "/somewhere", 1)
     assert cluster.order_save(order) == [server.session for server in servers]
     assert [server.told[-1] for server in servers] == [order, order]
     cluster.leave(servers[0].session)
@@ -273,7 +275,7 @@ def test_a_lost_ps_is_suspect_while_training_goes_on_and_then_dead(cluster, cloc
 
 
 def standing(cluster, role, index):
-    (found,) = [s for place, s, _ in cluster.places() if (place.role, place.index) == (role, index)]
+    (found,) = [s for seat, s, _ in cluster.seats() if (seat.role, seat.index) == (role, index)]
     return found
 
 
@@ -292,25 +294,25 @@ def test_a_controller_that_was_paused_drops_nobody_for_its_own_silence(cluster, 
 def test_a_worker_blocked_at_an_older_barrier_does_not_count_for_the_next_one(cluster):
     _, workers = formed(cluster)
     cluster.place_barrier()
-    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=1))
+    cluster.report_worker(workers[1].session, WorkerReport(is_blocked=True, barrier_id=1))
     cluster.remove_barrier()
     assert cluster.block_status() == ([], [0, 1])
     cluster.place_barrier()
     assert cluster.block_status() == ([], [0, 1])
-    cluster.report_worker(workers[1].session, WorkerProgress(is_blocked=True, barrier_id=2))
+    cluster.report_worker(workers[1].session, WorkerReport(is_blocked=True, barrier_id=2))
     assert cluster.block_status() == ([1], [0])
 
 
 def test_a_hold_waits_until_no_worker_can_step_and_lets_go_of_its_own_barrier_only(cluster, clock):
     _, workers = formed(cluster)
-    cluster.report_worker(workers[1].session, WorkerProgress(is_finished=True))
+    cluster.report_worker(workers[1].session, WorkerReport(is_finished=True))
     held = []
     holding = threading.Thread(target=lambda: held.append(cluster.hold("Save", "save", 10.0)))
     holding.start()
     wait_until(lambda: cluster.state().barrier.is_placed)
     assert not held
     cluster.report_worker(
-        workers[0].session, WorkerProgress(is_blocked=True, barrier_id=1, initialized_epoch=1)
+        workers[0].session, WorkerReport(is_blocked=True, barrier_id=1, initialized_epoch=1)
     )
     holding.join(30)
     assert workers[0].state.barrier.action == "Save"
@@ -328,7 +330,9 @@ def test_a_hold_does_not_wait_for_dead_workers_and_is_bounded_for_others(cluster
     clock.now += SUSPECT_S + 1
     cluster.hold("Save", "save", 60.0)()
     Member(cluster, Role.WORKER, 1)
-    cluster.hold("Save", "save", 0.01)()
+    let_go = cluster.hold("Save", "save", 0.01)
+    assert cluster.moving_workers() == (1,)
+    let_go()
     assert not cluster.state().barrier.is_placed
 
 
@@ -343,7 +347,7 @@ def test_a_ps_of_another_job_is_refused(clock):
 
 def test_a_ps_out_of_memory_is_reported_once_and_holds_training(cluster, caplog):
     servers, workers = formed(cluster)
-    ill = PsLoad(is_ready=True, complaint="Memory limit exceeded. Current: 9, Limit: 8")
+    ill = PsReport(is_ready=True, complaint="Memory limit exceeded. Current: 9, Limit: 8")
     for _ in range(3):
         cluster.report_ps(servers[1].session, ill)
     assert caplog.text.count("PS are not healthy:") == 1
@@ -360,15 +364,15 @@ def test_a_ps_out_of_memory_is_reported_once_and_holds_training(cluster, caplog)
 
 def test_the_chief_s_word_ends_the_job_even_if_a_worker_never_finishes(cluster):
     _, workers = formed(cluster)
-    cluster.report_worker(workers[0].session, WorkerProgress(is_finished=True, initialized_epoch=1))
+    cluster.report_worker(workers[0].session, WorkerReport(is_finished=True, initialized_epoch=1))
     assert cluster.wait_until_workers_finish(lambda: False)
 
 
 def test_a_save_waits_for_the_chief_to_have_created_tables(cluster):
     for index in range(2):
-        cluster.report_ps(Member(cluster, Role.PS, index).session, PsLoad(is_ready=True))
+        cluster.report_ps(Member(cluster, Role.PS, index).session, PsReport(is_ready=True))
     with pytest.raises(NotReady, match="the chief has not created all tables"):
-        cluster.order_save(SaveOrder("id", "/somewhere", 1))
+        cluster.order_save(SaveShard("id", "/somewhere", 1))
 
 
 @pytest.mark.parametrize("years", [-10, 10])
@@ -388,7 +392,7 @@ def test_a_jump_of_the_wall_clock_loses_nobody_and_brings_no_save(years):
 
 def test_servers_with_a_part_of_the_model_end_the_job_before_anyone_hears_of_a_map(clock):
     asked = []
-    parts = [Restored("c", 1, rows=2), Restored("c", 1, rows=3)]
+    parts = [RestoreReport("c", 1, rows=2), RestoreReport("c", 1, rows=3)]
 
     def fault(restored, *, is_first):
         asked.append((restored, is_first))
@@ -398,15 +402,15 @@ def test_servers_with_a_part_of_the_model_end_the_job_before_anyone_hears_of_a_m
     servers = [Member(cluster, Role.PS, index) for index in range(2)]
     worker = Member(cluster, Role.WORKER, 0)
     for server, part in zip(servers, parts, strict=True):
-        cluster.report_ps(server.session, PsLoad(is_ready=True, restored=part))
+        cluster.report_ps(server.session, PsReport(is_ready=True, restored=part))
     assert asked[0] == (parts, True)
     assert cluster.outcome == (False, "c has 6 rows, restored 5")
     assert (worker.state.phase, worker.state.routing) == (Phase.FINISHED, None)
     with pytest.raises(NotReady):
-        cluster.order_save(SaveOrder("id", "/nowhere", 0))
+        cluster.order_save(SaveShard("id", "/nowhere", 0))
 
 
-def test_a_replacement_is_asked_for_what_it_restored_and_not_saved_before(clock):
+def test_a_trained_run_whose_replacement_restored_too_little_is_saved_and_ends_without_a_map(clock):
     faults = ["", "c has 6 rows, restored 5"]
     cluster = Coordinator(
         2, 2, patience=PATIENCE, clock=clock, restore_fault=lambda restored, *, is_first: faults[0]
@@ -417,11 +421,16 @@ def test_a_replacement_is_asked_for_what_it_restored_and_not_saved_before(clock)
     cluster.leave(first.session)
     clock.now += SUSPECT_S + 1
     replacement = Member(cluster, Role.PS, 0, "two")
-    cluster.report_ps(replacement.session, PsLoad(is_ready=True, restored=Restored("c", 1, rows=5)))
-    assert cluster.outcome == (False, "c has 6 rows, restored 5")
+    cluster.report_ps(
+        replacement.session, PsReport(is_ready=True, restored=RestoreReport("c", 1, rows=5))
+    )
+    assert cluster.ending == (False, "c has 6 rows, restored 5")
+    assert cluster.outcome is None
     assert replacement.state.routing.epoch == 1  # the old map, which it is not in
-    with pytest.raises(NotReady):
-        cluster.order_save(SaveOrder("id", "/nowhere", 0))
+    sessions = cluster.order_save(SaveShard("id", "/nowhere", 0))
+    assert len(sessions) == 2
+    assert replacement.session in sessions
+    assert cluster.lacks_rows  # so that what is saved is not what the next job starts from
 
 
 @pytest.mark.parametrize("num_workers", [10, 1000])
@@ -436,15 +445,15 @@ def test_a_report_without_news_looks_at_no_other_member(num_workers):
     cluster = Coordinator(2, num_workers, patience=PATIENCE, clock=clock)
     servers = [Member(cluster, Role.PS, index) for index in range(2)]
     for server in servers:
-        cluster.report_ps(server.session, PsLoad(is_ready=True))
+        cluster.report_ps(server.session, PsReport(is_ready=True))
     worker = Member(cluster, Role.WORKER, 3)
-    cluster.report_worker(worker.session, WorkerProgress(has_begun=True, global_step=1))
+    cluster.report_worker(worker.session, WorkerReport(has_begun=True, global_step=1))
     before = looks
     for step in range(2, 102):
         cluster.report_worker(
-            worker.session, WorkerProgress(has_begun=True, global_step=step, position=step)
+            worker.session, WorkerReport(has_begun=True, global_step=step, position=step)
         )
-        cluster.report_ps(servers[0].session, PsLoad(is_ready=True, rows=step))
+        cluster.report_ps(servers[0].session, PsReport(is_ready=True, rows=step))
     assert looks - before == 200  # each member is heard, and that is all
     assert (cluster.global_step, cluster.state().positions[3]) == (101, 101)
 
@@ -457,7 +466,7 @@ def replaced_ps(cluster, clock, **changes):
     cluster.leave(holder.session)
     clock.now += 0.1
     other = Member(cluster, Role.PS, 0, "two", has_lease=True)
-    cluster.report_ps(other.session, PsLoad(is_ready=True))
+    cluster.report_ps(other.session, PsReport(is_ready=True))
     return holder, other
 
 
@@ -478,3 +487,37 @@ def test_no_map_names_a_replacement_before_the_lease_of_its_predecessor_is_over(
 def test_a_lease_that_was_given_back_is_not_waited_for(cluster, clock):
     replaced_ps(cluster, clock, is_last=True)
     assert cluster.state().routing.epoch == 2
+
+
+def test_a_worker_that_is_lost_counts_as_moving_until_its_lease_is_over(clock):
+    cluster = Coordinator(1, 1, patience=replace(PATIENCE, suspect_s=1.0), clock=clock)
+    worker = Member(cluster, Role.WORKER, 0, has_lease=True)
+    cluster.leave(worker.session)
+    cluster.place_barrier()
+    clock.now += LEASE_S
+    assert cluster.block_status() == ([], [0])
+    clock.now += LEASE_MARGIN_S
+    assert cluster.block_status() == ([0], [])
+
+
+def test_a_worker_that_was_replaced_counts_as_moving_until_its_lease_is_over(clock):
+    cluster = Coordinator(1, 1, patience=PATIENCE, clock=clock)
+    worker = Member(cluster, Role.WORKER, 0, has_lease=True)
+    cluster.leave(worker.session)
+    clock.now += 1.0
+    other = Member(cluster, Role.WORKER, 0, "two", has_lease=True)
+    cluster.place_barrier()
+    cluster.report_worker(other.session, WorkerReport(is_blocked=True, barrier_id=1))
+    assert cluster.block_status() == ([], [0])
+    clock.now += LEASE_S
+    cluster.report_worker(other.session, WorkerReport(is_blocked=True, barrier_id=1))
+    assert cluster.block_status() == ([0], [])
+
+
+def test_a_worker_that_gave_its_lease_back_is_not_waited_for(clock):
+    cluster = Coordinator(1, 1, patience=PATIENCE, clock=clock)
+    worker = Member(cluster, Role.WORKER, 0, has_lease=True)
+    cluster.renew(worker.session, is_last=True)
+    cluster.leave(worker.session)
+    cluster.place_barrier()
+    assert cluster.block_status() == ([0], [])

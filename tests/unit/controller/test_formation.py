@@ -1,13 +1,17 @@
-"""Which ps hold the model: by index, as before, by override, by measured speed; and who follows those that die."""
+"""Which ps hold the model: by index, as before, by override, by measured speed.
+
+And who follows those that die.
+"""
 
 import pytest
 
-from megalith.controller import ps_ranking
-from megalith.controller.formation import Formation, Shape
-from megalith.controller.ps_list import PsListFile
-from megalith.controller.roster import Registration, Role
-from megalith.runtime.liveness import Liveness
-from megalith.wire.errors import IndexTaken, InvalidSetting, NotInCluster
+from megalith.controller.members.roster import Registration, Role
+from megalith.controller.selection import ps_ranking
+from megalith.controller.selection.formation import Formation
+from megalith.controller.selection.offers import Shape
+from megalith.controller.selection.ps_list import PsListFile
+from megalith.discovery.liveness import Liveness
+from megalith.errors import IndexTaken, InvalidSetting, NotInCluster
 
 
 class Scene:
@@ -226,7 +230,8 @@ def test_after_a_restart_of_the_controller_shards_stay_with_those_that_hold_them
     assert scene.shards() == {0: None, 1: 0, 2: 1}
 
 
-def test_golden_g7_an_override_wins_and_nothing_is_measured(tmp_path):
+@pytest.mark.golden("G7")
+def test_an_override_wins_and_nothing_is_measured(tmp_path):
     scene = Scene(tmp_path, num_ps=2, num_extra_ps=1, override="2,host0:1000")
     for index in range(3):
         scene.arrive(index)
@@ -237,7 +242,8 @@ def test_golden_g7_an_override_wins_and_nothing_is_measured(tmp_path):
         ps_ranking.overridden("9", {0: "h:1"})
 
 
-def test_golden_g7_one_of_two_is_chosen():
+@pytest.mark.golden("G7")
+def test_one_of_two_ps_is_chosen():
     assert len(ps_ranking.best({"ps0:1": 1.0, "ps1:1": 2.0}, ("ps0:1", "ps1:1"), 1)) == 1
 
 
@@ -261,7 +267,8 @@ def test_when_the_job_ends_those_that_stand_by_are_told_why(tmp_path):
     assert (scene.formation.wait(late), late.reason) == (None, "all workers finished")
 
 
-def test_golden_g32_the_list_survives_a_round_trip_and_garbage_is_no_list(tmp_path, caplog):
+@pytest.mark.golden("G32")
+def test_the_ps_list_survives_a_round_trip_and_garbage_is_no_list(tmp_path, caplog):
     assert PsListFile(tmp_path, "uuid").path == tmp_path / "ps_cluster_dir" / "uuid"
     assert PsListFile(tmp_path, "../up").path == PsListFile(tmp_path).path
     ps_list = PsListFile(tmp_path)

@@ -5,17 +5,18 @@ import threading
 
 import pytest
 
-from megalith.controller.barrier import HolderKind
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState
-from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
-from megalith.wire.errors import BarrierAlreadyPlaced, InvalidRequest
+from megalith.controller.members.barrier import HolderKind
+from megalith.controller.members.directives import ClusterState
+from megalith.controller.members.roster import Patience, Registration, Role
+from megalith.errors import BarrierAlreadyPlaced, InvalidRequest
+from megalith.wire.reports import PsReport, WorkerReport
 from support.waiting import wait_until
 
 RESUME_S = 60.0
 PATIENCE = Patience(silence_s=1e6, suspect_s=1e6, lost_worker_s=1e6, health_resume_s=RESUME_S)
-ILL = PsLoad(is_ready=True, complaint="Memory limit exceeded. Current: 9, Limit: 8")
-WELL = PsLoad(is_ready=True)
+ILL = PsReport(is_ready=True, complaint="Memory limit exceeded. Current: 9, Limit: 8")
+WELL = PsReport(is_ready=True)
 
 
 class Clock:
@@ -120,7 +121,7 @@ def test_a_save_is_one_moment_a_worker_counts_as_blocked_once_it_has_heard_of_th
     told = []
     worker = cluster.join(Registration(Role.WORKER, 0, "w:1", incarnation="w"), told.append)
     cluster.place_barrier()
-    cluster.report_worker(worker, WorkerProgress(is_blocked=True, barrier_id=1))
+    cluster.report_worker(worker, WorkerReport(is_blocked=True, barrier_id=1))
     held = []
     saving = threading.Thread(target=lambda: held.append(cluster.hold("Save", "save", 30.0)))
     saving.start()
@@ -129,7 +130,7 @@ def test_a_save_is_one_moment_a_worker_counts_as_blocked_once_it_has_heard_of_th
     state = [item for item in told if isinstance(item, ClusterState)][-1]
     assert state.barrier.is_placed
     assert not held
-    cluster.report_worker(worker, WorkerProgress(is_blocked=True, barrier_id=2))
+    cluster.report_worker(worker, WorkerReport(is_blocked=True, barrier_id=2))
     saving.join(30)
     held[0]()
     assert not cluster.state().barrier.is_placed

@@ -9,7 +9,10 @@ from support import killed_saves
 
 @pytest.fixture
 def deaths(tmp_path, request):
-    """What was found after deaths of a save, in order; the last one is the save that nobody killed."""
+    """What was found after deaths of a save, in order.
+
+    The last one is the save that nobody killed.
+    """
     command = [sys.executable, killed_saves.__file__, request.param, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     found = [json.loads(line) for line in done.stdout.splitlines()]

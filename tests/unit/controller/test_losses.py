@@ -1,11 +1,10 @@
 import pytest
 
-from megalith.controller.losses import Losses
-from megalith.controller.roster import PsLoad
-from megalith.controller.unsaved import Unsaved
-from megalith.runtime.manifest import Restored
+from megalith.controller.members.losses import Losses
+from megalith.controller.saving.schedule import Unsaved
+from megalith.wire.reports import PsReport, RestoreReport
 
-HELD = PsLoad(is_ready=True, rows=140_000, pushes=9)
+HELD = PsReport(is_ready=True, rows=140_000, pushes=9)
 
 
 @pytest.fixture
@@ -15,8 +14,8 @@ def losses():
 
 def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
     losses.ps_gone(1, HELD, step=50)
-    losses.ps_ready(1, Restored(), counts_steps=True)
-    losses.ps_ready(1, Restored(), counts_steps=True)  # it reports every second
+    losses.ps_ready(1, RestoreReport(), counts_steps=True)
+    losses.ps_ready(1, RestoreReport(), counts_steps=True)  # it reports every second
     assert losses.rows == 140_000
     (loss,) = losses.said
     assert loss.what == (
@@ -28,16 +27,16 @@ def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
 @pytest.mark.parametrize(
     ("restored", "lost"),
     [
-        (Restored(), "2 tables, 3 variables, all updates."),
+        (RestoreReport(), "2 tables, 3 variables, all updates."),
         (
-            Restored("/m/model.ckpt-0", tables=1, variables=2),
+            RestoreReport("/m/model.ckpt-0", tables=1, variables=2),
             "1 table, 1 variable, all updates since.",
         ),
     ],
     ids=["empty", "checkpoint"],
 )
 def test_variables_and_tables_that_a_replacement_does_not_have_are_lost(losses, restored, lost):
-    held = PsLoad(is_ready=True, pushes=5, restored=Restored(), tables=2, variables=3)
+    held = PsReport(is_ready=True, pushes=5, restored=RestoreReport(), tables=2, variables=3)
     losses.ps_gone(0, held, step=0, silent_s=7.4)
     losses.ps_ready(0, restored, counts_steps=False)
     assert (
@@ -47,8 +46,8 @@ def test_variables_and_tables_that_a_replacement_does_not_have_are_lost(losses, 
 
 
 def test_variables_that_nobody_has_pushed_to_are_lost_too(losses):
-    losses.ps_gone(0, PsLoad(is_ready=True, variables=1), step=0)
-    losses.ps_ready(0, Restored("/m/model.ckpt-0"), counts_steps=False)
+    losses.ps_gone(0, PsReport(is_ready=True, variables=1), step=0)
+    losses.ps_ready(0, RestoreReport("/m/model.ckpt-0"), counts_steps=False)
     assert "Lost: 1 variable. " in losses.said[0].what
 
 
@@ -57,7 +56,7 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
     losses.ps_gone(1, HELD, step=50)
     losses.ps_ready(
         1,
-        Restored("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100),
+        RestoreReport("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100),
         counts_steps=True,
     )
     assert losses.rows == 19_900
@@ -74,30 +73,32 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
 def test_updates_are_lost_when_something_was_done_since_the_checkpoint(
     losses, step, counts_steps, pushes, is_lost
 ):
-    losses.ps_gone(0, PsLoad(is_ready=True, rows=7, pushes=pushes), step)
-    losses.ps_ready(0, Restored("/m/model.ckpt-50", 50, rows=7), counts_steps=counts_steps)
+    losses.ps_gone(0, PsReport(is_ready=True, rows=7, pushes=pushes), step)
+    losses.ps_ready(0, RestoreReport("/m/model.ckpt-50", 50, rows=7), counts_steps=counts_steps)
     assert losses.rows == 0
     assert bool(losses.said) is is_lost
 
 
 def test_rows_that_the_lost_ps_had_dropped_already_do_not_make_the_loss_smaller(losses):
     losses.ps_gone(
-        0, PsLoad(is_ready=True, rows=1_100), step=50
+        0, PsReport(is_ready=True, rows=1_100), step=50
     )  # 400 of 1,000 had expired, and 500 are new
-    losses.ps_ready(0, Restored("/m/model.ckpt-40", 40, rows=600, expired=400), counts_steps=True)
+    losses.ps_ready(
+        0, RestoreReport("/m/model.ckpt-40", 40, rows=600, expired=400), counts_steps=True
+    )
     assert losses.rows == 500
 
 
 def test_what_the_first_ps_held_counts_also_when_its_replacement_dies_before_it_is_ready(losses):
     losses.ps_gone(0, HELD, step=50)
-    losses.ps_gone(0, PsLoad(), step=50)
-    losses.ps_ready(0, Restored(), counts_steps=True)
+    losses.ps_gone(0, PsReport(), step=50)
+    losses.ps_ready(0, RestoreReport(), counts_steps=True)
     assert losses.rows == 140_000
 
 
 def test_a_controller_that_is_started_again_goes_on_counting(losses):
     losses.ps_gone(0, HELD, step=50)
-    losses.ps_ready(0, Restored(), counts_steps=True)
+    losses.ps_ready(0, RestoreReport(), counts_steps=True)
     again = Losses(clock=lambda: 2000.0)
     again.add(3, "later")
     again.recall(losses.rows, losses.said)

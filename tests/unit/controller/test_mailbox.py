@@ -1,5 +1,5 @@
-from megalith.controller.directives import SessionEnd, ShutdownOrder
-from megalith.controller.mailbox import Mailbox
+from megalith.controller.members.directives import SessionEnd, ShutdownOrder
+from megalith.controller.members.sessions import Mailbox
 
 
 def test_a_reader_gets_directives_in_order():

@@ -8,10 +8,11 @@ import stat
 import pytest
 
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.journal import FILE_NAME, JournalKeeper, ended_runs, record_ended
+from megalith.controller.members import job_files
+from megalith.controller.members.journal_file import JournalKeeper
+from megalith.controller.members.roster import Patience
 from megalith.controller.ownership import ModelDirOwnership, check_free
-from megalith.controller.roster import Patience
-from megalith.wire.errors import InvalidSetting, ModelDirInUse, NotReady
+from megalith.errors import InvalidSetting, ModelDirInUse, NotReady
 
 
 def without_locks(monkeypatch, number):
@@ -130,12 +131,12 @@ def taken():
 
 
 def test_a_replaced_controller_neither_writes_nor_removes_the_journal(tmp_path, taken):
-    (tmp_path / FILE_NAME).write_text("of the newer one")
+    (tmp_path / job_files.JOURNAL).write_text("of the newer one")
     keeper = JournalKeeper(tmp_path, lambda: taken, may_write=lambda: False)
     keeper.start()
     keeper.flush()
     keeper.stop(is_over=True)
-    assert (tmp_path / FILE_NAME).read_text() == "of the newer one"
+    assert (tmp_path / job_files.JOURNAL).read_text() == "of the newer one"
 
 
 def test_only_its_user_may_read_the_journal(tmp_path, taken):
@@ -143,23 +144,23 @@ def test_only_its_user_may_read_the_journal(tmp_path, taken):
     keeper.start()
     keeper.flush()
     keeper.stop(is_over=False)
-    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / job_files.JOURNAL).stat().st_mode) == 0o600
 
 
 def test_a_run_that_ended_is_remembered(tmp_path):
-    assert ended_runs(tmp_path) == ()
-    record_ended(tmp_path, "abc")
-    assert ended_runs(tmp_path) == ("abc",)
+    assert job_files.ended_runs(tmp_path) == ()
+    job_files.record_ended_run(tmp_path, "abc")
+    assert job_files.ended_runs(tmp_path) == ("abc",)
 
 
 def test_runs_before_the_last_one_are_remembered_too_and_not_without_end(tmp_path):
     for number in range(3):
-        record_ended(tmp_path, f"run-{number}")
-    assert ended_runs(tmp_path) == ("run-0", "run-1", "run-2")
+        job_files.record_ended_run(tmp_path, f"run-{number}")
+    assert job_files.ended_runs(tmp_path) == ("run-0", "run-1", "run-2")
     (tmp_path / "controller_ended_run.txt").write_text(
         "\n".join(f"old-{number}" for number in range(1000))
     )
-    record_ended(tmp_path, "new")
-    assert len(ended_runs(tmp_path)) == 1000
-    assert ended_runs(tmp_path)[0] == "old-1"
-    assert ended_runs(tmp_path)[-1] == "new"
+    job_files.record_ended_run(tmp_path, "new")
+    assert len(job_files.ended_runs(tmp_path)) == 1000
+    assert job_files.ended_runs(tmp_path)[0] == "old-1"
+    assert job_files.ended_runs(tmp_path)[-1] == "new"

@@ -1,18 +1,22 @@
-"""Numbers that no run has are refused at the door: they would be journaled and told to everybody."""
+"""Numbers that no run has are refused at the door: they would be journaled and told to
+everybody."""
 
 import json
 import math
 
 import pytest
 
-from megalith.controller import journal
+from megalith.controller import codec
 from megalith.controller.codec import decode_ps_report, decode_registration, decode_worker_report
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.formation import Formation, Shape
-from megalith.controller.journal import JournalKeeper
-from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
+from megalith.controller.members import job_files, journal_file
+from megalith.controller.members.journal_file import JournalKeeper
+from megalith.controller.members.roster import Patience, Registration, Role
+from megalith.controller.selection.formation import Formation
+from megalith.controller.selection.offers import Shape
+from megalith.errors import InvalidRequest, NotInCluster
 from megalith.protos import common_pb2, coordination_pb2
-from megalith.wire.errors import InvalidRequest, NotInCluster
+from megalith.wire.reports import PsReport, WorkerReport
 
 PATIENCE = Patience(silence_s=10.0, suspect_s=5.0, lost_worker_s=60.0)
 GREATEST = 2**63 - 1
@@ -79,7 +83,7 @@ def test_negative_loads_of_a_ps_are_refused():
 def cluster():
     cluster = Coordinator(1, 2, patience=PATIENCE)
     ps = cluster.join(Registration(Role.PS, 0, "ps:1", incarnation="ps"), lambda told: None)
-    cluster.report_ps(ps, PsLoad(is_ready=True))
+    cluster.report_ps(ps, PsReport(is_ready=True))
     return cluster
 
 
@@ -103,7 +107,7 @@ def test_a_report_ahead_of_what_its_run_can_have_reached_changes_nothing(cluster
     session = cluster.join(Registration(Role.WORKER, 1, "w:1", incarnation="w"), lambda told: None)
     before = cluster.journal()
     with pytest.raises(InvalidRequest):
-        cluster.report_worker(session, WorkerProgress(has_begun=True, position=7, **claim))
+        cluster.report_worker(session, WorkerReport(has_begun=True, position=7, **claim))
     assert cluster.journal() == before
 
 
@@ -134,12 +138,32 @@ def test_a_poisoned_journal_is_set_aside_and_said(cluster, tmp_path, caplog, poi
     keeper.start()
     keeper.flush()
     keeper.stop(is_over=False)
-    path = tmp_path / journal.FILE_NAME
+    path = tmp_path / job_files.JOURNAL
     content = json.loads(path.read_text())
-    assert journal.read(tmp_path) == cluster.journal()
+    assert journal_file.read(tmp_path) == cluster.journal()
     path.write_text(json.dumps(content | poison))
-    assert journal.read(tmp_path) is None
+    assert journal_file.read(tmp_path) is None
     (name,) = poison
     assert f"{name} is {poison[name]}" in caplog.text
     assert not path.exists()
-    assert (tmp_path / f"{journal.FILE_NAME}-unusable").exists()
+    assert (tmp_path / f"{job_files.JOURNAL}-unusable").exists()
+
+
+def test_the_reason_of_an_end_is_cut_and_not_refused():
+    assert codec.decode_reason("worker 0 failed") == "worker 0 failed"
+    cut = codec.decode_reason("x" * 1_000_000)
+    assert cut == "x" * 1024 + "... (1000000 characters)"
+
+
+@pytest.mark.parametrize("name", ["rows", "pushes", "tables", "variables"])
+def test_a_count_of_a_ps_that_a_journal_could_not_hold_is_refused(name):
+    with pytest.raises(InvalidRequest, match=f"{name}="):
+        decode_ps_report(coordination_pb2.PsReport(is_ready=True, **{name: 2**53}))
+
+
+def test_a_step_or_shard_of_0_is_told_from_none():
+    said = {"role": common_pb2.ROLE_PS, "address": "ps:1", "incarnation": "a"}
+    none = decode_registration(coordination_pb2.Register(**said))
+    zero = decode_registration(coordination_pb2.Register(**said, first_step=0, held_shard=0))
+    assert (none.first_step, none.held_shard) == (None, None)
+    assert (zero.first_step, zero.held_shard) == (0, 0)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from megalith.controller import journal
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.directives import ClusterState, Phase
-from megalith.controller.journal import JournalKeeper
-from megalith.controller.roster import Patience, PsLoad, Registration, Role, WorkerProgress
-from megalith.runtime.manifest import Restored
-from megalith.wire.errors import InvalidRequest, NotInCluster, NotReady, WrongRun
+from megalith.controller.members import job_files, journal, journal_file
+from megalith.controller.members.directives import ClusterState, Phase
+from megalith.controller.members.journal_file import JournalKeeper
+from megalith.controller.members.roster import Patience, Registration, Role
+from megalith.errors import InvalidRequest, NotInCluster, NotReady, RunUndecided, WrongRun
+from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
 
 SUSPECT_S = 5.0
 PATIENCE = Patience(silence_s=10.0, suspect_s=SUSPECT_S, lost_worker_s=60.0)
@@ -47,15 +47,16 @@ def last_state(told):
 
 @pytest.fixture
 def left(clock):
-    """The journal of a controller that died at step 30 of epoch 1, in a run from step 0, with a barrier placed."""
+    """The journal of a controller that died at step 30 of epoch 1, in a run from step 0, with a
+    barrier placed."""
     cluster = coordinator(clock)
     for index in range(2):
-        cluster.report_ps(join(cluster, Role.PS, index)[0], PsLoad(is_ready=True))
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsReport(is_ready=True))
     workers = [join(cluster, Role.WORKER, index)[0] for index in range(2)]
     cluster.report_worker(
-        workers[0], WorkerProgress(initialized_epoch=1, position=16, has_begun=True)
+        workers[0], WorkerReport(initialized_epoch=1, position=16, has_begun=True)
     )
-    cluster.report_worker(workers[1], WorkerProgress(position=14, global_step=30, has_begun=True))
+    cluster.report_worker(workers[1], WorkerReport(position=14, global_step=30, has_begun=True))
     cluster.place_barrier(reason="operator")
     return cluster.journal()
 
@@ -63,7 +64,7 @@ def left(clock):
 def test_map_barrier_step_and_positions_go_on_once_a_member_is_back(left, clock):
     cluster = coordinator(clock, left)
     assert cluster.state().phase is Phase.FORMING
-    with pytest.raises(NotReady):
+    with pytest.raises(RunUndecided):
         cluster.current_routing()
     _, told = join(cluster, Role.WORKER, 1)
     state = last_state(told)
@@ -106,18 +107,18 @@ def test_a_ps_that_died_with_the_controller_is_waited_for_and_then_missed(left, 
         session, told = join(cluster, role, index)
     assert last_state(told).phase is Phase.RUNNING
     clock.now += SUSPECT_S + 1
-    cluster.report_worker(session, WorkerProgress(global_step=30))
+    cluster.report_worker(session, WorkerReport(global_step=30))
     cluster.watch()
     assert last_state(told).phase is Phase.FORMING
     replacement, _ = join(cluster, Role.PS, 1, "another")
-    cluster.report_ps(replacement, PsLoad(is_ready=True))
+    cluster.report_ps(replacement, PsReport(is_ready=True))
     assert cluster.current_routing().epoch == 2
 
 
 def test_without_a_single_survivor_it_is_a_new_run_above_the_old_epochs(left, clock):
     cluster = coordinator(clock, left, checkpoint_step=12)
     for index in range(2):
-        cluster.report_ps(join(cluster, Role.PS, index, f"new-{index}")[0], PsLoad(is_ready=True))
+        cluster.report_ps(join(cluster, Role.PS, index, f"new-{index}")[0], PsReport(is_ready=True))
         assert cluster.state().phase is Phase.FORMING  # a worker of the old run may still be back
     join(cluster, Role.WORKER, 0, "new-2")
     _, told = join(cluster, Role.WORKER, 1, "new-3")
@@ -131,7 +132,7 @@ def test_without_a_single_survivor_it_is_a_new_run_above_the_old_epochs(left, cl
 def test_survivors_are_waited_for_only_so_long(left, clock):
     cluster = coordinator(clock, left)
     for index in range(2):
-        cluster.report_ps(join(cluster, Role.PS, index, f"new-{index}")[0], PsLoad(is_ready=True))
+        cluster.report_ps(join(cluster, Role.PS, index, f"new-{index}")[0], PsReport(is_ready=True))
     clock.now += SUSPECT_S + 1
     cluster.watch()
     assert cluster.state().phase is Phase.INITIALIZING
@@ -141,7 +142,7 @@ def test_survivors_are_waited_for_only_so_long(left, clock):
 def test_a_cluster_of_another_size_is_a_new_run(left, clock):
     cluster = coordinator(clock, left, num_workers=1)
     for index in range(2):
-        cluster.report_ps(join(cluster, Role.PS, index)[0], PsLoad(is_ready=True))
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsReport(is_ready=True))
     assert cluster.current_routing().epoch == 2
     assert not cluster.state().barrier.is_placed
 
@@ -150,10 +151,10 @@ def test_a_journal_comes_back_from_disk_as_it_was(left, tmp_path):
     keeper = JournalKeeper(tmp_path, lambda: left)
     keeper.start()
     keeper.flush()
-    assert journal.read(tmp_path) == left
+    assert journal_file.read(tmp_path) == left
     keeper.stop(is_over=False)
-    assert journal.read(tmp_path) == left
-    assert [path.name for path in tmp_path.iterdir()] == [journal.FILE_NAME]
+    assert journal_file.read(tmp_path) == left
+    assert [path.name for path in tmp_path.iterdir()] == [job_files.JOURNAL]
 
 
 def test_the_end_of_a_job_leaves_no_journal(left, tmp_path):
@@ -161,7 +162,7 @@ def test_the_end_of_a_job_leaves_no_journal(left, tmp_path):
     keeper.start()
     keeper.flush()
     keeper.stop(is_over=True)
-    assert journal.read(tmp_path) is None
+    assert journal_file.read(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,8 +171,8 @@ def test_the_end_of_a_job_leaves_no_journal(left, tmp_path):
     [b"", b"junk", b"[]", b"{}", b'{"format": 99}', b'{"format": 1, "epoch": 3}', b"\xff"],
 )
 def test_a_journal_that_cannot_be_read_is_no_journal(tmp_path, caplog, content):
-    (tmp_path / journal.FILE_NAME).write_bytes(content)
-    assert journal.read(tmp_path) is None
+    (tmp_path / job_files.JOURNAL).write_bytes(content)
+    assert journal_file.read(tmp_path) is None
     assert "cannot be read" in caplog.text
 
 
@@ -190,18 +191,18 @@ def test_a_keeper_says_why_it_cannot_write_until_it_can(left, tmp_path):
     keeper = JournalKeeper(directory, lambda: left)
     keeper.start()
     keeper.flush()
-    assert keeper.error == f"{directory / journal.FILE_NAME}: No such file or directory"
+    assert keeper.error == f"{directory / job_files.JOURNAL}: No such file or directory"
     directory.mkdir()
     keeper.flush()
     assert keeper.error == ""
-    assert journal.read(directory) == left
+    assert journal_file.read(directory) == left
     keeper.stop(is_over=False)
 
 
 def ready(cluster, *incarnations, **changes):
     for index, incarnation in enumerate(incarnations):
         cluster.report_ps(
-            join(cluster, Role.PS, index, incarnation, **changes)[0], PsLoad(is_ready=True)
+            join(cluster, Role.PS, index, incarnation, **changes)[0], PsReport(is_ready=True)
         )
 
 
@@ -214,7 +215,7 @@ def test_a_run_that_goes_on_keeps_its_id_and_its_instances(left, clock):
     assert not set(routing.instances) & {
         "ps-0",
         "ps-1",
-    }  # with its incarnation anybody could take a place
+    }  # with its incarnation anybody could take a seat
     with pytest.raises(WrongRun, match="this client is of run 0123"):
         cluster.current_routing("0123")
 
@@ -290,18 +291,18 @@ def test_pushes_that_come_during_a_save_are_not_saved_and_the_next_controller_kn
     cluster = coordinator(clock, num_workers=0)
     sessions = [join(cluster, Role.PS, index)[0] for index in range(2)]
     for session in sessions:
-        cluster.report_ps(session, PsLoad(is_ready=True, pushes=10))
+        cluster.report_ps(session, PsReport(is_ready=True, pushes=10))
     assert cluster.has_unsaved_pushes
-    cluster.report_ps(sessions[1], PsLoad(is_ready=True, pushes=14))
+    cluster.report_ps(sessions[1], PsReport(is_ready=True, pushes=14))
     cluster.checkpoint_saved("/m/model.ckpt-0", 1.0, {sessions[0]: 10, sessions[1]: 12})
     assert cluster.has_unsaved_pushes
     cluster.checkpoint_saved("/m/model.ckpt-r1-0", 2.0, {sessions[0]: 10, sessions[1]: 14})
     assert not cluster.has_unsaved_pushes
     after = coordinator(clock, cluster.journal(), num_workers=0)
     again = join(after, Role.PS, 0)[0]
-    after.report_ps(again, PsLoad(is_ready=True, pushes=10))
+    after.report_ps(again, PsReport(is_ready=True, pushes=10))
     assert not after.has_unsaved_pushes
-    after.report_ps(again, PsLoad(is_ready=True, pushes=11))
+    after.report_ps(again, PsReport(is_ready=True, pushes=11))
     assert after.has_unsaved_pushes
 
 
@@ -316,12 +317,13 @@ def test_the_outcome_of_a_job_whose_controller_died_is_told_by_the_next_one(left
 
 
 def kept(directory, left):
-    """The journal as the next controller of a job "j" with 2 ps and 2 workers finds it, so long after the outcome."""
+    """The journal as the next controller of a job "j" with 2 ps and 2 workers finds it, so long
+    after the outcome."""
     keeper = JournalKeeper(directory, lambda: left)
     keeper.start()
     keeper.flush()
     keeper.stop(is_over=False)
-    return lambda later_s, job="j", shape=(2, 2): journal.left_for(
+    return lambda later_s, job="j", shape=(2, 2): journal_file.left_for(
         directory, job, shape, 1000.0 + later_s
     )
 
@@ -332,10 +334,10 @@ def test_an_outcome_is_told_again_only_by_a_controller_that_takes_the_place_of_t
     ended = replace(left, job="j", outcome=journal.Outcome(True, "all workers finished", 1000.0))
     find = kept(tmp_path, ended)
     assert find(5.0) == ended
-    assert journal.ended_runs(tmp_path) == ()
+    assert job_files.ended_runs(tmp_path) == ()
     assert find(5.0, shape=(3, 2)) is None
     assert find(3600.0) is None
-    assert journal.ended_runs(tmp_path) == (left.run_id,)
+    assert job_files.ended_runs(tmp_path) == (left.run_id,)
 
 
 def test_the_journal_of_another_job_is_that_of_another_run(left, tmp_path):
@@ -349,23 +351,24 @@ def test_a_report_that_is_refused_counts_no_unknown_pushes(left, clock):
     session, _ = join(cluster, Role.WORKER, 0)
     for _ in range(3):
         with pytest.raises(InvalidRequest):
-            cluster.report_worker(session, WorkerProgress(global_step=2**60, pushes_unknown=7))
+            cluster.report_worker(session, WorkerReport(global_step=2**60, pushes_unknown=7))
     assert cluster.pushes_unknown == 0
 
 
 @pytest.fixture
 def unclean(clock):
-    """The journal of a controller that died with its members at step 900, with 5,000 rows in two ps."""
+    """The journal of a controller that died with its members at step 900, with 5,000 rows in two
+    ps."""
 
     def made(num_workers):
         cluster = coordinator(clock, num_workers=num_workers)
         for index in range(2):
-            load = PsLoad(is_ready=True, rows=2_500, pushes=9, restored=Restored())
+            load = PsReport(is_ready=True, rows=2_500, pushes=9, restored=RestoreReport())
             cluster.report_ps(join(cluster, Role.PS, index)[0], load)
         for index in range(num_workers):
             worker, _ = join(cluster, Role.WORKER, index)
             cluster.report_worker(
-                worker, WorkerProgress(global_step=900, initialized_epoch=1, has_begun=True)
+                worker, WorkerReport(global_step=900, initialized_epoch=1, has_begun=True)
             )
         return cluster.journal()
 
@@ -376,8 +379,8 @@ def restored(cluster, num_ps, rows):
     """New parameter servers that have begun from the checkpoint of step 100."""
     for index in range(num_ps):
         session, _ = join(cluster, Role.PS, index, f"new-{index}")
-        begun = Restored("/m/model.ckpt-100", 100, rows=rows)
-        cluster.report_ps(session, PsLoad(is_ready=True, rows=rows, restored=begun))
+        begun = RestoreReport("/m/model.ckpt-100", 100, rows=rows)
+        cluster.report_ps(session, PsReport(is_ready=True, rows=rows, restored=begun))
     return [loss.what for loss in cluster.losses()[1]]
 
 
@@ -411,3 +414,32 @@ def test_pushes_of_clients_are_lost_with_controller_and_servers(unclean, clock):
     clock.now += SUSPECT_S + 1
     cluster.watch()
     assert len(restored(cluster, 2, 2_500)) == 2
+
+
+def test_a_controller_that_is_forming_knows_who_is_in(left, clock):
+    cluster = coordinator(clock, replace(left, routed=()))
+    join(cluster, Role.WORKER, 1)
+    with pytest.raises(NotReady, match="forming") as refused:
+        cluster.current_routing()
+    assert not isinstance(refused.value, RunUndecided)
+
+
+def test_a_controller_that_was_replaced_renews_no_lease_and_gives_no_map(clock):
+    is_replaced = False
+
+    def check():
+        if is_replaced:
+            raise NotReady("a newer controller serves")
+
+    cluster = coordinator(clock, num_workers=0, check_current=check)
+    servers = [join(cluster, Role.PS, index, has_lease=True)[0] for index in range(2)]
+    for session in servers:
+        cluster.report_ps(session, PsReport(is_ready=True))
+    assert cluster.renew(servers[0], is_last=False)
+    assert cluster.current_routing().epoch == 1
+    is_replaced = True
+    clock.now += 1.0
+    with pytest.raises(NotReady, match="newer"):
+        cluster.renew(servers[0], is_last=False)
+    with pytest.raises(NotReady, match="newer"):
+        cluster.current_routing()

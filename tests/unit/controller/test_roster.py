@@ -1,7 +1,14 @@
 import pytest
 
-from megalith.controller.roster import Patience, PsLoad, Registration, Role, Roster, WorkerProgress
-from megalith.wire.errors import IndexTaken, NotInCluster
+from megalith.controller.members.roster import (
+    Patience,
+    PsReport,
+    Registration,
+    Role,
+    Roster,
+    WorkerReport,
+)
+from megalith.errors import IndexTaken, NotInCluster
 
 
 def registration(role=Role.PS, index=0, incarnation="one", **changes):
@@ -34,7 +41,7 @@ def test_a_live_holder_keeps_its_index(roster, clock):
 
 def test_a_silent_or_lost_holder_is_replaced(roster, clock):
     place = roster.take(registration())
-    place.load = PsLoad(is_ready=True)
+    place.load = PsReport(is_ready=True)
     clock.now = 4.0
     assert roster.take(registration(incarnation="two")).address == "host:two"
     assert not place.load.is_ready
@@ -54,7 +61,7 @@ def test_silence_is_measured_in_the_holder_s_own_heartbeats(roster, clock):
 
 def test_the_same_process_may_come_back_at_once(roster, clock):
     place = roster.take(registration())
-    place.load = PsLoad(is_ready=True)
+    place.load = PsReport(is_ready=True)
     clock.now = 0.1
     roster.take(registration())
     assert place.load.is_ready
@@ -77,7 +84,7 @@ def test_another_number_of_ps_is_refused(roster):
 def test_a_ps_is_missing_until_it_is_restored_and_again_once_it_counts_as_dead(roster, clock):
     first = roster.take(registration(index=0))
     assert roster.missing_ps() == [0, 1]
-    first.load = PsLoad(is_ready=True)
+    first.load = PsReport(is_ready=True)
     assert roster.missing_ps() == [1]
     first.is_connected, clock.now = False, 5.0
     assert roster.missing_ps() == [1]
@@ -88,9 +95,9 @@ def test_a_ps_is_missing_until_it_is_restored_and_again_once_it_counts_as_dead(r
 def test_a_worker_is_done_when_it_says_so_or_has_been_lost_for_long(roster, clock):
     assert not roster.are_workers_done()
     worker = roster.take(registration(Role.WORKER))
-    worker.progress = WorkerProgress(is_finished=True)
+    worker.progress = WorkerReport(is_finished=True)
     assert (roster.finished_workers(), roster.are_workers_done()) == ((0,), True)
-    worker.progress, worker.is_connected, clock.now = WorkerProgress(), False, 60.0
+    worker.progress, worker.is_connected, clock.now = WorkerReport(), False, 60.0
     assert (roster.finished_workers(), roster.are_workers_done()) == ((), False)
     clock.now = 60.1
     assert (roster.finished_workers(), roster.are_workers_done()) == ((0,), True)
@@ -108,3 +115,5 @@ def test_time_that_is_forgiven_is_no_silence(roster, clock):
     assert place in roster.silent()
     roster.forgive(1.0)
     assert (place in roster.silent(), roster.unheard_s(place)) == (False, pytest.approx(9.1))
+    roster.forgive(60.0)
+    assert roster.unheard_s(place) == 0.0, "nobody is heard in the future"

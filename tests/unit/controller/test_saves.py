@@ -1,14 +1,17 @@
 import errno
+import itertools
+import os
 import threading
 
 import pytest
 
-from megalith.controller import saves
-from megalith.controller.saves import Saver
-from megalith.controller.whole_model import ShardAnswer
-from megalith.runtime import manifest
-from megalith.runtime.manifest import ShardFile
-from megalith.wire.errors import LimitExceeded, MegalithError, ModelDirInUse, SaveFailed
+from megalith.checkpoint import catalog, listing, manifest
+from megalith.checkpoint.format import MANIFEST
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.controller.saving import saves
+from megalith.controller.saving.saves import Saver
+from megalith.controller.saving.whole_model import ShardSaved
+from megalith.errors import LimitExceeded, MegalithError, ModelDirInUse, NotReady, SaveFailed
 from support.waiting import wait_until
 
 
@@ -16,6 +19,7 @@ class FakeCoordinator:
     """Two ps with sessions 1 and 2; `on_order` decides what they answer."""
 
     global_step = 12
+    lacks_rows = False
 
     def __init__(self):
         self.alive = {1, 2}
@@ -29,6 +33,12 @@ class FakeCoordinator:
 
     def is_alive(self, session):
         return session in self.alive
+
+    def moving_workers(self):
+        return ()
+
+    def check_current(self):
+        """It is never replaced, unless a test says so."""
 
     def index_of(self, session):
         return session - 1
@@ -64,7 +74,7 @@ def answer_both(saver, order):
     for session in (1, 2):
         name = f"t-{session}-{order.save_id}"
         (manifest.Path(order.directory) / name).write_bytes(CONTENT)
-        saver.answer(session, order.save_id, ShardAnswer([file(name)]))
+        saver.answer(session, ShardSaved(order.save_id, [file(name)]))
 
 
 def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_path):
@@ -72,7 +82,7 @@ def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_pat
     saved = saver.save()
     assert (saved.path, saved.step, saved.rows) == (tmp_path / "model.ckpt-12", 12, 6)
     assert manifest.read(saved.path).num_ps == 2
-    assert manifest.latest(tmp_path) == saved.path
+    assert catalog.latest(tmp_path) == saved.path
     assert (tmp_path / "checkpoint").read_text() == (
         'model_checkpoint_path: "model.ckpt-12"\n'
         'all_model_checkpoint_paths: "model.ckpt-12"\n'
@@ -81,9 +91,8 @@ def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_pat
     )
 
 
-def test_golden_a_save_that_holds_training_writes_nothing_before_the_barrier_and_lets_go_of_it_whatever_happens(
-    saver, cluster
-):
+@pytest.mark.golden("Extra.save_with_barrier")
+def test_a_save_that_holds_training_writes_behind_the_barrier_and_always_lets_go(saver, cluster):
     events = []
     cluster.hold = lambda action, reason, timeout_s: (
         events.append(action),
@@ -93,7 +102,7 @@ def test_golden_a_save_that_holds_training_writes_nothing_before_the_barrier_and
     saver.save(hold=True)
     cluster.on_order = lambda order: (
         events.append("fail"),
-        saver.answer(1, order.save_id, ShardAnswer([], error="disk full")),
+        saver.answer(1, ShardSaved(order.save_id, [], error="disk full")),
     )
     cluster.alive = {1}
     with pytest.raises(MegalithError):
@@ -101,12 +110,20 @@ def test_golden_a_save_that_holds_training_writes_nothing_before_the_barrier_and
     assert events == ["Save", "write", "let go", "Save", "fail", "let go"]
 
 
+def test_a_save_that_went_on_without_some_workers_says_so(saver, cluster):
+    cluster.hold = lambda action, reason, timeout_s: lambda: None
+    cluster.moving_workers = lambda: (1, 3)
+    cluster.on_order = lambda order: answer_both(saver, order)
+    assert saver.save(hold=True).moving_workers == (1, 3)
+    assert saver.save().moving_workers == ()
+
+
 def test_older_checkpoints_stay_in_the_list(saver, cluster, tmp_path):
     cluster.on_order = lambda order: answer_both(saver, order)
     saver.save()
     cluster.global_step = 20
     saver.save()
-    assert manifest.latest(tmp_path).name == "model.ckpt-20"
+    assert catalog.latest(tmp_path).name == "model.ckpt-20"
     assert 'all_model_checkpoint_paths: "model.ckpt-12"' in (tmp_path / "checkpoint").read_text()
 
 
@@ -114,13 +131,13 @@ def test_a_save_that_one_ps_cannot_finish_does_not_exist(saver, cluster, tmp_pat
     def answer(order):
         name = f"t-1-{order.save_id}"
         (manifest.Path(order.directory) / name).write_bytes(CONTENT)
-        saver.answer(1, order.save_id, ShardAnswer([file(name)]))
-        saver.answer(2, order.save_id, ShardAnswer([], error="ps 1: disk full"))
+        saver.answer(1, ShardSaved(order.save_id, [file(name)]))
+        saver.answer(2, ShardSaved(order.save_id, [], error="ps 1: disk full"))
 
     cluster.on_order = answer
     with pytest.raises(SaveFailed, match="disk full"):
         saver.save()
-    assert manifest.latest(tmp_path) is None
+    assert catalog.latest(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +157,7 @@ def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_firs
     assert (second.path.name, third.path.name) == ("model.ckpt-r1-12", "model.ckpt-r2-12")
     assert (second.step, second.rows) == (12, 6)
     assert everything_in(first.path) == before
-    assert manifest.latest(tmp_path) == third.path
+    assert catalog.latest(tmp_path) == third.path
     listed = [
         line
         for line in (tmp_path / "checkpoint").read_text().splitlines()
@@ -191,7 +208,7 @@ def test_a_file_named_like_the_list_that_is_none_is_kept(saver, cluster, tmp_pat
     (tmp_path / "checkpoint").write_text("the only copy of a thesis")
     cluster.on_order = lambda order: answer_both(saver, order)
     saved = saver.save()
-    assert manifest.latest(tmp_path) == saved.path
+    assert catalog.latest(tmp_path) == saved.path
     (kept,) = tmp_path.glob("checkpoint-kept-*")
     assert kept.read_text() == "the only copy of a thesis"
 
@@ -237,13 +254,13 @@ def test_a_disk_that_is_full_at_any_step_leaves_the_old_checkpoint_and_nothing_e
     cluster.on_order = lambda order: answer_both(saver, order)
     saver.save()
     before = everything_in(tmp_path)
-    monkeypatch.setattr(manifest, step, no_space)
+    monkeypatch.setattr(manifest if step == "write" else catalog, step, no_space)
     with pytest.raises(SaveFailed, match="No space left on device"):
         saver.save()
     assert everything_in(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model.ckpt-12"]
     monkeypatch.undo()
-    assert manifest.latest(tmp_path).name == "model.ckpt-12"
+    assert catalog.latest(tmp_path).name == "model.ckpt-12"
     assert saver.save().path.name == "model.ckpt-r1-12"
 
 
@@ -252,17 +269,128 @@ def test_a_checkpoint_that_the_list_names_stays_though_the_list_cannot_be_synced
 ):
     cluster.on_order = lambda order: answer_both(saver, order)
     saver.save()
-    record = manifest.record_latest
+    record = catalog.record_latest
 
     def record_and_fail(*arguments):
         record(*arguments)
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(manifest, "record_latest", record_and_fail)
+    monkeypatch.setattr(catalog, "record_latest", record_and_fail)
     saved = saver.save()
-    assert manifest.latest(tmp_path) == saved.path
+    assert catalog.latest(tmp_path) == saved.path
     assert manifest.read(saved.path).rows == 6
     assert saver.last.error == ""
+
+
+def test_a_checkpoint_that_the_list_may_name_stays_though_the_list_cannot_be_read_again(
+    saver, cluster, tmp_path, monkeypatch
+):
+    """The process runs out of file descriptors right after the list was replaced."""
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save()
+    state_text = listing.read_text
+    record = catalog.record_latest
+
+    def too_many_files(*arguments):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def record_and_fail(*arguments):
+        record(*arguments)
+        monkeypatch.setattr(listing, "read_text", too_many_files)
+        too_many_files()
+
+    monkeypatch.setattr(catalog, "record_latest", record_and_fail)
+    with pytest.raises(SaveFailed, match=r"model.ckpt-r1-12 is complete and stays, .* Too many"):
+        saver.save()
+    monkeypatch.setattr(listing, "read_text", state_text)
+    assert catalog.latest(tmp_path).name == "model.ckpt-r1-12"
+    assert manifest.read(tmp_path / "model.ckpt-r1-12").rows == 6
+
+
+def test_a_checkpoint_that_the_list_names_as_an_older_one_stays_too(
+    saver, cluster, tmp_path, monkeypatch
+):
+    cluster.on_order = lambda order: answer_both(saver, order)
+
+    def record_and_fail(model_dir, folder, *arguments):
+        text = (
+            f'model_checkpoint_path: "model.ckpt-99"\nall_model_checkpoint_paths: "{folder.name}"'
+        )
+        (model_dir / "checkpoint").write_text(text + "\n")
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(catalog, "record_latest", record_and_fail)
+    saver.save()
+    assert manifest.read(tmp_path / "model.ckpt-12").rows == 6
+
+
+@pytest.mark.parametrize("moment", ["before it is published", "before it is listed"])
+def test_a_controller_that_was_replaced_during_a_save_publishes_nothing(
+    saver, cluster, tmp_path, moment
+):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save()
+    before = everything_in(tmp_path)
+    looks = []
+
+    def check_current():
+        looks.append(sorted(path.name for path in tmp_path.glob("model.ckpt-*")))
+        if len(looks) == ["before it is published", "before it is listed"].index(moment) + 1:
+            raise NotReady("a newer controller serves it")
+
+    cluster.check_current = check_current
+    with pytest.raises(NotReady, match="a newer controller"):
+        saver.save()
+    assert len(looks[-1]) == (1 if moment == "before it is published" else 2)
+    assert everything_in(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model.ckpt-12"]
+
+
+def test_a_checkpoint_older_than_the_newest_of_the_list_does_not_become_the_newest(
+    cluster, tmp_path, caplog
+):
+    """A controller that was paused in a save, on a file system where it cannot see another one."""
+    times = itertools.count(100.0)
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, clock=lambda: next(times), appear_s=0.0)
+    newer = tmp_path / "model.ckpt-500"
+
+    def paused(order):
+        answer_both(saver, order)
+        newer.mkdir()
+        manifest.write(newer, Manifest(step=500, num_ps=2, saved_at_s=500.0, files=()))
+        catalog.record_latest(tmp_path, newer, 500.0)
+
+    cluster.on_order = paused
+    saver.save()
+    assert "model.ckpt-12 is saved, but a newer checkpoint was saved into" in caplog.text
+    assert catalog.latest(tmp_path) == newer
+    assert catalog.is_listed(tmp_path, tmp_path / "model.ckpt-12")
+    cluster.on_order = lambda order: answer_both(saver, order)
+    later = saver.save()  # by a clock that is behind: it is the newest all the same
+    assert catalog.latest(tmp_path) == later.path
+    assert manifest.read(later.path).saved_at_s == 500.0
+
+
+def test_a_save_of_servers_that_restored_too_little_is_listed_and_never_the_newest(
+    saver, cluster, tmp_path, caplog
+):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    whole = saver.save()
+    cluster.lacks_rows = True
+    part = saver.save()
+    assert part.path.name == "model.ckpt-r1-12"
+    assert catalog.latest(tmp_path) == whole.path
+    assert catalog.is_listed(tmp_path, part.path)
+    assert "rows are missing in it" in caplog.text
+
+
+def test_a_model_that_lacks_rows_is_not_copied_into_another_directory(saver, cluster, tmp_path):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    cluster.lacks_rows = True
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(SaveFailed, match="rows of this model are missing"):
+        saver.save(str(elsewhere))
+    assert catalog.latest(elsewhere) is None
 
 
 def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkpoint(
@@ -280,11 +408,11 @@ def test_a_failed_save_of_the_same_step_keeps_the_good_one(saver, cluster, tmp_p
     cluster.on_order = lambda order: answer_both(saver, order)
     good = saver.save()
     cluster.on_order = lambda order: [
-        saver.answer(session, order.save_id, ShardAnswer([], error="no")) for session in (1, 2)
+        saver.answer(session, ShardSaved(order.save_id, [], error="no")) for session in (1, 2)
     ]
     with pytest.raises(SaveFailed):
         saver.save()
-    assert manifest.latest(tmp_path) == good.path
+    assert catalog.latest(tmp_path) == good.path
     assert all((good.path / item.name).exists() for item in manifest.read(good.path).files)
 
 
@@ -312,7 +440,7 @@ def test_too_many_saves_at_once_are_refused(saver, cluster):
 
 def test_an_answer_to_an_older_save_is_ignored(saver, cluster):
     cluster.on_order = lambda order: (
-        saver.answer(1, "old", ShardAnswer([], error="stale error")),
+        saver.answer(1, ShardSaved("old", [], error="stale error")),
         answer_both(saver, order),
     )
     assert saver.save().rows == 6
@@ -343,8 +471,8 @@ def test_saves_take_turns(saver, cluster):
 def test_a_save_may_go_to_another_directory(saver, cluster, tmp_path):
     cluster.on_order = lambda order: answer_both(saver, order)
     saved = saver.save(str(tmp_path / "elsewhere"))
-    assert manifest.latest(tmp_path / "elsewhere") == saved.path
-    assert manifest.latest(tmp_path) is None
+    assert catalog.latest(tmp_path / "elsewhere") == saved.path
+    assert catalog.latest(tmp_path) is None
 
 
 def test_the_own_model_directory_under_another_name_is_the_own_one(saver, cluster, tmp_path):
@@ -359,12 +487,12 @@ def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(
 ):
     cluster.on_order = lambda order: answer_both(saver, order)
     good = saver.save()
-    own = manifest.work_directory(tmp_path, 13, "0a1b2c3d")
-    foreign = manifest.work_directory(tmp_path, 13, "0a1b2c3d", is_own=False)
+    own = catalog.work_directory(tmp_path, 13, "0a1b2c3d")
+    foreign = catalog.work_directory(tmp_path, 13, "0a1b2c3d", is_own=False)
     somebodys = tmp_path / "saving-money"
     for folder in (own, foreign, somebodys):
         folder.mkdir()
-        (folder / manifest.MANIFEST).write_bytes(CONTENT)
+        (folder / MANIFEST).write_bytes(CONTENT)
     link = tmp_path / "saving-14-0a1b2c3e"
     link.symlink_to(somebodys)
     kept = everything_in(good.path) | everything_in(foreign) | everything_in(somebodys)
@@ -373,6 +501,19 @@ def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(
     assert everything_in(good.path) | everything_in(foreign) | everything_in(somebodys) == kept
     assert f"removing {own}, left of a save whose controller died" in caplog.text
     assert f"{foreign} is a save of another job, or left of one" in caplog.text
+
+
+def test_files_of_killed_writes_are_removed_once_nobody_can_be_writing_them(tmp_path):
+    names = ("checkpoint-tmp-0a1b2c3d", "controller_journal.json-tmp-99999999")
+    others = ("notes-tmp-old", "checkpoint", "checkpoint-tmp-0a1b2c3d4", "young-tmp-0a1b2c3d")
+    for name in (*names, ".write-probe-0a1b2c3d", *others):
+        (tmp_path / name).write_bytes(CONTENT)
+        if not name.startswith("young"):
+            os.utime(tmp_path / name, (1.0, 1.0))
+    (tmp_path / "folder-tmp-0a1b2c3d").mkdir()
+    saves.remove_leftovers(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*others, "folder-tmp-0a1b2c3d"}
 
 
 def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start_here(
@@ -458,7 +599,7 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
                 name = f"{table}-{session}-{order.save_id}"
                 (manifest.Path(order.directory) / name).write_bytes(CONTENT)
                 files.append(ShardFile(name, "table", table, 3, len(CONTENT), "00"))
-            saver.answer(session, order.save_id, ShardAnswer(files, tuple(parts)))
+            saver.answer(session, ShardSaved(order.save_id, files, tuple(parts)))
 
     cluster.on_order = answer
     with pytest.raises(SaveFailed) as refused:
@@ -467,5 +608,5 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
         refused.value
     )
     assert "create_tables and create_variables, or restart the chief" in str(refused.value)
-    assert manifest.latest(tmp_path) == good.path
+    assert catalog.latest(tmp_path) == good.path
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [good.path.name]

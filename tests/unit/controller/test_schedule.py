@@ -3,8 +3,8 @@ import math
 import pytest
 
 from megalith.controller.config import ControllerConfig
-from megalith.controller.schedule import SaveSchedule
-from megalith.wire.errors import InvalidSetting
+from megalith.controller.saving.schedule import SaveSchedule
+from megalith.errors import InvalidSetting
 
 
 def test_by_the_clock_it_counts_from_the_last_save():

@@ -1,8 +1,8 @@
 import pytest
 
-from megalith.controller.directives import MeasureOrder, SessionEnd, ShutdownOrder
-from megalith.controller.roster import Place, Role
-from megalith.controller.sessions import Sessions
+from megalith.controller.members.directives import MeasureOrder, SessionEnd, ShutdownOrder
+from megalith.controller.members.roster import Role, Seat
+from megalith.controller.members.sessions import Sessions
 
 ORDER = MeasureOrder(1, ("host:1",), 0.5)
 
@@ -13,25 +13,25 @@ def sessions():
 
 
 def test_a_number_is_never_used_again(sessions):
-    place = Place(Role.PS, 0)
-    first = sessions.open(place, [].append)
-    assert sessions.close(first) is place
-    second = sessions.open(place, [].append)
+    seat = Seat(Role.PS, 0)
+    first = sessions.open(seat, [].append)
+    assert sessions.close(first) is seat
+    second = sessions.open(seat, [].append)
     assert first != second
     assert (first in sessions, second in sessions, len(sessions)) == (False, True, 1)
 
 
 def test_closing_twice_or_asking_for_what_is_closed_is_none(sessions):
-    session = sessions.open(Place(Role.WORKER, 0), [].append)
+    session = sessions.open(Seat(Role.WORKER, 0), [].append)
     sessions.close(session)
-    assert (sessions.close(session), sessions.place_of(session)) == (None, None)
+    assert (sessions.close(session), sessions.seat_of(session)) == (None, None)
 
 
 def test_one_role_is_told_in_the_order_of_indices(sessions):
     told = []
     opened = {
         (role, index): sessions.open(
-            Place(role, index), lambda item, at=(role, index): told.append((at, item))
+            Seat(role, index), lambda item, at=(role, index): told.append((at, item))
         )
         for role, index in [(Role.PS, 2), (Role.WORKER, 0), (Role.PS, 0), (Role.PS, 1)]
     }
@@ -42,9 +42,9 @@ def test_one_role_is_told_in_the_order_of_indices(sessions):
 
 def test_a_place_that_is_handed_over_ends_its_old_sessions_only(sessions):
     kept, ended = [], []
-    place = Place(Role.PS, 1, address="host:two")
-    other = sessions.open(Place(Role.PS, 0), kept.append)
-    sessions.open(place, ended.append)
-    sessions.hand_over(place)
+    seat = Seat(Role.PS, 1, address="host:two")
+    other = sessions.open(Seat(Role.PS, 0), kept.append)
+    sessions.open(seat, ended.append)
+    sessions.hand_over(seat)
     assert ended == [ShutdownOrder("ps 1 was taken over by host:two"), SessionEnd()]
     assert (kept, len(sessions), other in sessions) == ([], 1, True)

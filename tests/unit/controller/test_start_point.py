@@ -2,10 +2,11 @@ import shutil
 
 import pytest
 
-from megalith.controller.start_point import StartPoint
-from megalith.runtime import manifest
-from megalith.runtime.manifest import Manifest, Restored, ShardFile
-from megalith.wire.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.controller.saving.start_point import StartPoint
+from megalith.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.wire.reports import RestoreReport
 
 
 @pytest.fixture
@@ -17,14 +18,14 @@ def saved(tmp_path):
         ShardFile(name, "table", "t", rows, 1, "00") for name, rows in (("a", 100), ("b", 200))
     )
     manifest.write(folder, Manifest(step=7, num_ps=2, saved_at_s=1.0, files=files))
-    manifest.record_latest(tmp_path, folder, 1.0)
+    catalog.record_latest(tmp_path, folder, 1.0)
     return folder
 
 
 def test_a_new_model_directory_starts_empty(tmp_path):
     start_point = StartPoint(tmp_path)
     assert start_point.find() is None
-    assert start_point.fault([Restored(), Restored()], is_first=True) == ""
+    assert start_point.fault([RestoreReport(), RestoreReport()], is_first=True) == ""
 
 
 def test_a_checkpoint_of_a_running_job_that_is_gone_with_its_list_is_no_reason_to_start_empty(
@@ -41,7 +42,7 @@ def test_a_checkpoint_of_a_running_job_that_is_gone_with_its_list_is_no_reason_t
 
 def test_a_checkpoint_that_a_job_wrote_itself_is_not_forgotten_either(tmp_path, saved):
     start_point = StartPoint(tmp_path / "empty")
-    start_point.saved(tmp_path / "empty" / "model.ckpt-9", 5)
+    start_point.saved(tmp_path / "empty" / "model.ckpt-9")
     with pytest.raises(CheckpointNotFound, match=r"model.ckpt-9 is gone"):
         start_point.find()
 
@@ -61,8 +62,8 @@ def test_rows_expired_and_left_out_add_up_to_those_of_the_manifest(
 ):
     start_point = StartPoint(tmp_path)
     start_point.find()
-    first = Restored(str(saved), 7, rows=100 - expired, expired=expired)
-    second = Restored(str(saved), 7, rows=200 - left_out, left_out=left_out)
+    first = RestoreReport(str(saved), 7, saved_at_s=1.0, rows=100 - expired, expired=expired)
+    second = RestoreReport(str(saved), 7, saved_at_s=1.0, rows=200 - left_out, left_out=left_out)
     assert start_point.fault([first, second], is_first=True) == ""
 
 
@@ -70,8 +71,8 @@ def test_a_row_less_is_a_fault_that_gives_the_numbers(tmp_path, saved):
     start_point = StartPoint(tmp_path)
     start_point.find()
     restored = [
-        Restored(str(saved), 7, rows=90, expired=9),
-        Restored(str(saved), 7, rows=199, left_out=1),
+        RestoreReport(str(saved), 7, saved_at_s=1.0, rows=90, expired=9),
+        RestoreReport(str(saved), 7, saved_at_s=1.0, rows=199, left_out=1),
     ]
     assert start_point.fault(restored, is_first=True) == (
         f"{saved} has 300 rows, but 2 parameter servers restored 289, found 9 expired and left 1 out: "
@@ -82,8 +83,46 @@ def test_a_row_less_is_a_fault_that_gives_the_numbers(tmp_path, saved):
 def test_servers_that_start_together_start_from_one_checkpoint(tmp_path, saved):
     start_point = StartPoint(tmp_path)
     start_point.find()
-    restored = [Restored(str(saved), 7, rows=300), Restored()]
+    restored = [RestoreReport(str(saved), 7, saved_at_s=1.0, rows=300), RestoreReport()]
     assert "different checkpoints: ['', " in start_point.fault(restored, is_first=True)
     assert (
         start_point.fault(restored, is_first=False) == ""
     )  # the first is a replacement, and has checked its part
+
+
+def test_the_rows_of_another_save_under_the_same_name_are_not_expected(tmp_path, saved):
+    """A server that started from the first is not compared with the second."""
+    start_point = StartPoint(tmp_path)
+    start_point.find()
+    shutil.rmtree(saved)
+    saved.mkdir()
+    manifest.write(
+        saved,
+        Manifest(
+            step=7,
+            num_ps=2,
+            saved_at_s=2.0,
+            files=(ShardFile("a", "table", "t", 900, 1, "00"),),
+        ),
+    )
+    start_point.find()
+    survivor = RestoreReport(str(saved), 7, saved_at_s=1.0, rows=100)
+    replacement = RestoreReport(str(saved), 7, saved_at_s=2.0, rows=450)
+    assert start_point.fault([survivor, replacement], is_first=False) == ""
+    assert "different checkpoints" in start_point.fault([survivor, replacement], is_first=True)
+    both = [replacement, replacement]
+    assert start_point.fault(both, is_first=False) == ""
+    both[0] = RestoreReport(str(saved), 7, saved_at_s=2.0, rows=449)
+    assert "1 rows are missing" in start_point.fault(both, is_first=False)
+
+
+def test_what_is_known_of_checkpoints_does_not_grow_with_their_number(tmp_path):
+    start_point = StartPoint(tmp_path)
+    for step in range(100):
+        folder = tmp_path / f"model.ckpt-{step}"
+        folder.mkdir()
+        manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=float(step), files=()))
+        catalog.record_latest(tmp_path, folder, float(step))
+        start_point.saved(folder)
+        assert start_point.find() == folder
+    assert len(start_point._rows_by_save) < 20

@@ -1,6 +1,6 @@
 import numpy as np
 
-from megalith.ps.buffers import BufferPool
+from megalith.ps.lane.connection import BufferPool
 
 MB = 1 << 20
 

@@ -4,8 +4,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from megalith.ps.replay import ARRAY_BYTES, CLIENT_BYTES, WINDOW, AppliedPushes, Prepared
-from megalith.wire.errors import LimitExceeded, OutcomeLost, Overloaded, SequenceExpired
+from megalith.errors import LimitExceeded, OutcomeLost, Overloaded, SequenceExpired
+from megalith.ps.store.remembered_client import ARRAY_BYTES, CLIENT_BYTES, WINDOW
+from megalith.ps.store.replay import AppliedPushes, Prepared
 
 
 class Clock:
@@ -268,3 +269,26 @@ def test_a_new_client_s_first_push_is_applied_though_its_first_try_was_lost_and_
     assert applied.once("new", 1, ready("done"), is_repeated=True, first_try_s_ago=30) == "done"
     with pytest.raises(OutcomeLost, match="this server forgets"):
         applied.once("old", 2, ready(never), is_repeated=True, first_try_s_ago=1300)
+
+
+def test_replies_that_must_be_kept_leave_room_for_clients_that_are_new(clock):
+    applied = AppliedPushes(max_bytes=8 << 20, clock=clock)
+    for size in (1 << 20, 100_000):
+        while applied.nbytes + size + CLIENT_BYTES < 8 << 20:
+            try:
+                applied.once(f"{size}-{applied.num_clients}", 1, ready("status", size))
+            except Overloaded:
+                break
+    for worker in range(100):
+        write = ready("reply", 50_000, rest="applied")
+        assert applied.once(f"worker-{worker}", 1, write) == "reply"
+    assert applied.once(f"{1 << 20}-0", 1, ready(never)) == "status"
+    assert applied.nbytes <= 8 << 20
+
+
+def test_bytes_of_replies_that_must_be_kept_are_free_again_once_their_client_is_forgotten(clock):
+    applied = AppliedPushes(max_bytes=1 << 20, retention_s=600, clock=clock)
+    for _ in range(5):
+        assert applied.once("c", 1, ready("status", 700_000)) == "status"
+        clock.now += 601
+    assert applied.nbytes == 0

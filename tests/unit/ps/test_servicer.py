@@ -1,8 +1,9 @@
 import threading
 
 from megalith.protos import parameter_server_pb2 as pb
+from megalith.ps.lane.settings import LaneSettings
 from megalith.ps.servicer import ParameterServicer
-from megalith.ps.store import Store
+from megalith.ps.store.store import Store
 from megalith.wire.budget import ByteBudget
 
 
@@ -20,8 +21,8 @@ class HeldData:
 
 def test_unary_requests_beyond_the_bytes_in_flight_wait_for_those_before_them():
     data, budget = HeldData(), ByteBudget(100)
-    servicer = ParameterServicer(0, Store(0), data, budget, ByteBudget(100))
-    request = pb.PullRequest(tables=[pb.TableKeys(table="t", keys=bytes(64))])
+    servicer = ParameterServicer(0, Store(0), data, budget, ByteBudget(100), LaneSettings())
+    request = pb.PullRequest(tables=[pb.TableIds(table="t", ids=bytes(64))])
     calls = [threading.Thread(target=servicer.Pull, args=(request, None)) for _ in range(2)]
     for call in calls:
         call.start()

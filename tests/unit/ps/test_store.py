@@ -3,14 +3,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.ps.replay import AppliedPushes
-from megalith.ps.store import Sender, Store, TableGradients, TableValues, VariableUpdate
-from megalith.ps.variable import UpdateKind
-from megalith.runtime.lease import LEASE_S, Lease
-from megalith.wire import routing
-from megalith.wire.errors import (
+from megalith.engine.variable.variable import UpdateKind
+from megalith.errors import (
     DeadlinePassed,
-    DuplicateKeys,
+    DuplicateIds,
     FutureTime,
     InvalidRequest,
     InvalidSetting,
@@ -23,8 +19,11 @@ from megalith.wire.errors import (
     UnknownTable,
     UnknownVariable,
 )
-from megalith.wire.routing import Routing
-from megalith.wire.schema import (
+from megalith.ps.store.replay import AppliedPushes
+from megalith.ps.store.store import Store
+from megalith.ps.store.writes import Sender, TableGradients, TableValues, VariableUpdate
+from megalith.runtime.lease import LEASE_S, SILENCE_S, Lease
+from megalith.schema import (
     AdmissionConfig,
     OneBit,
     Ones,
@@ -34,6 +33,8 @@ from megalith.wire.schema import (
     VariableConfig,
     Zeros,
 )
+from megalith.wire import routing
+from megalith.wire.routing import Routing
 
 TABLE = TableConfig("t", (Segment(2, Zeros(), Sgd(1.0)),))
 ALL = np.arange(100)
@@ -168,17 +169,17 @@ def test_unknown_names_are_a_matter_of_time_before_the_chief_is_done():
 
 def test_a_table_twice_in_a_push_is_refused(store):
     part = TableGradients("t", np.array([1]), ones([1]))
-    with pytest.raises(DuplicateKeys, match="table t occurs twice"):
+    with pytest.raises(DuplicateIds, match="table t occurs twice"):
         store.push(3, "client", 1, [part, part], [])
 
 
 def test_a_name_twice_in_any_request_is_refused_and_creates_nothing(store):
     other = TableConfig("new", (Segment(3, Zeros(), Sgd(1.0)),))
-    with pytest.raises(DuplicateKeys):
+    with pytest.raises(DuplicateIds):
         store.create_tables(3, [other, TableConfig("new", TABLE.segments)])
-    with pytest.raises(DuplicateKeys):
+    with pytest.raises(DuplicateIds):
         store.create_variables(3, [VariableConfig("n", np.zeros(1, np.float32))] * 2)
-    with pytest.raises(DuplicateKeys):
+    with pytest.raises(DuplicateIds):
         store.pull(3, [("t", ALL), ("t", ALL)], [])
     assert [table.config.name for table in store.tables()] == ["t"]
 
@@ -287,19 +288,28 @@ def leased():
     clock = SimpleNamespace(now=100.0)
     lease = Lease(lambda: clock.now)
     lease.renew(100.0)
+    clock.beat = lease.beat
     store = Store(0, lease=lease)
     store.route(Routing(3, ("a",), routing.even_owners(1), "r"), True)
     store.create_tables(3, [TABLE])
     return store, clock
 
 
+def run_until(clock, end):
+    """The process runs until then, and notes it."""
+    while clock.now < end:
+        clock.beat()
+        clock.now += 0.25
+    clock.beat()
+
+
 def test_without_a_lease_nothing_is_done_unless_the_client_knows_of_no_controller_either(leased):
     store, clock = leased
     with store.serving("r", False):
         push(store)
-    clock.now = 100.0 + LEASE_S
+    run_until(clock, 100.0 + LEASE_S)
     with (
-        pytest.raises(NotReady, match="another process may have its place"),
+        pytest.raises(NotReady, match="another process may have its seat"),
         store.serving("r", False),
     ):
         push(store, 2)
@@ -307,6 +317,41 @@ def test_without_a_lease_nothing_is_done_unless_the_client_knows_of_no_controlle
     with store.serving("r", True):
         push(store, 2)
     assert store.pushes == 2
+
+
+def test_a_ps_that_did_not_run_believes_no_client_that_knows_of_no_controller(leased):
+    store, clock = leased
+    run_until(clock, 101.0)
+    clock.now = 120.0  # it was stopped
+    for _ in range(2):
+        with pytest.raises(NotReady, match="another process"), store.serving("r", True):
+            push(store)
+        clock.beat()  # it runs again, and has not asked the controller yet
+    assert store.pushes == 0
+    run_until(clock, 120.0 + SILENCE_S)
+    with store.serving("r", True):
+        push(store)
+    assert store.pushes == 1
+
+
+def test_a_ps_that_is_stopped_within_a_request_without_a_controller_does_not_acknowledge_it(leased):
+    store, clock = leased
+    run_until(clock, 110.0)
+
+    def push_slowly():
+        with store.serving("r", True):
+            push(store)
+            clock.now = 120.0
+
+    with pytest.raises(DeadlinePassed, match="while it served"):
+        push_slowly()
+
+
+def test_with_a_lease_a_client_that_knows_of_no_controller_is_refused(leased):
+    store, _ = leased
+    with pytest.raises(NotReady, match="hears its controller"), store.serving("r", True):
+        push(store)
+    assert store.pushes == 0
 
 
 def test_a_write_during_which_the_lease_ends_is_not_acknowledged_and_its_outcome_is_open(leased):
@@ -319,3 +364,13 @@ def test_a_write_during_which_the_lease_ends_is_not_acknowledged_and_its_outcome
 
     with pytest.raises(DeadlinePassed, match="while it served"):
         push_slowly()
+
+
+def test_a_kept_answer_of_reinitialize_takes_a_byte_for_each_id(leased):
+    store, _ = leased
+    before = store.push_memory_bytes
+    ids = np.arange(100_000)
+    status = store.reinitialize(3, Sender("c", 1), TABLE.name, ids)
+    assert (status.dtype, status.sum()) == (np.int8, 0)
+    assert store.push_memory_bytes - before < 150_000
+    assert store.reinitialize(3, Sender("c", 1), TABLE.name, ids) is status

@@ -1,13 +1,14 @@
-"""RunnerConfig: where values come from, what is refused, and that every field really reaches its services."""
+"""RunnerConfig: where values come from, what is refused, and that every field really reaches its
+services."""
 
 import dataclasses
 
 import pytest
 
+from megalith.errors import InvalidSetting
 from megalith.runner import plan
 from megalith.runner.config import SERVICES, RunnerConfig
 from megalith.runtime import settings
-from megalith.wire.errors import InvalidSetting
 
 ENVIRON = {
     "MEGALITH_RUNNER_NUM_PS": "3",

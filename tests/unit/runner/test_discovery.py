@@ -1,52 +1,53 @@
-"""Golden G10, its discovery part: from a RunnerConfig to the back end that each of its processes opens."""
+"""Golden G10, its discovery part: from a RunnerConfig to the back end that each of its processes
+opens."""
 
 import json
 
 import pytest
 
+from megalith.errors import InvalidSetting
 from megalith.runner import plan
 from megalith.runner.config import SERVICES, RunnerConfig
 from megalith.runner.wiring import wired
 from megalith.runtime import settings
-from megalith.wire.errors import InvalidSetting
 
 MODEL_DIR = "/models/my job"
 
 
 def opened(discovery, service):
     """What a process of that service opens."""
-    config = RunnerConfig(model_dir=MODEL_DIR, discovery=discovery, zk_servers="127.0.0.1:1")
+    config = RunnerConfig(model_dir=MODEL_DIR, discovery=discovery)
     planned = wired(discovery, [plan.controller(config, stay_up=False), *plan.members(config)])
     process = next(process for process in planned if process.service == service)
     built = settings.build(SERVICES[service], process.values)
     return built.discovery.open(process.values["job"], process.values["model_dir"], process.environ)
 
 
+@pytest.mark.golden("G10")
 @pytest.mark.parametrize("service", ["controller", "ps", "worker"])
 @pytest.mark.parametrize(
     ("discovery", "back_end"),
     [
         ("none", None),
-        ("file", "FileDiscovery"),
-        ("tf-config", "TfConfigDiscovery"),
-        ("consul", "ConsulDiscovery"),
-        ("zookeeper", "ZooKeeperDiscovery"),
-        ("mlp", "MlpDiscovery"),
-        ("static", "StaticDiscovery"),
+        ("file:", "FileDiscovery"),
+        ("tf-config:", "TfConfigDiscovery"),
+        ("consul:", "ConsulDiscovery"),
+        ("zookeeper://127.0.0.1:1", "ZooKeeperDiscovery"),
+        ("mlp:", "MlpDiscovery"),
+        ("static:", "StaticDiscovery"),
     ],
 )
-def test_golden_g10_the_runner_s_discovery_is_what_every_process_opens(
-    service, discovery, back_end
-):
+def test_the_runner_s_discovery_is_what_every_process_opens(service, discovery, back_end):
     found = opened(discovery, service)
     assert (type(found).__name__ if found else None) == back_end
     if found:
         found.close()
 
 
-def test_golden_g10_tf_config_says_role_and_index():
-    config = RunnerConfig(model_dir=MODEL_DIR, discovery="tf-config", num_ps=2, num_workers=2)
-    planned = wired("tf-config", [plan.controller(config, stay_up=False), *plan.members(config)])
+@pytest.mark.golden("G10")
+def test_tf_config_says_role_and_index():
+    config = RunnerConfig(model_dir=MODEL_DIR, discovery="tf-config:", num_ps=2, num_workers=2)
+    planned = wired("tf-config:", [plan.controller(config, stay_up=False), *plan.members(config)])
     tasks = [json.loads(process.environ["TF_CONFIG"])["task"] for process in planned]
     assert tasks[1:] == [
         {"type": "ps", "index": 0},

@@ -3,8 +3,8 @@ import stat
 
 import pytest
 
+from megalith.errors import InvalidSetting
 from megalith.runtime.files import NotPlainFile, open_plain, prepare_model_dir, write_atomically
-from megalith.wire.errors import InvalidSetting
 
 
 def test_a_write_replaces_the_content_and_leaves_no_temporary(tmp_path):

@@ -22,7 +22,10 @@ def test_the_first_request_decides():
 
 
 def run_service(body, exit_with_stdin=False):
-    """(exit status, log) of a process that runs a service with these methods; its standard input stays open."""
+    """(exit status, log) of a process that runs a service with these methods.
+
+    Its standard input stays open.
+    """
     program = textwrap.dedent(
         """
         import threading

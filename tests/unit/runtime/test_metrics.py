@@ -1,8 +1,8 @@
 import pytest
 from prometheus_client import generate_latest
 
+from megalith.errors import InvalidSetting
 from megalith.runtime.metrics import Metrics
-from megalith.wire.errors import InvalidSetting
 
 
 def test_a_count_that_somebody_else_keeps_is_a_prometheus_counter():

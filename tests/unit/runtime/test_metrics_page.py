@@ -64,4 +64,4 @@ def test_a_request_that_trickles_is_closed_in_time():
             except ConnectionError:
                 return True
 
-        wait_until(is_closed, 10)
+        wait_until(is_closed)

@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
+from megalith.discovery.interface import Discovery
+from megalith.discovery.settings import DiscoverySettings
+from megalith.errors import DiscoveryFailed, IndexTaken, PeerUnreachable
 from megalith.runtime import presence
-from megalith.runtime.discovery.interface import Discovery
-from megalith.runtime.discovery.settings import DiscoverySettings
 from megalith.runtime.presence import Presence, assigned
 from megalith.runtime.server import ServerSettings
-from megalith.wire.errors import DiscoveryFailed, IndexTaken, PeerUnreachable
 from support.waiting import wait_until
 
 
@@ -60,6 +60,21 @@ def test_the_controller_is_found_as_given_then_by_the_back_end_then_in_the_model
         Presence("ps", 0, registry, "", "").find_controller()
     with pytest.raises(PeerUnreachable, match=r"no controller_server_addr.txt in /nowhere"):
         Presence("ps", 0, None, "", "/nowhere").find_controller()
+
+
+def test_a_model_directory_that_cannot_be_read_now_is_looked_at_again(tmp_path):
+    path = tmp_path / "controller_server_addr.txt"
+    here = Presence("ps", 0, None, "", str(tmp_path))
+    path.write_bytes(b"\xff")  # nobody's text
+    with pytest.raises(PeerUnreachable, match="cannot be read"):
+        here.find_controller()
+    path.unlink()
+    path.mkdir()  # an OSError, as of a file server that is away
+    with pytest.raises(PeerUnreachable, match="cannot be read"):
+        here.find_controller()
+    path.rmdir()
+    path.write_text("file:1")
+    assert here.find_controller() == "file:1"
 
 
 def test_a_back_end_that_is_away_is_logged_once_and_entered_when_it_is_back(caplog, monkeypatch):
@@ -133,7 +148,7 @@ def test_another_process_in_the_same_place_is_refused_only_while_it_answers(monk
     ],
 )
 def test_a_host_that_is_given_is_bound_whatever_the_platform_prescribes(given, prescribed, bound):
-    settings = DiscoverySettings(discovery="static", static_cluster=f"ps={prescribed}")
+    settings = DiscoverySettings(discovery=f"static:ps={prescribed}")
     _, server = assigned("ps", 0, ServerSettings(host=given), settings)
     assert server.bind_host == bound
     assert (server.port, server.advertise_host) == (7700, prescribed.partition(":")[0])

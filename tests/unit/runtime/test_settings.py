@@ -2,9 +2,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from megalith.runtime import settings
+from megalith.errors import InvalidSetting
+from megalith.runtime import command_line
 from megalith.runtime.settings import setting
-from megalith.wire.errors import InvalidSetting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,9 @@ class Config:
 
 def run(*argv, **environ):
     seen = []
-    status = settings.main("thing", Config, lambda config: seen.append(config) or 7, argv, environ)
+    status = command_line.main(
+        "thing", Config, lambda config: seen.append(config) or 7, argv, environ
+    )
     assert status == 7
     return seen[0]
 
@@ -87,4 +89,6 @@ def test_help_names_default_and_variable(capsys):
 
 
 def test_flags_can_be_made_from_values():
-    assert run(*settings.to_flags({"name": "a b", "loud": True})) == Config(name="a b", loud=True)
+    assert run(*command_line.to_flags({"name": "a b", "loud": True})) == Config(
+        name="a b", loud=True
+    )

@@ -3,20 +3,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megalith.errors import MalformedArray
 from megalith.wire import arrays
-from megalith.wire.errors import MalformedArray
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_ids_survive_the_round_trip(ids):
-    decoded = arrays.decode_keys(arrays.encode(np.array(ids, np.int64)), "ids")
+    decoded = arrays.decode_ids(arrays.encode(np.array(ids, np.int64)), "ids")
     assert decoded.tolist() == ids
 
 
 @pytest.mark.parametrize("length", [1, 7, 9, 15])
 def test_ids_of_a_length_not_a_multiple_of_8_are_refused_with_the_length(length):
     with pytest.raises(MalformedArray, match=rf"table t: {length} bytes is not a multiple of 8"):
-        arrays.decode_keys(b"x" * length, "table t")
+        arrays.decode_ids(b"x" * length, "table t")
 
 
 def test_bytes_are_little_endian():

@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
+from megalith.errors import LimitExceeded, Overloaded
 from megalith.wire.budget import ByteBudget
-from megalith.wire.errors import LimitExceeded, Overloaded
 
 
 def test_who_would_exceed_the_budget_waits_until_bytes_are_given_back():

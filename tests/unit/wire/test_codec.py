@@ -3,10 +3,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from megalith.errors import InvalidSetting, MalformedArray
 from megalith.protos import common_pb2, parameter_server_pb2, table_pb2
-from megalith.wire import codec, routing
-from megalith.wire.errors import InvalidSetting, MalformedArray
-from megalith.wire.schema import (
+from megalith.schema import (
     Adagrad,
     Adam,
     Adamom,
@@ -27,7 +26,8 @@ from megalith.wire.schema import (
     VariableConfig,
     Zeros,
 )
-from megalith.wire.variable_parts import VariableShape
+from megalith.schema.variable_parts import VariableShape
+from megalith.wire import codec, routing
 
 TABLES = [
     TableConfig("t", (Segment(3, Zeros(), Sgd(0.5)),)),
@@ -63,7 +63,7 @@ def test_tables_survive_the_round_trip(table):
     assert codec.table_from_proto(codec.table_to_proto(table)) == table
 
 
-@pytest.mark.parametrize("optimizer", get_args(Optimizer), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("optimizer", Optimizer.kinds.values(), ids=lambda kind: kind.name)
 def test_every_optimizer_survives_the_round_trip(optimizer):
     value = optimizer(base=Adagrad(0.3)) if "base" in optimizer.__match_args__ else optimizer()
     table = TableConfig("t", (Segment(1, Zeros(), value),))

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megalith.errors import InvalidRequest
 from megalith.wire import routing
-from megalith.wire.errors import InvalidRequest
 
 MASK = 2**64 - 1
 
@@ -53,5 +53,5 @@ def test_owners_survive_the_round_trip_and_wrong_lengths_are_refused():
 
 def test_variables_are_routed_like_ids():
     current = routing.Routing(1, ("a", "b"), routing.even_owners(2))
-    key = np.array([routing.key_of_name("bias")])
+    key = np.array([routing.id_of_name("bias")])
     assert current.owner_of_name("bias") == current.owner_of(key)[0]

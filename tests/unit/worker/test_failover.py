@@ -1,6 +1,6 @@
 import pytest
 
-from megalith.wire.errors import (
+from megalith.errors import (
     DeadlinePassed,
     MessageTooLarge,
     NonFiniteValue,
@@ -35,7 +35,8 @@ class Cluster:
             raise self.failures.pop(0)
 
 
-def test_golden_g28_a_first_step_past_its_deadline_is_tried_again_in_an_unchanged_cluster(caplog):
+@pytest.mark.golden("G28")
+def test_a_first_step_past_its_deadline_is_tried_again_in_an_unchanged_cluster(caplog):
     cluster = Cluster(DeadlinePassed("too late"))
     cluster.failover.run(cluster.step)
     assert (cluster.tries, cluster.waits, cluster.failovers) == (2, [30.0], 1)

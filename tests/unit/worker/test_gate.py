@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
+from megalith.worker.chief import wait_for_others
 from megalith.worker.gate import Gate
 from megalith.worker.progress import Progress
-from megalith.worker.sync import wait_for_others
-from megalith.worker.view import Barrier, ClusterView, Phase, State
+from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterState, ClusterView
 from support.waiting import wait_until
 
-RUNNING = State(phase=Phase.RUNNING)
+RUNNING = ClusterState(phase=ClusterPhase.RUNNING)
 
 
 class Worker:
@@ -55,18 +55,41 @@ def view():
     view.stop()
 
 
+@pytest.fixture
+def start_worker(view):
+    """Start a worker with the given callbacks; it ends with the test, also in the midst of a
+    step."""
+    started = []
+
+    def start(*callbacks):
+        worker = Worker(view, *callbacks)
+        started.append(worker)
+        return worker
+
+    yield start
+    view.stop()
+    for worker in started:
+        worker.allow(1)
+        worker.thread.join(30)
+        assert worker.is_over
+
+
 def placed(number, action=""):
-    return State(phase=Phase.RUNNING, barrier=Barrier(number, True, ((number, action),)))
+    return ClusterState(
+        phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, True, ((number, action),))
+    )
 
 
 def removed(number):
-    return State(phase=Phase.RUNNING, barrier=Barrier(number, False))
+    return ClusterState(phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, False))
 
 
-def test_golden_a_worker_finishes_its_step_then_blocks_and_goes_on_after_removal(view):
-    """Extra of the goldens: exactly one step before blocking, the callback sees the action, then 5 steps."""
+@pytest.mark.golden("Extra.barrier")
+def test_a_worker_finishes_its_step_then_blocks_and_goes_on_after_removal(start_worker, view):
+    """Extra of the goldens: exactly one step before blocking, the callback sees the action, then 5
+    steps."""
     seen = []
-    worker = Worker(view, seen.append)
+    worker = start_worker(seen.append)
     view.update(RUNNING)
     assert worker.is_in_step.wait(30)
     view.update(placed(1, "Save"))
@@ -79,20 +102,20 @@ def test_golden_a_worker_finishes_its_step_then_blocks_and_goes_on_after_removal
     assert seen == ["Save"]
 
 
-def test_callbacks_run_once_per_barrier_however_often_its_state_arrives(view):
+def test_callbacks_run_once_per_barrier_however_often_its_state_arrives(start_worker, view):
     seen = []
-    worker = Worker(view, seen.append)
+    worker = start_worker(seen.append)
     view.update(placed(1))
     wait_until(lambda: worker.blocked_at == 1)
-    view.update(State(phase=Phase.WAITING, barrier=Barrier(1, True, ((1, ""),))))
+    view.update(ClusterState(phase=ClusterPhase.WAITING, barrier=BarrierHolds(1, True, ((1, ""),))))
     view.update(placed(1))
     assert worker.blocked_at == 1
     assert seen == [""]
 
 
-def test_a_quick_remove_and_place_is_another_barrier(view):
+def test_a_quick_remove_and_place_is_another_barrier(start_worker, view):
     seen = []
-    worker = Worker(view, seen.append)
+    worker = start_worker(seen.append)
     view.update(placed(1, "Save"))
     wait_until(lambda: worker.blocked_at == 1)
     view.update(placed(2, "Dance"))
@@ -101,12 +124,14 @@ def test_a_quick_remove_and_place_is_another_barrier(view):
     assert worker.steps == 0
 
 
-def test_a_worker_hears_the_action_of_every_holder_once_and_stays_blocked_while_one_is_left(view):
+def test_a_worker_hears_the_action_of_every_holder_once_and_stays_blocked_while_one_is_left(
+    start_worker, view
+):
     seen = []
-    worker = Worker(view, seen.append)
+    worker = start_worker(seen.append)
 
     def held_by(number, *actions):
-        return State(phase=Phase.RUNNING, barrier=Barrier(number, True, actions))
+        return ClusterState(phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, True, actions))
 
     view.update(held_by(1, (1, "")))
     wait_until(lambda: worker.blocked_at == 1)
@@ -123,22 +148,22 @@ def test_a_worker_hears_the_action_of_every_holder_once_and_stays_blocked_while_
     assert worker.blocked_at == 0
 
 
-def test_a_callback_that_fails_is_logged_and_the_others_are_called(view, caplog):
+def test_a_callback_that_fails_is_logged_and_the_others_are_called(start_worker, view, caplog):
     seen = []
 
     def fail(action):
         raise RuntimeError(f"cannot {action}")
 
     with caplog.at_level(logging.ERROR):
-        worker = Worker(view, fail, seen.append)
+        worker = start_worker(fail, seen.append)
         view.update(placed(1, "Save"))
         wait_until(lambda: worker.blocked_at == 1)
     assert seen == ["Save"]
     assert "cannot Save" in caplog.text
 
 
-def test_the_action_stop_ends_the_share_once_the_barrier_is_removed(view):
-    worker = Worker(view)
+def test_the_action_stop_ends_the_share_once_the_barrier_is_removed(start_worker, view):
+    worker = start_worker()
     view.update(placed(1, "Stop"))
     wait_until(lambda: worker.blocked_at == 1)
     assert not worker.is_over
@@ -148,11 +173,12 @@ def test_the_action_stop_ends_the_share_once_the_barrier_is_removed(view):
     assert worker.steps == 0
 
 
-def test_golden_g19_a_worker_blocks_until_the_chief_has_restored(view):
-    worker = Worker(view)
+@pytest.mark.golden("G19")
+def test_a_worker_blocks_until_the_chief_has_restored(start_worker, view):
+    worker = start_worker()
     worker.allow(3)
-    for phase in (Phase.WAITING, Phase.INITIALIZING):
-        view.update(State(phase=phase))
+    for phase in (ClusterPhase.WAITING, ClusterPhase.INITIALIZING):
+        view.update(ClusterState(phase=phase))
         assert worker.steps == 0
     view.update(RUNNING)
     wait_until(lambda: worker.steps == 3)
@@ -169,20 +195,22 @@ def chief_waits(view, **settings):
     return thread, answer
 
 
-def test_golden_g19_the_chief_blocks_at_the_end_until_the_workers_finish(view, caplog):
+@pytest.mark.golden("G19")
+def test_the_chief_blocks_at_the_end_until_the_workers_finish(view, caplog):
     view.update(RUNNING)
     with caplog.at_level(logging.INFO):
         thread, answer = chief_waits(view, num_workers=3, timeout_s=60.0)
-        view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({2})))
+        view.update(ClusterState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({2})))
         thread.join(0.05)
         assert thread.is_alive()
-        view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({1, 2})))
+        view.update(ClusterState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({1, 2})))
         thread.join(30)
     assert answer == [True]
     assert "All other workers had been finished." in caplog.text
 
 
-def test_golden_g19_a_chief_alone_waits_for_nobody(view):
+@pytest.mark.golden("G19")
+def test_a_chief_alone_waits_for_nobody(view):
     view.update(RUNNING)
     thread, answer = chief_waits(view, num_workers=1, timeout_s=60.0)
     thread.join(30)
@@ -190,7 +218,7 @@ def test_golden_g19_a_chief_alone_waits_for_nobody(view):
 
 
 def test_the_chief_does_not_wait_for_ever(view, caplog):
-    view.update(State(phase=Phase.RUNNING, finished_workers=frozenset({1})))
+    view.update(ClusterState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({1})))
     thread, answer = chief_waits(view, num_workers=4, timeout_s=0.05, log_every_s=0.01)
     thread.join(30)
     assert answer == [True]
@@ -204,8 +232,10 @@ def test_a_chief_that_is_told_to_stop_leaves_its_wait(view):
     assert answer == [False]
 
 
-def test_a_worker_that_stops_before_its_pushes_are_known_never_says_that_it_is_blocked(view):
-    worker = Worker(view)
+def test_a_worker_that_stops_before_its_pushes_are_known_never_says_that_it_is_blocked(
+    start_worker, view
+):
+    worker = start_worker()
     worker.is_drained = False
     worker.turns.release()
     view.update(placed(1))
@@ -215,9 +245,11 @@ def test_a_worker_that_stops_before_its_pushes_are_known_never_says_that_it_is_b
     assert (worker.is_over, worker.blocked_at) == (True, 0)
 
 
-def test_a_hold_of_a_controller_that_lost_its_journal_is_heard_though_its_number_is_lower(view):
+def test_a_hold_of_a_controller_that_lost_its_journal_is_heard_though_its_number_is_lower(
+    start_worker, view
+):
     heard = []
-    worker = Worker(view, heard.append)
+    worker = start_worker(heard.append)
     view.update(placed(3, "Save"))
     wait_until(lambda: worker.blocked_at == 3)
     view.update(RUNNING)
@@ -228,3 +260,36 @@ def test_a_hold_of_a_controller_that_lost_its_journal_is_heard_though_its_number
     view.update(RUNNING)
     wait_until(lambda: worker.is_over)
     assert heard == ["Save", "Stop"]
+
+
+def test_a_stop_is_heard_though_the_numbers_began_again_during_one_step(start_worker, view):
+    heard = []
+    worker = start_worker(heard.append)
+    view.update(placed(1, "Save"))
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(removed(1))
+    assert worker.is_in_step.wait(30)
+    view.update(removed(0))  # a controller without the journal; the worker is still in its step
+    view.update(placed(1, "Stop"))
+    worker.allow(1)
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(removed(1))
+    worker.thread.join(30)
+    assert (worker.is_over, worker.steps, heard) == (True, 1, ["Save", "Stop"])
+
+
+def test_a_stop_is_heard_though_it_has_the_number_of_a_hold_that_has_ended(start_worker, view):
+    """The controller without the journal holds training before this worker is back in its
+    session."""
+    heard = []
+    worker = start_worker(heard.append)
+    view.update(placed(1, "Save"))
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(removed(1))
+    assert worker.is_in_step.wait(30)
+    view.update(placed(1, "Stop"))
+    worker.allow(1)
+    wait_until(lambda: worker.blocked_at == 1)
+    view.update(removed(1))
+    worker.thread.join(30)
+    assert (worker.is_over, worker.steps, heard) == (True, 1, ["Save", "Stop"])

@@ -1,4 +1,5 @@
-"""Overlapping steps, with a cluster and a task of numbers: what is pulled when, what counts, what is taken again."""
+"""Overlapping steps, with a cluster and a task of numbers: what is pulled when, what counts, what
+is taken again."""
 
 import threading
 from types import SimpleNamespace
@@ -6,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.wire.errors import InvalidRequest, OutcomeLost, OutcomeUnknown, Unavailable
-from megalith.worker.pipeline import Pipeline, share
+from megalith.errors import InvalidRequest, OutcomeLost, OutcomeUnknown, Unavailable
+from megalith.worker.batches import share
+from megalith.worker.pipeline import Pipeline
 
 
 class Begun:
@@ -36,7 +38,10 @@ class Begun:
 
 
 class FakeCluster:
-    """A push is answered when it is asked about; a pull notes how many were answered before it was sent."""
+    """A push is answered when it is asked about.
+
+    A pull notes how many were answered before it was sent.
+    """
 
     def __init__(self):
         self.answered, self.seen, self.begun_pulls, self.failing = [], {}, {}, set()
@@ -142,11 +147,11 @@ def test_steps_count_once_answered_and_a_drain_waits_for_all():
     cluster = FakeCluster()
     pipeline, done = pipeline_of(cluster, 2)
     pipeline.step(push)
-    assert (pipeline.position, pipeline.is_begun_to, done) == (0, 1, [])
+    assert (pipeline.position, pipeline.next_position, done) == (0, 1, [])
     pipeline.step(push)
-    assert (pipeline.position, pipeline.is_begun_to, len(done)) == (1, 2, 1)
+    assert (pipeline.position, pipeline.next_position, len(done)) == (1, 2, 1)
     pipeline.drain()
-    assert (pipeline.position, pipeline.is_begun_to, len(done)) == (2, 2, 2)
+    assert (pipeline.position, pipeline.next_position, len(done)) == (2, 2, 2)
     assert cluster.begun_pulls[2].is_abandoned  # pulled ahead: it may be old when training goes on
 
 
@@ -158,7 +163,7 @@ def test_a_step_whose_push_failed_is_taken_again_and_none_is_left_out(staleness)
     failures = 0
     while pipeline.position < 6:
         try:
-            if pipeline.is_begun_to < 6:
+            if pipeline.next_position < 6:
                 pipeline.step(push)
             else:
                 pipeline.drain()
@@ -177,7 +182,7 @@ def test_a_drain_forgives_a_passing_failure_and_the_step_is_next():
     pipeline, done = pipeline_of(cluster, 2)
     pipeline.step(push)
     pipeline.drain()
-    assert (pipeline.position, pipeline.is_begun_to, done) == (0, 0, [])
+    assert (pipeline.position, pipeline.next_position, done) == (0, 0, [])
 
 
 def test_batches_are_drawn_ahead_by_a_thread_and_not_beyond_the_share():
@@ -212,14 +217,14 @@ def test_a_step_whose_push_is_not_answered_is_not_taken_again_but_asked_about(st
 
     while pipeline.position < 6:
         try:
-            if pipeline.is_begun_to < 6:
+            if pipeline.next_position < 6:
                 pipeline.step(noted)
             else:
                 pipeline.drain()
         except OutcomeUnknown:
             unknown += 1
             assert pipeline.has_open_push
-            assert pipeline.is_begun_to == pipeline.position + 1 == 3
+            assert pipeline.next_position == pipeline.position + 1 == 3
     assert unknown == 3
     assert cluster.answered == list(range(6))
     assert sorted(set(pushed)) == list(range(6))
@@ -235,7 +240,7 @@ def test_a_drain_says_that_the_outcome_of_a_push_is_open_and_asks_again_when_tol
     for _ in range(2):
         pipeline.drain()
         assert pipeline.has_open_push
-        assert (pipeline.position, pipeline.is_begun_to, done) == (0, 1, [])
+        assert (pipeline.position, pipeline.next_position, done) == (0, 1, [])
     pipeline.drain()
     assert not pipeline.has_open_push
     assert (pipeline.position, cluster.answered) == (1, [0])
@@ -249,7 +254,7 @@ def test_a_step_of_whose_push_a_part_is_lost_counts_and_is_not_taken_again():
         pipeline.step(push)
     pipeline.drain()
     assert cluster.answered == [0, 2]
-    assert [step.added for step in done] == [{"n": 0}, {}, {"n": 2}]
+    assert [step.raised for step in done] == [{"n": 0}, {}, {"n": 2}]
 
 
 def test_a_push_that_was_refused_ends_the_steps_though_a_pull_failed_for_a_passing_reason_first():

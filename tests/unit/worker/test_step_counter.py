@@ -1,11 +1,12 @@
-"""The count of all workers' batches, over a ps that takes the larger value of each element and may forget."""
+"""The count of all workers' batches, over a ps that takes the larger value of each element and may
+forget."""
 
 import random
 
 import numpy as np
 
 from megalith.worker.step_counter import GLOBAL_STEP, StepCounter
-from megalith.worker.view import State
+from megalith.worker.view import ClusterState
 
 
 class Ps:
@@ -32,7 +33,7 @@ class Ps:
 
 
 def state(*positions, first_step=0, global_step=0):
-    return State(positions=positions, first_step=first_step, global_step=global_step)
+    return ClusterState(positions=positions, first_step=first_step, global_step=global_step)
 
 
 def ps_with(counter, now):
@@ -104,7 +105,10 @@ def test_what_a_finished_worker_did_is_known_from_the_controller_when_a_ps_forgo
 
 
 def test_the_count_is_exact_whenever_ps_and_workers_die():
-    """Pushes are lost, repeated and applied without an answer; ps and workers die. Never too high, in the end exact."""
+    """Pushes are lost, repeated and applied without an answer; ps and workers die.
+
+    Never too high, in the end exact.
+    """
     for seed in range(50):
         chance = random.Random(seed)
         counters, ps = [StepCounter(0), StepCounter(1)], Ps()

@@ -1,6 +1,6 @@
 import pytest
 
-from megalith.wire.errors import InvalidSetting
+from megalith.errors import InvalidSetting
 from megalith.worker.config import TaskSettings
 from megalith.worker.task import load_task
 
@@ -9,11 +9,11 @@ OPTIONS = {"batch_size": 4, "num_examples": 8, "seed": 1}
 
 def test_a_task_is_found_by_name_or_by_module():
     assert load_task("clicks", OPTIONS).num_batches() == 2
-    assert load_task("megalith.worker.clicks:make_task", OPTIONS).num_batches() == 2
+    assert load_task("megalith.tasks.clicks:make_task", OPTIONS).num_batches() == 2
 
 
 @pytest.mark.parametrize(
-    "name", ["clikcs", "no.such.module:make", "megalith.worker.clicks:nothing", ":x"]
+    "name", ["clikcs", "no.such.module:make", "megalith.tasks.clicks:nothing", ":x"]
 )
 def test_an_unknown_task_is_refused_by_name(name):
     with pytest.raises(InvalidSetting, match=f"--task={name}: no such task"):

@@ -1,4 +1,7 @@
-"""Compiled loops of the SDK: arrays in, arrays out. Imported at the first pull or push, because numba takes a while.
+"""Compiled loops of the SDK: arrays in, arrays out.
 
-Other modules of the client import kernels inside functions for that reason; `import megalith.client` stays fast.
+Imported at the first pull or push, because numba takes a while.
+
+Other modules of the client import kernels inside functions for that reason; `import
+megalith.client` stays fast.
 """

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.client._kernels._jit import kernel
+from megalith.kernels.jit import kernel
 
 _OFFSET = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x100000001B3)
@@ -11,7 +11,10 @@ _PRIME = np.uint64(0x100000001B3)
 
 @kernel
 def fnv1a(data: NDArray[np.uint8], ends: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
-    """out[i] = the 64-bit FNV-1a hash of data[ends[i - 1]:ends[i]]; the first string begins at 0."""
+    """out[i] = the 64-bit FNV-1a hash of data[ends[i - 1]:ends[i]].
+
+    The first string begins at 0.
+    """
     begin = 0
     for i in range(ends.size):
         code = _OFFSET

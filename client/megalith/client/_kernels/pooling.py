@@ -1,14 +1,14 @@
 """Rows of a feature's ids to one vector per example, and gradients back to the rows.
 
-Everywhere `places[i]` is the row of use i, example b has the uses [splits[b], splits[b + 1]), a row's columns
-[first, first + width) are taken, and they meet the columns from `base` of a matrix with one line per example. All
-adding is float32 in the order of the batch.
+Everywhere `places[i]` is the row of use i, example b has the uses [splits[b], splits[b + 1]), a
+row's columns [first, first + width) are taken, and they meet the columns from `base` of a matrix
+with one line per example. All adding is float32 in the order of the batch.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.client._kernels._jit import kernel
+from megalith.kernels.jit import kernel
 
 Bools = NDArray[np.bool_]
 F32 = NDArray[np.float32]
@@ -22,14 +22,18 @@ _ONE = np.float32(1.0)
 def add_sums(
     rows: F32, places: I32, splits: I64, is_mean: bool, first: int, width: int, base: int, out: F32
 ) -> None:
-    """out[b] += sum of the rows of example b; with `is_mean` each row is multiplied by 1/count first.
+    """out[b] += sum of the rows of example b; with `is_mean` each row times 1/count.
 
-    Flat arrays and unsigned indices: with slices of rows 106,496 rows of 16 take 6.4 ms, so 1.9 (2.8 GHz core).
+    Flat arrays and unsigned indices: with slices of rows 106,496 rows of 16 take 6.4 ms, so 1.9
+    (2.8 GHz core).
     """
-    source, stride = rows.reshape(-1), np.uint64(rows.shape[1])
-    target, step = out.reshape(-1), np.uint64(out.shape[1])
+    source = rows.reshape(-1)
+    stride = np.uint64(rows.shape[1])
+    target = out.reshape(-1)
+    step = np.uint64(out.shape[1])
     for b in range(splits.size - 1):
-        begin, end = splits[b], splits[b + 1]
+        begin = splits[b]
+        end = splits[b + 1]
         scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
         at = np.uint64(b) * step + np.uint64(base)
         for i in range(begin, end):
@@ -49,11 +53,17 @@ def spread_sums(
     base: int,
     out: F32,
 ) -> None:
-    """The gradient of `add_sums`: out[row] += gradient[b] for each use of a row, with `is_mean` times 1/count."""
-    source, step = gradient.reshape(-1), np.uint64(gradient.shape[1])
-    target, stride = out.reshape(-1), np.uint64(out.shape[1])
+    """The gradient of `add_sums`: out[row] += gradient[b] for each use of a row.
+
+    With `is_mean` it is times 1/count.
+    """
+    source = gradient.reshape(-1)
+    step = np.uint64(gradient.shape[1])
+    target = out.reshape(-1)
+    stride = np.uint64(out.shape[1])
     for b in range(splits.size - 1):
-        begin, end = splits[b], splits[b + 1]
+        begin = splits[b]
+        end = splits[b + 1]
         scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
         start = np.uint64(b) * step + np.uint64(base)
         for i in range(begin, end):
@@ -66,11 +76,15 @@ def spread_sums(
 def copy_first(
     rows: F32, places: I32, splits: I64, stride: int, first: int, width: int, base: int, out: F32
 ) -> None:
-    """Row j of example b to out[b] at base + j * stride; an example has at most as many uses as fit (cut before)."""
+    """Row j of example b to out[b] at base + j * stride.
+
+    An example has at most as many uses as fit (cut before).
+    """
     for b in range(splits.size - 1):
         for i in range(splits[b], splits[b + 1]):
             at = base + (i - splits[b]) * stride
-            target, source = out[b, at : at + width], rows[places[i], first : first + width]
+            target = out[b, at : at + width]
+            source = rows[places[i], first : first + width]
             for c in range(width):
                 target[c] = source[c]
 
@@ -90,7 +104,8 @@ def spread_first(
     for b in range(splits.size - 1):
         for i in range(splits[b], splits[b + 1]):
             at = base + (i - splits[b]) * stride
-            target, source = out[places[i], first : first + width], gradient[b, at : at + width]
+            target = out[places[i], first : first + width]
+            source = gradient[b, at : at + width]
             for c in range(width):
                 target[c] += source[c]
 
@@ -114,7 +129,8 @@ def spread_roots(
     """The gradient of `add_roots`: gradient * x / root, and 0 where the root is."""
     squares = np.empty(width, np.float32)
     for b in range(splits.size - 1):
-        begin, end = splits[b], splits[b + 1]
+        begin = splits[b]
+        end = splits[b + 1]
         _squares(rows, places, begin, end, first, squares)
         for c in range(width):
             root = np.sqrt(squares[c])
@@ -143,6 +159,7 @@ def mark(places: I32, used: Bools) -> None:
 def cut(values: I64, splits: I64, kept_splits: I64, kept: I64) -> None:
     """The first values of every example, as many as the new splits leave it; no example grows."""
     for b in range(splits.size - 1):
-        begin, at = splits[b], kept_splits[b]
+        begin = splits[b]
+        at = kept_splits[b]
         for i in range(kept_splits[b + 1] - at):
             kept[at + i] = values[begin + i]

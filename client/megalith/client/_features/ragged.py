@@ -1,0 +1,150 @@
+"""The ids of one feature in a batch: a list of any length per example."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from megalith.errors import DtypeMismatch, InvalidRequest, ShapeMismatch
+from megalith.schema.checks import as_array
+
+
+class Ragged:
+    """Ids in one vector; example b has `values[row_splits[b]:row_splits[b + 1]]`.
+
+    Arrays are checked when it is made, and not copied. A lookup checks them again and copies what
+    it keeps, so a reader may fill the same arrays anew for the next batch.
+
+    Row splits start at 0, never fall and end at the number of values: anything else is
+    ShapeMismatch. `is_shared` says that there is one list, which every example of the batch has,
+    such as the user of a page of items.
+    """
+
+    def __init__(
+        self, values: ArrayLike, row_splits: ArrayLike, *, is_shared: bool = False
+    ) -> None:
+        self.values = _integers(values, "values")
+        self.row_splits = _integers(row_splits, "row_splits")
+        self.is_shared = is_shared
+        splits = self.row_splits
+        if splits.size == 0 or splits[0] != 0:
+            raise ShapeMismatch(f"ragged: row_splits start with {splits[:1].tolist()}, expected 0")
+
+        if splits[-1] != self.values.size:
+            raise ShapeMismatch(
+                f"ragged: row_splits end at {splits[-1]}, but there are {self.values.size} values"
+            )
+
+        falls = np.flatnonzero(np.diff(splits) < 0)
+        if falls.size:
+            raise ShapeMismatch(
+                f"ragged: row_splits fall after position {falls[0]}, from {splits[falls[0]]}"
+            )
+
+        if is_shared and splits.size != 2:
+            raise ShapeMismatch(f"ragged: a shared list is one, this has {splits.size - 1} rows")
+
+    @classmethod
+    def of(cls, ids: "Ragged | ArrayLike | Sequence[Iterable[int]]") -> "Ragged":
+        """Ids from a vector, a matrix or a list of lists of any lengths.
+
+        A vector has one id per example, a matrix a line.
+        """
+        if isinstance(ids, Ragged):
+            return ids
+
+        if isinstance(ids, list | tuple) and any(
+            isinstance(row, list | tuple | np.ndarray) for row in ids
+        ):
+            if not all(isinstance(row, list | tuple | np.ndarray) for row in ids):
+                raise InvalidRequest(
+                    "ragged: a list of lists and single values, expected a list of ids per example"
+                )
+
+            lengths = [len(row) for row in ids]
+            joined = list(itertools.chain.from_iterable(ids))
+            values = as_array(joined, "ragged: values") if joined else np.empty(0, np.int64)
+            return cls(values, np.cumsum([0, *lengths]))
+
+        array = as_array(ids, "ragged: ids")
+        if array.ndim not in (1, 2):
+            raise ShapeMismatch(
+                f"ragged: ids of shape {list(array.shape)}, expected a vector or a matrix"
+            )
+
+        if array.size == 0:
+            return cls(np.empty(0, np.int64), np.zeros(len(array) + 1, np.int64))
+
+        return cls(array.reshape(-1), np.arange(len(array) + 1) * (array.size // len(array)))
+
+    @classmethod
+    def shared(cls, ids: ArrayLike) -> "Ragged":
+        """One list for all examples of a batch: it is looked up and pooled once."""
+        values = _integers(ids, "values")
+        return cls(values, np.array([0, values.size]), is_shared=True)
+
+    @classmethod
+    def concat(cls, batches: Sequence["Ragged"]) -> "Ragged":
+        """The examples of several batches, one after the other."""
+        if not all(isinstance(batch, Ragged) for batch in batches):
+            raise InvalidRequest("ragged: concat takes a list of Ragged")
+
+        offsets = np.cumsum([0, *(batch.values.size for batch in batches)])
+        splits = [
+            batch.row_splits[1:] + offset
+            for batch, offset in zip(batches, offsets[:-1], strict=True)
+        ]
+
+        return cls(
+            _joined([batch.values for batch in batches]), _joined([np.zeros(1, np.int64), *splits])
+        )
+
+    def copied(self) -> "Ragged":
+        """The same lists in memory of their own.
+
+        They are checked again: who has the arrays may have changed them.
+        """
+        return Ragged(self.values.copy(), self.row_splits.copy(), is_shared=self.is_shared)
+
+    def __len__(self) -> int:
+        """Rows: examples, or 1 for a shared list."""
+        return self.row_splits.size - 1
+
+    @cached_property
+    def row_ids(self) -> NDArray[np.int64]:
+        """The example of each value."""
+        return np.repeat(np.arange(len(self)), np.diff(self.row_splits))
+
+    def first(self, limit: int) -> "Ragged":
+        """The first `limit` ids of every example."""
+        from megalith.client._kernels import pooling
+
+        lengths = np.diff(self.row_splits)
+        if lengths.max(initial=0) <= limit:
+            return self
+
+        splits = np.concatenate([[0], np.cumsum(np.minimum(lengths, limit))])
+        kept = np.empty(splits[-1], np.int64)
+        pooling.cut(self.values, self.row_splits, splits, kept)
+        return Ragged(kept, splits, is_shared=self.is_shared)
+
+
+def _joined(vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *vectors])
+
+
+def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
+    array: NDArray[Any] = as_array(values, f"ragged: {what}")
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int64)
+
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        error = ShapeMismatch if array.dtype.kind in "iu" else DtypeMismatch
+        raise error(
+            f"ragged: {what} are {array.dtype} {list(array.shape)}, expected a vector of int64"
+        )
+
+    return np.ascontiguousarray(array, np.int64)

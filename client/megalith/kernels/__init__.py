@@ -1,0 +1,4 @@
+"""Compiled loops that the SDK and the servers share.
+
+Importing one of them imports numba, which takes a while.
+"""

@@ -1,0 +1,146 @@
+"""What a checkpoint keeps of a table besides its rows: counts of its filter, and touched ids.
+
+A filter's file has a row for each used block of the ring (block, elements, cells: see
+kernels/admission.py) and, as JSON in the schema's metadata under "megalith", the shape of the
+filter and the buckets that its server had. Cells do not name their ids, so a server that has some
+of these buckets takes all of the filter, and the union of several (`filter_union`). Touched keys
+are ids: a server takes those of its buckets.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megalith.checkpoint import manifest
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.manifest import ShardFile
+from megalith.engine.admission.counting_filter import CountingFilter
+from megalith.engine.admission.union import FilterState
+from megalith.engine.table.touched import TouchedKeySet
+from megalith.errors import CheckpointDamaged
+from megalith.kernels.dtypes import I64, Bools
+from megalith.runtime.files import sync
+from megalith.wire import routing
+
+_META = b"megalith"
+
+
+def write_filter(
+    admission: CountingFilter, table: str, buckets: Bools, directory: Path, name: str
+) -> ShardFile:
+    """`buckets` are those of this server.
+
+    Blocks are copied one at a time, while sightings are counted on.
+    """
+    state = admission.state()
+    blocks = state["blocks"]
+    about = {
+        "layout": state["layout"].tolist(),
+        "counters": state["counters"].tolist(),
+        "buckets": np.packbits(buckets).tobytes().hex(),
+    }
+
+    columns = {
+        "block": pa.array(blocks),
+        "elements": pa.array(state["elements"][blocks]),
+        "cells": _lists(state["cells"]),
+    }
+
+    return _write(columns, about, directory, name, FileKind.FILTER, table)
+
+
+def read_filter(reader: Any, name: str, buckets: Bools) -> FilterState | None:
+    """The state that `CountingFilter.restore` takes; None if its server had none of `buckets`."""
+    try:
+        about = json.loads(reader.schema.metadata[_META])
+        packed = np.frombuffer(bytes.fromhex(about["buckets"]), np.uint8)
+        written_by = np.unpackbits(packed).astype(np.bool_)
+        if not (written_by & buckets).any():
+            return None
+
+        content = reader.read_all().combine_chunks()
+        blocks = content.column("block").to_numpy()
+        layout = np.array(about["layout"], np.int64)
+        elements = np.zeros(layout[0], np.int64)
+        elements[blocks] = content.column("elements").to_numpy()
+        # An empty table has no chunk to look into, and `flatten` gives its type.
+        all_cells = content.column("cells").combine_chunks().flatten().to_numpy()
+        cells = all_cells.reshape(len(blocks), layout[3])
+    except (KeyError, ValueError, IndexError, TypeError) as error:
+        raise CheckpointDamaged(
+            f"{name} is not the state of an admission filter: {error}"
+        ) from error
+
+    counters = np.array(about["counters"], np.int64)
+    return {
+        "layout": layout,
+        "counters": counters,
+        "elements": elements,
+        "blocks": blocks,
+        "cells": cells,
+    }
+
+
+def write_touched(
+    touched: TouchedKeySet, forgotten: int, table: str, directory: Path, name: str
+) -> ShardFile:
+    """The ids held; they stay in the set.
+
+    `forgotten` are those that the table lost for lack of room.
+    """
+    ids = touched.held()
+    buckets = routing.buckets_of(ids).astype(np.uint16)
+    columns = {"bucket": pa.array(buckets), "id": pa.array(ids)}
+    return _write(columns, {"forgotten": forgotten}, directory, name, FileKind.TOUCHED, table)
+
+
+def read_touched(reader: Any, buckets: Bools) -> tuple[I64, int]:
+    """The ids of `buckets`, and how many were forgotten by the server that wrote them."""
+    about = json.loads(reader.schema.metadata[_META])
+    ids = reader.read_all().column("id").to_numpy()
+    is_wanted = buckets[routing.buckets_of(ids)]
+    return ids[is_wanted], int(about["forgotten"])
+
+
+def _write(
+    columns: dict[str, pa.Array],
+    about: dict[str, Any],
+    directory: Path,
+    name: str,
+    kind: FileKind,
+    table: str,
+) -> ShardFile:
+    batch = pa.record_batch(columns)
+    schema = batch.schema.with_metadata({_META: json.dumps(about)})
+    path = directory / name
+    # A filter that is not full is mostly zeros.
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, schema, options=options) as writer,
+    ):
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+
+    sync(path)
+    return ShardFile(
+        name=name,
+        kind=kind,
+        table=table,
+        rows=batch.num_rows,
+        bytes=path.stat().st_size,
+        sha256=manifest.sha256_of(path),
+    )
+
+
+def _lists(cells: NDArray[Any]) -> pa.Array:
+    """A list for each row of a matrix.
+
+    Its offsets have 64 bits, because a block may have more than 2^31 cells.
+    """
+    offsets = np.arange(len(cells) + 1) * cells.shape[1]
+    values = cells.reshape(-1)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))

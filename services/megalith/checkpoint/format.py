@@ -1,0 +1,61 @@
+"""The format of checkpoints: what a version means, which kinds of files there are, their names.
+
+    <model_dir>/checkpoint                   text: the newest checkpoint and all others
+    <model_dir>/model.ckpt-120/              a checkpoint of step 120; it never changes
+        manifest.json                        what it consists of                  manifest.py
+        table-0003-<table>-<shard>.arrow     rows of a table                      tables.py
+        filter-0003-<table>-<shard>.arrow    counts of its admission filter       filters.py
+        touched-0003-<table>-<shard>.arrow   its touched ids                      filters.py
+        variables-<shard>.arrow              variables and parts of large ones    variables.py
+    <model_dir>/model.ckpt-r1-120/           the second checkpoint of step 120
+    <model_dir>/saving-120-<save id>/        a save under way, of the job of this directory
+    <model_dir>/saving-120-<save id>-export/ one of another job, which was told to save here
+
+    <shard> = ps-00000-of-00002-<save id>
+
+catalog.py names the folders and keeps the list. save.py and restore.py write and read what one ps
+holds, and serving.py what a server that only serves needs.
+"""
+
+import re
+from enum import StrEnum
+
+# The version covers the manifest and all files beside it. Each reads everything below it.
+#   1  A file does not say which buckets it is about. The file of a table may lack its data time.
+#   2  Each file says its buckets, and each file of a table the table's data time and which floats
+#      of the state are what.
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, 2)
+
+MANIFEST = "manifest.json"
+LIST = "checkpoint"
+
+_READABLE = 60  # characters of a table's name in the names of its files
+
+
+class FileKind(StrEnum):
+    """What is in a file of a checkpoint; the values are in manifests."""
+
+    TABLE = "table"
+    FILTER = "filter"
+    TOUCHED = "touched"
+    VARIABLES = "variables"
+
+
+def shard_suffix(index: int, num_ps: int, save_id: str) -> str:
+    """How the names of all files of one shard end."""
+    return f"ps-{index:05}-of-{num_ps:05}-{save_id}.arrow"
+
+
+def table_file_name(kind: FileKind, number: int, table: str, suffix: str) -> str:
+    """The name of a file about one table.
+
+    The number keeps the files of two tables apart. The rest of the name is for people; the manifest
+    says which table it really is.
+    """
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", table[:_READABLE])
+    return f"{kind}-{number:04}-{readable}-{suffix}"
+
+
+def variables_file_name(suffix: str) -> str:
+    return f"{FileKind.VARIABLES}-{suffix}"

@@ -1,0 +1,23 @@
+"""Who holds what a checkpoint saves and restores."""
+
+from typing import Protocol
+
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.engine.variable.variable import Variable
+from megalith.kernels.dtypes import Bools
+
+
+class Holder(Protocol):
+    """Who holds tables and variables: a ps, or whoever else saves and restores them."""
+
+    def tables(self) -> list[EmbeddingTable]: ...
+
+    def variables(self) -> list[Variable]: ...
+
+    def buckets(self) -> Bools:
+        """Which buckets its rows are of."""
+        ...
+
+    def adopt(self, table: EmbeddingTable | None = None, variable: Variable | None = None) -> None:
+        """Take a restored table or variable."""
+        ...

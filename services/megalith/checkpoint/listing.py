@@ -1,0 +1,141 @@
+"""The list of a model directory: the text file that names its newest checkpoint and all others.
+
+It is written as Monolith writes it, so that its tools find the newest checkpoint too:
+
+    model_checkpoint_path: "model.ckpt-240"
+    all_model_checkpoint_paths: "model.ckpt-120"
+    all_model_checkpoint_paths: "model.ckpt-240"
+    all_model_checkpoint_timestamps: 1790000000.0
+    all_model_checkpoint_timestamps: 1790003600.0
+    last_preserved_timestamp: 1790003600.0
+"""
+
+import fcntl
+import logging
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from megalith.checkpoint.format import LIST
+from megalith.runtime.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+# The list of a directory whose first checkpoint is about to get its name; other readers of the
+# format find no newest.
+FIRST_IS_PUBLISHED = (
+    '# the first checkpoint of this directory is being published\nmodel_checkpoint_path: ""\n'
+)
+
+_NEWEST_FIELD = "model_checkpoint_path"
+_NEWEST = re.compile(rf'^{_NEWEST_FIELD}: "(.*)"$', re.MULTILINE)
+_PATHS = re.compile(r'^all_model_checkpoint_paths: "(.*)"$', re.MULTILINE)
+_TIMES = re.compile(r"^all_model_checkpoint_timestamps: (\S+)$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Listing:
+    """What a list says. `newest` is None if it names none.
+
+    `time_by_name` has all checkpoints, oldest first, each with its time as the file gives it.
+    """
+
+    newest: str | None = None
+    time_by_name: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        named = _NEWEST.search(text)
+        newest = named[1] if named else None
+        names = _PATHS.findall(text)
+        times = _TIMES.findall(text)
+        num_missing = len(names) - len(times)
+        times += ["0.0"] * num_missing  # other writers of this format leave them out
+        time_by_name = dict(zip(names, times, strict=False))
+        return cls(newest, time_by_name)
+
+    @property
+    def newest_time_s(self) -> float:
+        """When the newest of all was saved, Unix seconds; 0 if none says it."""
+        return max((_seconds(time) for time in self.time_by_name.values()), default=0.0)
+
+    def add(self, name: str, saved_at_s: float, *, is_whole: bool = True) -> bool:
+        """List a checkpoint, as the newest if it is whole and no other is newer; whether it is."""
+        self.time_by_name.pop(name, None)
+        is_newest = is_whole and saved_at_s >= self.newest_time_s
+        if is_newest or not self.newest:
+            self.newest = name
+
+        self.time_by_name[name] = repr(saved_at_s)
+        return is_newest
+
+    def names(self, name: str) -> bool:
+        """Whether a checkpoint is in the list, as the newest or as an older one."""
+        return name == self.newest or name in self.time_by_name
+
+    def text(self) -> str:
+        lines = [f'{_NEWEST_FIELD}: "{self.newest}"']
+        for name in self.time_by_name:
+            lines.append(f'all_model_checkpoint_paths: "{name}"')
+        for time in self.time_by_name.values():
+            lines.append(f"all_model_checkpoint_timestamps: {time}")
+
+        lines.append(f"last_preserved_timestamp: {self.newest_time_s!r}")
+        return "\n".join(lines) + "\n"
+
+
+def read_text(model_dir: Path) -> str | None:
+    """None without a list."""
+    try:
+        return (model_dir / LIST).read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def read(model_dir: Path) -> Listing:
+    """The list; an empty one where there is none."""
+    return Listing.parse(read_text(model_dir) or "")
+
+
+def write(model_dir: Path, text: str) -> None:
+    """Replace the list. Somebody's file under its name is kept aside."""
+    path = model_dir / LIST
+    before = read_text(model_dir)
+    if before and not is_list(before):
+        kept = path.with_name(f"{path.name}-kept-{secrets.token_hex(4)}")
+        os.replace(path, kept)
+        logger.warning("%s was no list of checkpoints; it is now %s", path, kept)
+
+    write_atomically(path, text.encode())
+
+
+def is_list(text: str) -> bool:
+    return _NEWEST_FIELD in text
+
+
+@contextmanager
+def locked(model_dir: Path) -> Iterator[None]:
+    """Two jobs that save into one directory change its list in turn, where files can be locked."""
+    descriptor = os.open(model_dir, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _seconds(time: str) -> float:
+    """A time of the list; 0 for what is none, which is older than all others."""
+    try:
+        seconds = float(time)
+    except ValueError:
+        return 0.0
+
+    return seconds if math.isfinite(seconds) else 0.0

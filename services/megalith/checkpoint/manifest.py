@@ -1,0 +1,109 @@
+"""The manifest: what a checkpoint consists of, and whether its files are what was written."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from megalith.checkpoint.format import FORMAT_VERSION, MANIFEST, READ_VERSIONS, FileKind
+from megalith.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.runtime.files import sync, write_atomically
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One file of a checkpoint. `rows` counts what is in it.
+
+    `buckets` are those that it is about: of the ids in a table's file, of the server that wrote it
+    for the others. They are ranges such as "0-511,600-600", or "none"; empty = unknown, any.
+    """
+
+    name: str
+    kind: FileKind
+    table: str
+    rows: int
+    bytes: int
+    sha256: str
+    buckets: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a complete checkpoint consists of. `saved_at_s` is when its save began, Unix seconds."""
+
+    step: int
+    num_ps: int
+    saved_at_s: float
+    files: tuple[ShardFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Embedding rows in all tables."""
+        return sum(file.rows for file in self.files if file.kind == FileKind.TABLE)
+
+
+def write(directory: Path, manifest: Manifest) -> None:
+    """Say what the files of a directory are; they are on disk before the manifest is."""
+    content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest)}
+    sync(directory)
+    write_atomically(directory / MANIFEST, json.dumps(content, indent=1).encode())
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of a complete checkpoint; the files themselves are not looked at."""
+    path = directory / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointNotFound(
+            f"{directory} has no {MANIFEST}: not a complete checkpoint"
+        ) from None
+    except ValueError as error:
+        raise CheckpointDamaged(f"{path} is not JSON: {error}") from error
+
+    version = content.pop("format", None) if isinstance(content, dict) else None
+    if version not in READ_VERSIONS:
+        raise CheckpointDamaged(f"{path} has format {version}, this version reads {READ_VERSIONS}")
+
+    try:
+        files = tuple(_file(about) for about in content.pop("files"))
+        return Manifest(**content, files=files)
+    except (TypeError, KeyError) as error:
+        raise CheckpointDamaged(f"{path} lacks or misnames a field: {error}") from error
+
+
+def _file(about: dict[str, Any]) -> ShardFile:
+    file = ShardFile(**about)
+    if file.kind not in list(FileKind):
+        raise CheckpointDamaged(
+            f"{file.name} is of unknown kind {file.kind!r}: written by a newer version"
+        )
+
+    return dataclasses.replace(file, kind=FileKind(file.kind))
+
+
+def verify(directory: Path, file: ShardFile) -> None:
+    """CheckpointDamaged unless the file is what was written."""
+    path = directory / file.name
+    check_size(directory, file)
+    digest = sha256_of(path)
+    if digest != file.sha256:
+        raise CheckpointDamaged(f"{path} has sha256 {digest}, the manifest says {file.sha256}")
+
+
+def check_size(directory: Path, file: ShardFile) -> None:
+    """CheckpointDamaged unless the file is there, with the length that was written."""
+    path = directory / file.name
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise CheckpointDamaged(f"{path} is missing") from None
+
+    if size != file.bytes:
+        raise CheckpointDamaged(f"{path} has {size} bytes, the manifest says {file.bytes}")
+
+
+def sha256_of(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,220 @@
+"""Restoring a shard: what one ps holds, out of the files of a checkpoint.
+
+The manifest says which buckets a file is about. A ps restores the rows of its own buckets, whatever
+the number of servers that wrote them, and reads only the files that have some.
+"""
+
+import logging
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.checkpoint import arrow_files, manifest, row_loading
+from megalith.checkpoint import filters as filter_files
+from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.holder import Holder
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.variables import SavedVariable
+from megalith.engine.admission.counting_filter import CountingFilter
+from megalith.engine.admission.union import FilterState, union_of
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.engine.variable.variable import Variable
+from megalith.errors import CheckpointDamaged
+from megalith.kernels.dtypes import Bools
+from megalith.wire.reports import RestoreReport
+
+logger = logging.getLogger(__name__)
+
+
+def restore_shard(
+    holder: Holder,
+    directory: Path,
+    owners: NDArray[np.uint16],
+    index: int,
+    *,
+    over_budget: bool = False,
+) -> RestoreReport:
+    """Load the rows and variables whose buckets `index` owns: all of them, or an error and nothing.
+
+    A file is verified against the manifest before a row of it is used, and so is the number of its
+    rows. Rows that are expired at their table's data time are dropped and counted. Rows that a
+    memory budget has no room for are a LimitExceeded, unless `over_budget`, or unless one server
+    held them all when it saved, because its budget had been lowered since: then the table takes
+    them all, and no new ids until there is room.
+    """
+    started = time.monotonic()
+    content = manifest.read(directory)
+    for file in content.files:
+        manifest.check_size(directory, file)
+
+    mine = owners == index
+    tables, expired = row_loading.load_tables(content, directory, mine, over_budget)
+    _restore_touched(content, directory, mine, tables)
+    filters_reset = _restore_filters(content, directory, mine, tables)
+    variables = _restore_variables(content, directory, owners, index)
+
+    for table in tables.values():
+        holder.adopt(table=table)
+    for variable in variables:
+        holder.adopt(variable=variable)
+
+    restored = RestoreReport(
+        path=str(directory),
+        step=content.step,
+        rows=sum(len(table) for table in tables.values()),
+        expired=expired,
+        seconds=time.monotonic() - started,
+        tables=len(tables),
+        variables=len(variables),
+        saved_at_s=content.saved_at_s,
+        filters_reset=filters_reset,
+    )
+
+    logger.info(
+        "restored path=%s rows=%d expired=%d left_out=%d filters_reset=%d seconds=%.1f",
+        restored.path,
+        restored.rows,
+        restored.expired,
+        restored.left_out,
+        restored.filters_reset,
+        restored.seconds,
+    )
+
+    return restored
+
+
+def _restore_touched(
+    content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]
+) -> None:
+    """Give tables the touched ids of the buckets in `mine`."""
+    for file in content.files:
+        if file.kind != FileKind.TOUCHED or not _is_about(file, mine):
+            continue
+
+        if file.table not in tables:
+            raise CheckpointDamaged(
+                f"the checkpoint has touched ids of table {file.table}, but no file of its rows"
+            )
+
+        manifest.verify(directory, file)
+        with arrow_files.opened(directory, file) as reader:
+            ids, forgotten = filter_files.read_touched(reader, mine)
+
+        tables[file.table].restore_touched(ids, forgotten)
+
+
+class _SavedFilter(NamedTuple):
+    """The filter of one server. `state` is None if all of its buckets went to other servers."""
+
+    file: ShardFile
+    state: FilterState | None
+
+
+def _restore_filters(
+    content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]
+) -> int:
+    """Give tables what their servers had counted.
+
+    Returns how many filters of the files did not fit their tables and were left out.
+    """
+    saved: dict[str, list[_SavedFilter]] = {}
+    for file in content.files:
+        if file.kind != FileKind.FILTER:
+            continue
+
+        state = None
+        if _is_about(file, mine):
+            manifest.verify(directory, file)
+            with arrow_files.opened(directory, file) as reader:
+                state = filter_files.read_filter(reader, file.name, mine)
+
+        saved.setdefault(file.table, []).append(_SavedFilter(file, state))
+
+    left_out = 0
+
+    for name, table in tables.items():
+        if not isinstance(table.admission, CountingFilter):
+            continue
+
+        if name not in saved:
+            raise CheckpointDamaged(
+                f"the checkpoint has rows of table {name}, but not its admission filter"
+            )
+
+        left_out += _restore_filter(name, table.admission, saved[name], directory)
+
+    return left_out
+
+
+def _restore_filter(
+    table: str, admission: CountingFilter, saved: list[_SavedFilter], directory: Path
+) -> int:
+    """Continue with the counts of several servers; how many of their filters do not fit.
+
+    One does not fit if the table's admission changed while it was saved. Then its ids are counted
+    anew: counts are not the model.
+    """
+    expected = tuple(admission.layout)
+    fitting = []
+    left_out = 0
+
+    for file, state in saved:
+        if state is None:
+            continue
+
+        layout = tuple(state["layout"].tolist())
+        if layout == expected:
+            fitting.append(state)
+            continue
+
+        left_out += 1
+        logger.warning(
+            "sightings are counted anew, the filter is of other settings: table=%s file=%s "
+            "layout=%s expected=%s",
+            table,
+            directory / file.name,
+            layout,
+            expected,
+        )
+
+    if fitting:
+        admission.restore(union_of(fitting))
+
+    return left_out
+
+
+def _is_about(file: ShardFile, buckets: Bools) -> bool:
+    return bool((arrow_files.buckets_of(file) & buckets).any())
+
+
+def _restore_variables(
+    content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int
+) -> list[Variable]:
+    """The variables and parts of variables that ps `index` holds."""
+    files = [file for file in content.files if file.kind == FileKind.VARIABLES]
+    num_ps = int(owners.max()) + 1
+    owned_now = [arrow_files.ranges_of(owners == number) for number in range(num_ps)]
+    if [file.buckets for file in files] == owned_now:
+        # Each file was written by a server that had what one has now, so this server's own has all
+        # of its variables. Only the large ones are in parts, and a part is cut out of the whole.
+        saved = _read_variables(directory, files[index], owners, index)
+        if all(piece.parts == 1 for piece in saved):
+            return variable_files.owned(saved, owners, index)
+
+    saved = []
+    for file in files:
+        saved += _read_variables(directory, file, owners, index)
+
+    return variable_files.owned(saved, owners, index)
+
+
+def _read_variables(
+    directory: Path, file: ShardFile, owners: NDArray[np.uint16], index: int
+) -> list[SavedVariable]:
+    manifest.verify(directory, file)
+    with arrow_files.opened(directory, file) as reader:
+        return variable_files.read(reader, file, owners, index)

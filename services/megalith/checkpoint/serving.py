@@ -1,0 +1,88 @@
+"""A checkpoint as serving stores it: embeddings only, without what trains them.
+
+It waits for serving replicas: until then only tests call it.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from megalith.checkpoint import manifest
+from megalith.checkpoint import tables as table_files
+from megalith.checkpoint.format import FileKind
+from megalith.engine.serving_table import ServingTable
+from megalith.engine.table.checks import finite_mask, frozen
+from megalith.engine.table.expiry import Expiry, dated
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ServedTables:
+    """All tables of a checkpoint, by name, and how many rows of each are not in them.
+
+    `expired`: too old at the table's data time. `not_finite`: a weight is NaN or infinite, so that
+    nothing could be computed with the row. `refused`: the table's memory budget has no room. An id
+    without a row is served as zeros.
+    """
+
+    tables: dict[str, ServingTable] = field(default_factory=dict)
+    expired: dict[str, int] = field(default_factory=dict)
+    not_finite: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> ServedTables:
+    """All tables of a checkpoint without expired rows and such as cannot be served.
+
+    Every file is verified.
+    """
+    content = manifest.read(directory)
+    files = [file for file in content.files if file.kind is FileKind.TABLE]
+    headers = {file.name: table_files.header(directory, file) for file in files}
+    data_times = table_files.newest(headers, files)
+    served = ServedTables()
+
+    for file in files:
+        config = headers[file.name].config
+        name = config.name
+        if name not in served.tables:
+            table = ServingTable(config, skip_zero_embedding=skip_zero_embedding)
+            served.tables[name] = table
+            for counts in (served.expired, served.not_finite, served.refused):
+                counts[name] = 0
+
+        now_s = data_times.get(file.table, 0)
+        expiry = Expiry(config)
+
+        for batch in table_files.batches(directory, file):
+            is_expired = expiry.expired(batch.keys, batch.times, now_s)
+            is_finite = finite_mask(frozen(batch.embeddings))
+            is_kept = ~is_expired if is_finite is None else ~is_expired & is_finite
+            times = dated(batch.times[is_kept], now_s)
+            refused = served.tables[name].upsert(
+                batch.keys[is_kept], batch.embeddings[is_kept], times
+            )
+            num_expired = int(np.count_nonzero(is_expired))
+            served.expired[name] += num_expired
+            served.not_finite[name] += is_kept.size - num_expired - int(np.count_nonzero(is_kept))
+            served.refused[name] += refused
+
+    _say_left_out(served, directory)
+    return served
+
+
+def _say_left_out(served: ServedTables, directory: Path) -> None:
+    for name in served.tables:
+        not_finite = served.not_finite[name]
+        refused = served.refused[name]
+        if not_finite or refused:
+            logger.warning(
+                "rows are not served: table=%s not_finite=%d refused=%d checkpoint=%s",
+                name,
+                not_finite,
+                refused,
+                directory,
+            )

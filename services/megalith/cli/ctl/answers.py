@@ -1,0 +1,46 @@
+"""How a command answers: as text or JSON, and an error as one line."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import typer
+
+from megalith.errors import MegalithError
+from megalith.wire.status import status_of
+
+R = TypeVar("R")
+
+
+@contextmanager
+def errors_as_one_line(command: str) -> Iterator[None]:
+    """Inside, an error is one line on stderr and exit status 1."""
+    try:
+        yield
+    except MegalithError as error:
+        line = " ".join(str(error).split())
+        status = status_of(type(error)).name
+        print(f"megalith {command}: {line} [{status}]", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def answer_with(
+    command: str, as_json: bool, ask: Callable[[], R], show: Callable[[R], None]
+) -> None:
+    """Ask, then show or print the answer; an error is one line on stderr and exit status 1."""
+    with errors_as_one_line(command):
+        answer = ask()
+
+    if as_json:
+        printed = {"ok": True} if answer is None else answer
+        print(json.dumps(printed, default=dataclasses.asdict))
+    else:
+        show(answer)
+
+
+def say(text: str) -> Callable[[Any], None]:
+    """A way to show an answer that has nothing to tell but that it came."""
+    return lambda _answer: print(text)

@@ -1,0 +1,99 @@
+"""`megalith ctl stop`, `resume` and `block-status`: hold training and let it go on."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from megalith.cli.ctl.answers import say
+from megalith.cli.ctl.group import ControllerCall, command
+from megalith.cli.output import held_by
+from megalith.control import BarrierStatus, Controller
+from megalith.errors import BarrierAlreadyPlaced
+
+_ALREADY_STOPPED = "An operator has stopped training; `megalith ctl resume` lets it go on."
+_PLATFORM_HOLDS = (
+    "`megalith ctl app resume` ends the platform's hold; if its AppMaster is gone, "
+    "`megalith ctl resume --holder platform` does"
+)
+
+
+class ResumedHolder(StrEnum):
+    """Whose hold a person may end."""
+
+    OPERATOR = "operator"
+    PLATFORM = "platform"
+
+
+ActionOption = Annotated[
+    str, typer.Option(help="What workers do: Stop = end their shares when resumed.")
+]
+ReasonOption = Annotated[str, typer.Option(help="Why, for whoever looks at the status.")]
+HolderOption = Annotated[
+    ResumedHolder,
+    typer.Option(help="Whose hold to end. platform: of an AppMaster that is gone."),
+]
+
+
+@command()
+def stop(call: ControllerCall, action: ActionOption = "", reason: ReasonOption = "") -> None:
+    """Hold training: every worker blocks at its next step boundary."""
+
+    def ask(job: Controller) -> None:
+        try:
+            job.stop(action, reason)
+        except BarrierAlreadyPlaced as error:
+            raise BarrierAlreadyPlaced(f"{error} {_ALREADY_STOPPED}") from None
+
+    call.answer(ask, say("training is held"))
+
+
+@command()
+def resume(call: ControllerCall, holder: HolderOption = ResumedHolder.OPERATOR) -> None:
+    """Let training that an operator or a ps out of memory stopped go on."""
+
+    def ask(job: Controller) -> dict[str, Any]:
+        job.resume(holder.value)
+        barrier = job.status().barrier
+        return {"ok": True, "held_by": held_by(barrier), "way_out": _way_out(barrier)}
+
+    call.answer(ask, _show_resumed)
+
+
+@command("block-status")
+def block_status(call: ControllerCall) -> None:
+    """Show which workers wait at the barrier."""
+
+    def ask(job: Controller) -> dict[str, list[int]]:
+        blocked, unblocked = job.block_status()
+        return {"blocked_indices": blocked, "unblocked_indices": unblocked}
+
+    call.answer(ask, _show_blocked)
+
+
+def _way_out(barrier: BarrierStatus) -> str:
+    """What ends the holds that are left, where it takes another command than this one.
+
+    Otherwise empty.
+    """
+    is_held_by_platform = any(holder.kind == "platform" for holder in barrier.holders)
+    return _PLATFORM_HOLDS if is_held_by_platform else ""
+
+
+def _show_resumed(answer: dict[str, Any]) -> None:
+    others = answer["held_by"]
+    print(f"training is still {' and '.join(others)}" if others else "training goes on")
+    if answer["way_out"]:
+        print(answer["way_out"])
+
+
+def _show_blocked(answer: dict[str, list[int]]) -> None:
+    blocked = answer["blocked_indices"]
+    unblocked = answer["unblocked_indices"]
+    table = Table("worker", "blocked")
+    for index in sorted(blocked + unblocked):
+        table.add_row(str(index), "yes" if index in blocked else "no")
+
+    Console().print(table)

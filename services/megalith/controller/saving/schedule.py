@@ -1,0 +1,157 @@
+"""When the next save is due: by the clock, by steps, or never."""
+
+import logging
+import math
+import threading
+import time
+from pathlib import Path
+
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.guarded import guarded
+from megalith.controller.job_metrics import JobMetrics
+from megalith.controller.members.directives import Phase
+from megalith.controller.saving.saves import Saver, SaveRecord
+from megalith.errors import MegalithError
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S = 0.5  # between two looks at whether a save is due, or possible
+
+
+class SaveSchedule:
+    """Counts from the last save, asked for or planned, and from the start.
+
+    `_lock` guards where it counts from.
+    Times are those of a monotonic clock: setting the machine's clock neither brings a save forward
+    nor delays it.
+    """
+
+    def __init__(self, every_s: float, every_steps: int, now: float, step: int) -> None:
+        self._every_s = every_s
+        self._every_steps = every_steps
+        self._lock = threading.Lock()
+        self._last_at = now
+        self._last_step = step
+
+    def restart(self, now: float, step: int) -> None:
+        """A save has been made, or tried."""
+        with self._lock:
+            self._last_at = now
+            self._last_step = step
+
+    def is_due(self, now: float, step: int) -> bool:
+        is_due_by_clock = self._every_s > 0 and self.next_s(now) <= 0
+        is_due_by_steps = self._every_steps > 0 and step >= self.next_step
+        return is_due_by_clock or is_due_by_steps
+
+    def next_s(self, now: float) -> float:
+        """Seconds until a save is due by the clock; infinite without one."""
+        with self._lock:
+            if not self._every_s:
+                return math.inf
+            return self._last_at + self._every_s - now
+
+    @property
+    def next_step(self) -> int:
+        """The step at which a save is due; 0 without one."""
+        with self._lock:
+            if not self._every_steps:
+                return 0
+            return self._last_step + self._every_steps
+
+
+class Unsaved:
+    """Compares the newest checkpoint with what the cluster has done since.
+
+    `_lock` guards the newest checkpoint: saves tell of theirs from several threads.
+    """
+
+    def __init__(self, coordinator: Coordinator, path: str, step: int) -> None:
+        self._coordinator = coordinator
+        self._lock = threading.Lock()
+        self._path = path
+        self._step = step
+
+    def saved(self, path: str, step: int) -> None:
+        """A checkpoint is complete."""
+        with self._lock:
+            self._path = path
+            self._step = step
+
+    @property
+    def path(self) -> str:
+        """The newest checkpoint; empty = there is none."""
+        with self._lock:
+            return self._path
+
+    def text(self) -> str:
+        """Like "steps 12..40 since <path>"; empty if nothing was done that is not saved.
+
+        Any push that a ps has reported counts too: clients beside the workers push without steps.
+        """
+        with self._lock:
+            since = f"since {self._path}" if self._path else "of this job: there is no checkpoint"
+            step = self._coordinator.global_step
+            if step > self._step:
+                return f"steps {self._step}..{step} {since}"
+
+            if self._coordinator.has_unsaved_pushes:
+                if self._coordinator.num_workers == 0:
+                    return f"pushes of SDK clients {since}"
+                return f"pushes {since}"
+
+            return ""
+
+
+class ScheduledSaves:
+    """Saves when the schedule says so. `run` belongs to one thread."""
+
+    def __init__(self, coordinator: Coordinator, saver: Saver, schedule: SaveSchedule) -> None:
+        self._coordinator = coordinator
+        self._saver = saver
+        self._schedule = schedule
+
+    def run(self, stopping: threading.Event) -> None:
+        save_if_due = guarded("the planned save", self._save_if_due)
+        while not stopping.wait(_EVERY_S):
+            save_if_due()
+
+    def _save_if_due(self) -> None:
+        if self._coordinator.state().phase is not Phase.RUNNING:
+            return
+        if not self._schedule.is_due(time.monotonic(), self._coordinator.global_step):
+            return
+
+        try:
+            self._saver.save()
+        except MegalithError as error:
+            logger.warning("the planned save failed, the next one is planned: %s", error)
+
+
+class SaveNews:
+    """Tells everybody who must know that a save has ended."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        schedule: SaveSchedule,
+        unsaved: Unsaved,
+        job_metrics: JobMetrics,
+    ) -> None:
+        self._coordinator = coordinator
+        self._schedule = schedule
+        self._unsaved = unsaved
+        self._job_metrics = job_metrics
+
+    def tell(self, record: SaveRecord) -> None:
+        self._job_metrics.saved(record)
+        if not record.is_own:
+            # A copy for somebody else: this job, and a ps that is replaced, do not start from it
+            return
+
+        self._schedule.restart(time.monotonic(), record.step)
+
+        if not record.error:
+            path = str(Path(record.path).absolute())
+            self._unsaved.saved(path, record.step)
+            self._coordinator.checkpoint_saved(path, record.ended_at_s, record.pushes)

@@ -1,0 +1,119 @@
+"""Which checkpoint parameter servers start from, and whether all of it has come back."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint.format import LIST
+from megalith.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.wire.reports import RestoreReport
+
+_MOST_SAVES = 16  # whose rows are kept; servers that start together start from the newest
+
+
+class _Save(NamedTuple):
+    """Which save a server has started from: a path alone may have had another checkpoint before."""
+
+    path: str
+    saved_at_s: float
+
+
+class StartPoint:
+    """The newest checkpoint of the model directory, and the rows of those to start from.
+
+    `_lock` guards what is known of them.
+    """
+
+    def __init__(self, model_dir: Path) -> None:
+        self._model_dir = model_dir
+        self._lock = threading.Lock()
+        self._newest: Path | None = None
+        self._rows_by_save: dict[_Save, int] = {}  # of the last ones that were found, oldest first
+
+    @property
+    def newest(self) -> Path | None:
+        """The newest checkpoint that this controller has started from or written.
+
+        None before there is one.
+        """
+        with self._lock:
+            return self._newest
+
+    def find(self) -> Path | None:
+        """The checkpoint to start from: the one that the list names, as an operator may change it.
+
+        None = start empty. A checkpoint that is gone or cannot be read is an error that names the
+        file and the ways out, also if nothing at all is left of one that this job has had.
+        """
+        path = catalog.latest(self._model_dir)
+        if path is None:
+            if self.newest is not None:
+                raise CheckpointNotFound(
+                    f"{self.newest} is gone, and so is {self._model_dir / LIST}: "
+                    "a ps that came back empty would train on with a part of the model; "
+                    "put them back, or end the job"
+                )
+
+            return None
+
+        try:
+            content = manifest.read(path)
+        except CheckpointDamaged as error:
+            raise CheckpointDamaged(f"{error}; {catalog.ways_out(self._model_dir)}") from error
+
+        save = _Save(str(path.absolute()), content.saved_at_s)
+        with self._lock:
+            self._newest = path
+            self._rows_by_save.pop(save, None)
+            self._rows_by_save[save] = content.rows
+            if len(self._rows_by_save) > _MOST_SAVES:
+                oldest = next(iter(self._rows_by_save))
+                del self._rows_by_save[oldest]
+
+        return path
+
+    def saved(self, path: Path) -> None:
+        """There is a newer checkpoint."""
+        with self._lock:
+            self._newest = path
+
+    def fault(self, restored: Sequence[RestoreReport | None], *, is_first: bool) -> str:
+        """Why servers that are ready must not go on together; empty if they may.
+
+        What they restored from one save adds up to its rows. Servers that start together
+        (`is_first`) start from the same checkpoint. Later a replacement has a newer one than the
+        others; each server then has checked its own part. None is a server that an earlier
+        controller has let go on.
+        """
+        known = [part for part in restored if part is not None]
+        saves = {_Save(part.path, part.saved_at_s) for part in known}
+        if len(saves) > 1:
+            paths = sorted({save.path for save in saves})
+            if is_first:
+                return (
+                    f"parameter servers started from different checkpoints: {paths}; "
+                    "start the job again"
+                )
+
+            return ""
+
+        if len(known) < len(restored) or not saves:
+            return ""
+
+        (save,) = saves
+        with self._lock:
+            expected = self._rows_by_save.get(save)
+
+        rows = sum(part.rows for part in known)
+        expired = sum(part.expired for part in known)
+        left_out = sum(part.left_out for part in known)
+        if expected is None or rows + expired + left_out == expected:
+            return ""
+
+        return (
+            f"{save.path} has {expected} rows, but {len(known)} parameter servers restored {rows}, "
+            f"found {expired} expired and left {left_out} out: "
+            f"{expected - rows - expired - left_out} rows are missing"
+        )

@@ -1,0 +1,69 @@
+"""Whether what the ps have written of a model is all of it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.manifest import ShardFile
+from megalith.schema.variable_parts import name_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSaved:
+    """A ps is done with its part of a save; see ShardSaved in coordination.proto."""
+
+    save_id: str
+    files: list[ShardFile]
+    parts: tuple[str, ...] = ()
+    error: str = ""
+    pushes: int = 0
+
+
+def missing_in(
+    shards: Mapping[int, ShardSaved], index_of: Callable[[int], int | None]
+) -> list[str]:
+    """What is missing, for people.
+
+    Every table belongs on every ps, and every part of a variable on some ps.
+    `shards` are by session; `index_of` tells whose it is.
+    """
+    return [*_missing_tables(shards, index_of), *_missing_parts(shards.values())]
+
+
+def _missing_tables(
+    shards: Mapping[int, ShardSaved], index_of: Callable[[int], int | None]
+) -> list[str]:
+    held: dict[int, set[str]] = {}
+    for session, shard in shards.items():
+        held[session] = {file.table for file in shard.files if file.kind == FileKind.TABLE}
+
+    all_tables = set().union(*held.values())
+    said = []
+
+    for table in sorted(all_tables):
+        without = [session for session, tables in held.items() if table not in tables]
+        if without:
+            indices = [index_of(session) for session in without]
+            said.append(f"table {table!r} is not on ps {indices}")
+
+    return said
+
+
+def _missing_parts(shards: Iterable[ShardSaved]) -> list[str]:
+    found: dict[tuple[str, int], set[int]] = {}
+    for shard in shards:
+        for key in shard.parts:
+            _, _, part = key.rpartition("@")
+            index, _, of = part.partition("/")
+            whole = (name_of(key), int(of))
+            parts = found.setdefault(whole, set())
+            parts.add(int(index))
+
+    said = []
+
+    for (name, count), parts in sorted(found.items()):
+        missing = [number for number in range(count) if number not in parts]
+        if missing:
+            said.append(f"parts {missing} of {count} of variable {name!r} are on no ps")
+
+    return said

@@ -1,0 +1,33 @@
+"""Dropping rows by key."""
+
+import numpy as np
+
+from megalith.engine.kernels.codes import code_of, home_of, partition_of
+from megalith.engine.kernels.index import find, holds, remove, row_of
+from megalith.engine.kernels.latch import enter, leave
+from megalith.engine.kernels.layout import RECORD, USED, Index, Int, Rows
+from megalith.engine.kernels.pool import give_rows
+from megalith.kernels.dtypes import I64
+from megalith.kernels.jit import kernel
+
+
+@kernel
+def erase(index: Index, rows: Rows, keys: I64) -> Int:
+    """Drop the rows of keys, each under its partition's latch; how many there were."""
+    slots = index.slots
+    parts = index.parts
+    erased = 0
+    freed = np.empty(1, np.int64)
+    for i in range(keys.size):
+        code = code_of(index.secret, keys[i])
+        record = partition_of(code) * RECORD
+        enter(parts, record)
+        slot = find(slots, home_of(parts, record, code), code)
+        if holds(slots, slot, code):
+            freed[0] = row_of(slots[2 * slot + 1])
+            remove(slots, parts, record, slot)
+            parts[record + USED] -= 1
+            give_rows(rows, freed)
+            erased += 1
+        leave(parts, record)
+    return erased

@@ -1,0 +1,178 @@
+"""A table for serving, which waits for the replicas: the compressed embedding of each id.
+
+It has nothing to train them with.
+"""
+
+import threading
+from typing import Any, NoReturn
+
+import numpy as np
+
+from megalith.engine.kernels.layout import Secret
+from megalith.engine.segments.compressor import RowCodec, zero_rows
+from megalith.engine.table import checks
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.errors import ReadOnlyTable
+from megalith.kernels.dtypes import F32, I64, Bools
+from megalith.schema import Segment, Sgd, TableConfig, Zeros
+
+_WORD = np.dtype(np.float32).itemsize
+
+
+class ServingTable:
+    """Rows of one to four bytes a float, as the compressors of the segments say.
+
+    Any thread may call any method.
+
+    It is an embedding table whose rows are the bytes of the compressed ones, so that lookups run
+    while others write, a row is seen whole, and the table grows and gives memory back like any
+    other; the bytes of a row are filled up to whole words of four. All zero bytes decode to zeros
+    with every compressor: that is what an absent id reads.
+
+    Update times are kept, unlike in Monolith, where rows of a serving table look expired at
+    once.
+
+    `_writing` lets one write at a time in: to add is to read and then to write. Lookups do not take
+    it.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        skip_zero_embedding: bool = False,
+        secret: Secret | None = None,
+    ) -> None:
+        """Of `config` the segments' widths and compressors, expiry and memory budget count.
+
+        With `skip_zero_embedding` a row of zeros is not stored, and drops the one there is: reading
+        it is the same. `secret` is that of an EmbeddingTable.
+        """
+        self.config = config
+        self.dim = config.dim
+        self._skips_zeros = skip_zero_embedding
+        self._writing = threading.Lock()
+
+        segments = [(segment.compressor, segment.dim) for segment in config.segments]
+        self._codec = RowCodec(segments)
+        self._words = -(-self._codec.row_bytes // _WORD)
+        self._rows = EmbeddingTable(
+            TableConfig(
+                config.name,
+                (Segment(self._words, Zeros(), Sgd()),),
+                expire_days=config.expire_days,
+                expire_days_by_slot=config.expire_days_by_slot,
+                memory_budget_bytes=config.memory_budget_bytes,
+                max_expire_share=config.max_expire_share,
+                initial_capacity=config.initial_capacity,
+            ),
+            secret=secret,
+        )
+
+    def lookup(self, keys: I64) -> F32:
+        """The embeddings of keys, zeros for absent ones."""
+        words = self._rows.lookup(keys)
+        stored = words.view(np.uint8)[:, : self._codec.row_bytes]
+        return self._codec.decode(np.ascontiguousarray(stored))
+
+    def contains(self, keys: I64) -> Bools:
+        return self._rows.contains(keys)
+
+    def upsert(self, keys: I64, values: F32, times: I64 | None = None) -> int:
+        """Set rows to `values` [keys, dim]; how many were refused.
+
+        They were changed at `times`, in Unix seconds, 0 if not given.
+
+        Keys are distinct. Only a table with a memory budget refuses, and only ids that it does not
+        hold.
+        """
+        times = self._checked_times(keys, values, times)
+        with self._writing:
+            return self._store(keys, values, times)
+
+    def assign_add(self, keys: I64, values: F32, times: I64 | None = None) -> int:
+        """Add to rows as they are read, rounded, and round the sums; an absent row counts as zeros.
+
+        Like `upsert`.
+        """
+        times = self._checked_times(keys, values, times)
+        with self._writing:
+            sums = self.lookup(keys) + values
+            checks.check_finite(sums, self.config.name, "sums")
+            return self._store(keys, sums, times)
+
+    def _checked_times(self, keys: I64, values: F32, times: I64 | None) -> I64:
+        name = self.config.name
+        checks.check_keys(keys, name)
+        checks.check_floats(values, keys.size, self.dim, name, "values")
+        checks.check_finite(values, name, "values")
+        checks.check_distinct(keys, name)
+        if times is None:
+            times = np.zeros(keys.size, np.int64)
+
+        return checks.check_times(times, keys.size, name)
+
+    def _store(self, keys: I64, values: F32, times: I64) -> int:
+        if self._skips_zeros:
+            is_zero = zero_rows(values)
+            self._rows.erase(keys[is_zero])
+            keys = keys[~is_zero]
+            values = values[~is_zero]
+            times = times[~is_zero]
+
+        words = np.zeros((keys.size, self._words), np.float32)
+        stored = words.view(np.uint8)[:, : self._codec.row_bytes]
+        stored[:] = self._codec.encode(values)
+        result = self._rows.load(keys, words, times)
+        return result.refused
+
+    def erase(self, keys: I64) -> int:
+        """Drop rows; how many there were."""
+        with self._writing:
+            return self._rows.erase(keys)
+
+    def expire(self, now_s: int | None = None) -> int:
+        """Drop the rows that are expired at data time `now_s` (default: the newest of any row).
+
+        How many.
+        """
+        return self._rows.expire(now_s)
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes, in whole words; the index takes about 23 more."""
+        return self._words * _WORD
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of index and rows."""
+        return self._rows.nbytes
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of looked-up ids that were found; 1 before the first."""
+        stats = self._rows.stats()
+        if not stats.looked_up:
+            return 1.0
+
+        return stats.found / stats.looked_up
+
+    # ------------------------------------------------- what only a training table does
+
+    def apply_gradients(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("takes no gradients")
+
+    def lookup_entry(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("keeps no optimizer state")
+
+    def dump(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("cannot be saved; the checkpoint is that of the parameter servers")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ReadOnlyTable(f"table {self.config.name} is for serving: it {reason}")

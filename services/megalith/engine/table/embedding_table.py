@@ -1,0 +1,562 @@
+"""The embedding table: int64 ids to rows of floats that learn."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megalith.engine.admission.filters import AdmissionFilter, admission_filter, readjusted
+from megalith.engine.kernels import actions, erase, gather, scan, write
+from megalith.engine.kernels.layout import Secret
+from megalith.engine.table import checks
+from megalith.engine.table.limits import limits, reserve
+from megalith.engine.table.row_layout import RowLayout
+from megalith.engine.table.secret import draw
+from megalith.engine.table.stats import LoadResult, LocalCounts, WriteResult
+from megalith.engine.table.touched import TouchedKeySet, check_capacity
+from megalith.engine.table.touched_rows import TouchedRows
+from megalith.engine.table.writer import EVERYTHING, Writer
+from megalith.errors import InvalidRequest, TableConflict
+from megalith.kernels.dtypes import F32, I64, Bools
+from megalith.schema import TableConfig
+
+_STATUS = np.full(4, -1)  # of reinitialize, by outcome of the write
+_STATUS[write.EXISTING] = 1
+_STATUS[write.CREATED] = 0
+
+
+class RowEntries(NamedTuple):
+    """Whole rows. An absent key has time -1 and zeros."""
+
+    values: F32
+    state: F32
+    times: I64
+
+
+class Chunk(NamedTuple):
+    """A piece of a dump: `rows` holds embedding and state.
+
+    `offset` is where the next call goes on.
+    """
+
+    offset: int
+    keys: I64
+    rows: F32
+    times: I64
+
+
+class EmbeddingTable:
+    """A collisionless table. Any number of threads may call any method.
+
+    What is locked: each partition of the index (a thirty-second of the ids) has a latch, a version
+    counter that guards its slots and the rows they refer to. A write holds one latch at a time, for
+    128 ids. A lookup takes none: it reads, and reads again what a writer may have touched
+    meanwhile. So a row is always seen whole, by lookups and by dumps, while a batch is not atomic:
+    another thread may come between two of its ids. `clear` holds all latches. The pool of free rows
+    has a latch of its own, held for a few instructions. Counters and data time have a lock in the
+    writer.
+
+    Calls with invalid arguments raise before anything changes. What a write leaves out (ids not
+    admitted, ids without room, gradients that are not finite if those are to be skipped, updates
+    after which a row would not be finite) it counts: see `stats`.
+    """
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        admission: AdmissionFilter | None = None,
+        touched: TouchedKeySet | None = None,
+        clock: Callable[[], float] = time.time,
+        secret: Secret | None = None,
+    ) -> None:
+        """`admission` and `touched` take the place of what the configuration asks for.
+
+        `secret` is what the hash of ids depends on; without it the table draws one, so that two
+        tables keep the same ids in different orders.
+        """
+        self.config = config
+        self.layout = RowLayout(config)
+        self._clock = clock
+
+        if admission is None and config.admission is not None:
+            admission = admission_filter(config.admission)
+
+        if touched is None and config.touched_capacity:
+            check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
+            touched = TouchedKeySet(config.touched_capacity)
+
+        self._admission = admission
+        self._config_and_filter = (config, admission)
+
+        self._rows, self._index = reserve(config, self.layout.template, secret or draw())
+        self._empty_bytes = self._index.nbytes
+        self._rows.limit(*limits(config, self._rows, self._empty_bytes))
+        self._touched = TouchedRows(self._index, touched)
+        self._writer = Writer(config, self.layout, self._index, self._rows, admission)
+
+    # ------------------------------------------------------------------ reading
+
+    def lookup(self, keys: I64, out: F32 | None = None) -> F32:
+        """The embeddings of keys, zeros for absent ones; nothing is created.
+
+        A given `out` is filled and returned.
+        """
+        checks.check_keys(keys, self.config.name)
+        if out is None:
+            out = np.empty((keys.size, self.layout.dim), np.float32)
+        else:
+            checks.check_writable(out, keys.size, self.layout.dim, self.config.name, "output rows")
+
+        index = self._index.arrays
+        values = self._rows.arrays.values
+        found = gather.gather(index, values, self.layout.width, keys, out)
+
+        layout = self.layout
+        segments = zip(layout.retrievers, layout.weight_offsets, layout.dims, strict=True)
+        for retriever, column, dim in segments:
+            retriever.forward(out, column, dim)
+
+        with self._writer.lock:
+            self._writer.counts.looked_up += keys.size
+            self._writer.counts.found += found
+
+        return out
+
+    def lookup_entry(self, keys: I64) -> RowEntries:
+        """Embedding, optimizer state and time of each key, read together."""
+        checks.check_keys(keys, self.config.name)
+        rows = np.zeros((keys.size, self.layout.width), np.float32)
+        times = np.empty(keys.size, np.int64)
+
+        index = self._index.arrays
+        values = self._rows.arrays.values
+        gather.gather_entries(index, values, self.layout.width, keys, rows, times)
+
+        dim = self.layout.dim
+        return RowEntries(rows[:, :dim], rows[:, dim:], times)
+
+    def contains(self, keys: I64) -> Bools:
+        checks.check_keys(keys, self.config.name)
+        out = np.empty(keys.size, np.bool_)
+        gather.contains(self._index.arrays, keys, out)
+        return out
+
+    def __len__(self) -> int:
+        return self._index.used
+
+    @property
+    def size(self) -> int:
+        """Rows in the table."""
+        return self._index.used
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of index and rows: what the memory budget counts."""
+        return self._index.nbytes + self._rows.nbytes
+
+    @property
+    def max_update_s(self) -> int:
+        """Data time: the newest request time of any write."""
+        return self._writer.max_update_s
+
+    def stats(self) -> LocalCounts:
+        """A copy of the counts, with what the table holds now."""
+        with self._writer.lock:
+            counts = replace(self._writer.counts)
+
+        counts.rows = self.size
+        counts.bytes = self.nbytes
+        counts.touched_overflow = self._touched.forgotten
+        counts.max_rows = self._rows.max_rows
+        counts.touched = 0 if self.touched is None else self.touched.size
+        return counts
+
+    @property
+    def admission(self) -> AdmissionFilter | None:
+        """What decides about new ids; None admits all."""
+        return self._admission
+
+    @property
+    def config_and_filter(self) -> tuple[TableConfig, AdmissionFilter | None]:
+        """Both as they belong together, also while another thread changes them."""
+        return self._config_and_filter
+
+    @property
+    def touched(self) -> TouchedKeySet | None:
+        """Ids changed by gradients and `reinitialize`, for whoever follows the table.
+
+        None if they are not tracked.
+        """
+        return self._touched.keys
+
+    # ------------------------------------------------------------------ writing
+
+    def assign(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+        """Set embeddings; the optimizer state of existing rows stays.
+
+        The last of repeated keys wins.
+        """
+        return self._assign(actions.Assign(self.layout.dim), keys, values, req_time_s)
+
+    def assign_add(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+        """Add to embeddings, in absent rows to their initial value.
+
+        A sum that is not finite is undone and counted.
+        """
+        return self._assign(actions.AssignAdd(self.layout.dim), keys, values, req_time_s)
+
+    def check_values(self, keys: I64, values: F32) -> None:
+        """Raise what `assign` and `assign_add` would, changing nothing."""
+        name = self.config.name
+        checks.check_keys(keys, name)
+        checks.check_floats(values, keys.size, self.layout.dim, name, "values")
+        checks.check_finite(values, name, "values")
+
+    def _assign(self, action: Any, keys: I64, values: F32, req_time_s: int) -> WriteResult:
+        self.check_values(keys, values)
+        times = self._writer.note_time(req_time_s)
+        admitted = self._writer.admit(keys)
+        result, _ = self._writer.write(action, keys, values, times, admitted)
+        return result
+
+    def apply_gradients(
+        self,
+        keys: I64,
+        grads: F32,
+        learning_rates: Sequence[float] | F32 | None = None,
+        *,
+        req_time_s: int = 0,
+        step: int = 0,
+        dedup: bool = False,
+    ) -> WriteResult:
+        """One optimizer step for each position, in order.
+
+        With `dedup` it is one step for each distinct key, with the sum of its gradients, and the
+        filter is told how often the key occurs. The SDK sums before it sends, so no server asks for
+        that; it is for a table that is trained in its own process. Pulled weights behind the
+        gradients, which dc takes, are not summed: those of a key's first position count.
+
+        Absent keys that are admitted get a row first. Rates default to those of the optimizers at
+        `step`. A step that would leave weights or state not finite is undone and counted as
+        `nonfinite`, like gradients that are skipped.
+        """
+        rates = self.check_gradients(keys, grads, learning_rates, step)
+        return self.apply_checked(keys, grads, rates, req_time_s=req_time_s, step=step, dedup=dedup)
+
+    def apply_checked(
+        self,
+        keys: I64,
+        grads: F32,
+        rates: F32,
+        *,
+        req_time_s: int = 0,
+        step: int = 0,
+        dedup: bool = False,
+    ) -> WriteResult:
+        """`apply_gradients` for a caller that got its rates from `check_gradients`."""
+        given = len(keys)
+        counts = None
+
+        if self.config.skip_nonfinite:
+            finite = checks.finite_mask(grads)
+            if finite is not None:
+                keys = keys[finite]
+                grads = grads[finite]
+
+        skipped = given - len(keys)
+
+        if dedup:
+            keys, grads, counts = checks.sum_by_key(keys, grads, self.layout.dim)
+            distinct = len(keys)
+            finite = self._finite_sums(grads)
+            if finite is not None:
+                keys = keys[finite]
+                grads = grads[finite]
+                counts = counts[finite]
+
+            skipped += distinct - len(keys)
+
+        times = self._writer.note_time(req_time_s)
+        admitted = self._writer.admit(keys, counts)
+        action = actions.Update(self.layout.stages(rates), step)
+        track = self.touched is not None
+        result, changed = self._writer.write(action, keys, grads, times, admitted, track=track)
+
+        for retriever in self.layout.retrievers:
+            retriever.advance(step)
+
+        overflow = self._touched.note(changed)
+        with self._writer.lock:
+            self._writer.counts.nonfinite += skipped
+
+        nonfinite = result.nonfinite + skipped
+        return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
+
+    def check_gradients(
+        self,
+        keys: I64,
+        grads: F32,
+        learning_rates: Sequence[float] | F32 | None = None,
+        step: int = 0,
+        *,
+        dedup: bool = False,
+    ) -> F32:
+        """Raise what `apply_gradients` would, changing nothing.
+
+        Returns the learning rates that it would use.
+
+        Sums by key, which may overflow, are looked at only with `dedup`: it costs adding them up
+        twice.
+        """
+        name = self.config.name
+        checks.check_keys(keys, name)
+        checks.check_floats(grads, keys.size, self.layout.gradient_width, name, "gradients")
+        if not 0 <= step < 2**48:
+            raise InvalidRequest(f"table {name}: step {step} is outside 0..2^48-1")
+        if not self.config.skip_nonfinite:
+            checks.check_finite(grads, name, "gradients")
+
+        rates = self.layout.rates(learning_rates, step)
+        if dedup:
+            _, sums, _ = checks.sum_by_key(keys, grads, self.layout.dim)
+            self._finite_sums(sums)
+
+        return rates
+
+    def _finite_sums(self, sums: F32) -> Bools | None:
+        """Which sums by key did not overflow, None if none did.
+
+        Raises if such rows are not to be skipped.
+        """
+        if not self.config.skip_nonfinite:
+            checks.check_finite(sums, self.config.name, "gradients summed by key")
+            return None
+
+        return checks.finite_mask(sums)
+
+    def reinitialize(self, keys: I64) -> I64:
+        """Make rows as new, creating absent ones without asking the filter.
+
+        The status of each key: 1 existed, 0 was created, -1 was not, because the table is full.
+        Whoever else creates or drops rows meanwhile, of several callers exactly the one that
+        creates a row gets 0 for it. The time of the rows is the wall clock's, which is no data time
+        and does not move `max_update_s`.
+        """
+        checks.check_keys(keys, self.config.name)
+        now_s = checks.check_time(int(self._clock()), self.config.name)
+
+        times = np.array([now_s], np.int64)
+        inputs = np.empty((keys.size, 0), np.float32)
+        outcome = np.empty(keys.size, np.uint8)
+        action = actions.Reinitialize(self.layout.fills)
+        track = self.touched is not None
+        _, changed = self._writer.write(
+            action,
+            keys,
+            inputs,
+            times,
+            EVERYTHING,
+            outcome=outcome,
+            track=track,
+        )
+
+        self._touched.note(changed)
+        return _STATUS[outcome]
+
+    def steal_touched(self) -> I64:
+        """The ids whose rows changed since the last call; see `TouchedRows.steal`.
+
+        Waits for the replicas, which will copy those rows.
+        """
+        return self._touched.steal()
+
+    def restore_touched(self, keys: I64, forgotten: int) -> None:
+        """Continue with the touched keys of a checkpoint; see `TouchedRows.restore`."""
+        self._touched.restore(keys, forgotten)
+
+    def reconfigure(self, config: TableConfig) -> None:
+        """Take new settings, such as rates or expiry, and keep the rows.
+
+        An admission filter keeps its counts unless its kind or size changes. A memory budget below
+        what the table has refuses new ids until enough rows are gone; only `clear` gives memory
+        back. Rows of another layout are a TableConflict.
+        """
+        if config == self.config:
+            return
+
+        layout = self.check_config(config)
+        admission = self._admission
+        if config.admission != self.config.admission:
+            admission = readjusted(admission, config.admission)
+        if config.touched_capacity != self.config.touched_capacity:
+            self._touched.track(config.touched_capacity)
+
+        max_rows, max_slots = limits(config, self._rows, self._empty_bytes)
+        self._rows.limit(max_rows, max_slots)
+
+        self._admission = admission
+        self.config = config
+        self._config_and_filter = (config, admission)
+        self.layout = layout
+        self._writer.reconfigure(config, self.layout, self._admission)
+
+    def check_config(self, config: TableConfig) -> RowLayout:
+        """Raise what `reconfigure` would, changing nothing; the layout that rows would have."""
+        layout = RowLayout(config)
+        if layout.signature != self.layout.signature:
+            raise TableConflict(
+                f"table {config.name} exists with rows {self.layout.signature}, "
+                f"asked for {layout.signature}; "
+                "use another name, or start from an empty model directory"
+            )
+
+        if config.admission is not None and config.admission != self.config.admission:
+            admission_filter(config.admission)
+        if config.touched_capacity != self.config.touched_capacity:
+            check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
+
+        limits(config, self._rows, self._empty_bytes)
+        return layout
+
+    # ------------------------------------------------------------------ keeping and dropping
+
+    def clear(self) -> None:
+        """Drop all rows and give their memory back; `max_update_s` and the counters stay."""
+        scan.enter_all(self._index.arrays.parts)
+        try:
+            self._index.clear()
+            self._rows.clear()
+        finally:
+            scan.leave_all(self._index.arrays.parts)
+
+    def erase(self, keys: I64) -> int:
+        """Drop the rows of keys, whatever their age; how many there were.
+
+        Their memory is used again.
+        """
+        checks.check_keys(keys, self.config.name)
+        dropped = erase.erase(self._index.arrays, self._rows.arrays, keys)
+        return int(dropped)
+
+    def expire(self, now_s: int | None = None) -> int:
+        """Drop the rows that are expired at data time `now_s` (default: `max_update_s`).
+
+        How many were dropped.
+        """
+        if now_s is None:
+            now_s = self.max_update_s
+
+        return self._writer.expire(now_s)
+
+    def dump(
+        self,
+        shard: int = 0,
+        num_shards: int = 1,
+        limit: int = 65536,
+        offset: int = 0,
+        *,
+        with_expired: bool = False,
+    ) -> Chunk:
+        """The next rows of a shard, fewer than `limit` only at its end.
+
+        Begin with offset 0 and go on with that of the chunk. Shards cut the ids evenly by hash.
+        Every row that exists during the whole walk is met once, however the table grows meanwhile.
+        Rows expired at `max_update_s` are left out unless asked
+        for.
+        """
+        if not (0 <= shard < num_shards and limit >= 1 and offset >= 0):
+            raise InvalidRequest(
+                f"dump: shard {shard} of {num_shards}, limit {limit}, offset {offset} do not fit"
+            )
+
+        begin = (shard << 64) // num_shards
+        end = ((shard + 1) << 64) // num_shards
+        keys = np.empty(limit, np.int64)
+        times = np.empty(limit, np.int64)
+        codes = np.empty(limit, np.uint64)
+        rows = np.empty((limit, self.layout.width), np.float32)
+
+        count = 0
+
+        if begin + offset < end:
+            expire_s = self._writer.expiry.seconds_by_slot
+            if with_expired:
+                expire_s = np.empty(0, np.int64)  # nothing expires
+
+            count = scan.dump(
+                self._index.arrays,
+                self._rows.arrays,
+                np.uint64(begin + offset),
+                np.uint64(end - 1),
+                expire_s,
+                self.max_update_s,
+                codes,
+                keys,
+                rows,
+                times,
+            )
+
+        following = end - begin
+        if count == limit:
+            following = int(codes[count - 1]) + 1 - begin
+
+        return Chunk(following, keys[:count], rows[:count], times[:count])
+
+    def load(
+        self,
+        keys: I64,
+        rows: F32,
+        times: I64,
+        signature: str | None = None,
+        max_update_s: int | None = None,
+        *,
+        drop_expired: bool = False,
+    ) -> LoadResult:
+        """Set whole rows, as `dump` gave them; neither filter nor touched keys take part.
+
+        `signature` is that of the table they come from (`layout.signature`): other optimizers are
+        refused. `max_update_s` is the data time of that table. Without it the newest of `times` is
+        taken, which after a `reinitialize` is the wall clock's.
+
+        A new row without a time (0) gets the table's data time, as in every write, and is never too
+        old.
+
+        With `drop_expired`, rows that are expired at the table's data time are left out and
+        counted. Rows that come in several calls are judged alike only if each call names the newest
+        data time of all. If an expiry may drop only a share of this table's rows
+        (`max_expire_share`), none is left out: the next expiry drops what it may.
+        """
+        name = self.config.name
+        if signature is not None and signature != self.layout.signature:
+            raise TableConflict(
+                f"table {name} has rows {self.layout.signature}, cannot load rows {signature}"
+            )
+
+        checks.check_keys(keys, name)
+        checks.check_floats(rows, keys.size, self.layout.width, name, "rows")
+        checks.check_times(times, keys.size, name)
+        checks.check_distinct(keys, name)
+
+        if max_update_s is None:
+            max_update_s = int(times.max(initial=0))
+
+        self._writer.note_time(max_update_s)
+
+        expired = 0
+        expiry = self._writer.expiry
+        if drop_expired and not expiry.is_bounded:
+            is_expired = expiry.expired(keys, times, self.max_update_s)
+            expired = int(np.count_nonzero(is_expired))
+            if expired:
+                keys = keys[~is_expired]
+                rows = rows[~is_expired]
+                times = times[~is_expired]
+                self._writer.count_expired(expired)
+
+        action = actions.Assign(self.layout.width)
+        result, _ = self._writer.write(action, keys, rows, times, EVERYTHING)
+        replaced = keys.size - result.created - result.refused
+        return LoadResult(result.created, replaced, result.refused, expired)

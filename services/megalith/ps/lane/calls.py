@@ -1,0 +1,147 @@
+"""One request of the bulk lane, from frame to frame.
+
+Errors become LaneErrors, outcomes and times become metrics.
+"""
+
+import hmac
+import time
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import DecodeError
+
+from megalith.errors import (
+    AccessDenied,
+    DeadlinePassed,
+    InvalidRequest,
+    LimitExceeded,
+    MalformedArray,
+    MessageTooLarge,
+)
+from megalith.protos import parameter_server_pb2 as pb
+from megalith.ps.data_plane import DataPlane
+from megalith.runtime.interceptor import as_megalith_error, bounded_text
+from megalith.runtime.metrics import Metrics
+from megalith.wire import frames
+
+_MAX_ARRAYS = 1 << 16
+
+Reserve = Callable[[int], None]
+Reply = tuple[pb.LaneReply, Sequence[memoryview]]
+
+
+class LaneCalls:
+    """Answers the heads and bodies of frames; knows no sockets."""
+
+    def __init__(
+        self, data: DataPlane, metrics: Metrics, token: bytes, max_message_bytes: int
+    ) -> None:
+        self._data = data
+        self._metrics = metrics
+        self._token = token
+        self._max_message_bytes = max_message_bytes
+
+    def check_hello(self, head: memoryview) -> None:
+        """Raise AccessDenied unless the token is that of this server."""
+        hello = pb.LaneHello()
+        if not _parse(hello, head) or not hmac.compare_digest(hello.token, self._token):
+            raise AccessDenied(
+                "the bulk lane opens with the token of this server's Negotiate; ask for it again"
+            )
+
+    def answer(
+        self, head: memoryview, body: memoryview, waited_s: float, reserve: Reserve
+    ) -> Reply:
+        """The reply to one request that waited for `waited_s` before this. Never raises.
+
+        `reserve` is told the bytes of a reply before any memory is taken for it, and may refuse
+        them.
+        """
+        method = "lane"
+        start = time.perf_counter()
+        try:
+            request = pb.LaneRequest()
+            if not _parse(request, head):
+                raise InvalidRequest("the head of the frame is not a LaneRequest")
+
+            method = f"lane/{request.WhichOneof('call')}"
+
+            if 0 < request.timeout_ms < waited_s * 1000:
+                raise DeadlinePassed(
+                    f"the call waited {waited_s:.1f} s and was given up; nothing was applied"
+                )
+
+            reply, arrays = self._call(request, body, reserve)
+            self._check_size(reply, arrays)
+        except Exception as error:
+            return self.refusal(method, error), ()
+        finally:
+            self._metrics.rpc_seconds.labels(method).observe(time.perf_counter() - start)
+
+        self._metrics.rpc_total.labels(method, "ok").inc()
+        return reply, arrays
+
+    def refusal(self, method: str, error: Exception) -> pb.LaneReply:
+        """The reply that stands for an error."""
+        known = as_megalith_error(method, error)
+        self._metrics.rpc_total.labels(method, known.code).inc()
+        return pb.LaneReply(error=pb.LaneError(code=known.code, message=bounded_text(str(known))))
+
+    def _call(self, request: pb.LaneRequest, body: memoryview, reserve: Reserve) -> Reply:
+        match request.WhichOneof("call"):
+            case "pull":
+                keys = _cut(body, request.array_bytes, len(request.pull.tables))
+                reply, rows = self._data.pull(request.pull, keys, reserve)
+                sizes = [matrix.nbytes for matrix in rows]
+                sent = [frames.as_bytes(matrix) for matrix in rows]
+                return pb.LaneReply(pull=reply, array_bytes=sizes), sent
+            case "push":
+                count = len(request.push.tables)
+                arrays = _cut(body, request.array_bytes, 2 * count)
+                pushed = self._data.push(request.push, arrays[:count], arrays[count:])
+                return pb.LaneReply(push=pushed), ()
+            case _:
+                raise InvalidRequest("a LaneRequest without a call of this version")
+
+    def _check_size(self, reply: pb.LaneReply, arrays: Sequence[memoryview]) -> None:
+        size = reply.ByteSize() + sum(array.nbytes for array in arrays)
+        if size > self._max_message_bytes:
+            raise MessageTooLarge(
+                f"a reply of {size} bytes is above the limit of {self._max_message_bytes}; "
+                "ask for fewer ids per call"
+            )
+
+
+def _parse(message: pb.LaneHello | pb.LaneRequest, head: memoryview) -> bool:
+    try:
+        message.ParseFromString(bytes(head))
+    except DecodeError:
+        return False
+
+    return True
+
+
+def _cut(body: memoryview, lengths: Sequence[int], expected: int) -> list[memoryview]:
+    """The arrays of a body, which they must fill exactly.
+
+    They are counted first: each costs many times its length.
+    """
+    if len(lengths) != expected:
+        raise MalformedArray(
+            f"{len(lengths)} arrays in the body, the tables of the request have {expected}"
+        )
+
+    if expected > _MAX_ARRAYS:
+        raise LimitExceeded(
+            f"{expected} arrays in one request are above the limit of {_MAX_ARRAYS}; split the call"
+        )
+
+    if any(length < 0 for length in lengths) or sum(lengths) != len(body):
+        raise MalformedArray(f"arrays of {sum(lengths)} bytes in a body of {len(body)}")
+
+    arrays = []
+    begin = 0
+    for length in lengths:
+        arrays.append(body[begin : begin + length])
+        begin += length
+
+    return arrays

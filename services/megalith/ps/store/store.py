@@ -1,0 +1,216 @@
+"""All that one parameter server holds, and the rules under which a request may touch it."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.engine.variable.variable import Variable
+from megalith.ps.store.contents import Contents, require_distinct
+from megalith.ps.store.replay import AppliedPushes
+from megalith.ps.store.serving import ServingRules
+from megalith.ps.store.writes import (
+    Reply,
+    Sender,
+    TableGradients,
+    TableValues,
+    VariableUpdate,
+    Writes,
+)
+from megalith.runtime.lease import Lease
+from megalith.schema import TableConfig, VariableConfig
+from megalith.schema.variable_parts import VariableShape
+from megalith.wire.routing import Routing
+
+
+class Store:
+    """What requests, the session and checkpoints see of this server's model.
+
+    Each part decides for itself: `ServingRules` whether a request is served, `Contents` what there
+    is, `Writes` what changes it. `_lock` guards the count of pulls.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        clock: Callable[[], float] = time.time,
+        applied: AppliedPushes[Reply] | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        """See `Writes` for `clock` and `applied`, `ServingRules` for `lease`."""
+        self._applied = applied or AppliedPushes[Reply]()
+        self._rules = ServingRules(lease)
+        self._contents = Contents(index)
+        self._writes = Writes(self._contents, self._applied, clock)
+        self._lock = threading.Lock()
+        self.pulls = 0
+
+    # --- which requests ---
+
+    def take_index(self, index: int) -> None:
+        """From now on this is the ps of that index in the map; before the first map only."""
+        self._contents.take_index(index)
+
+    def route(self, routing: Routing | None, is_initialized: bool) -> None:
+        """Obey this map. Until its epoch is initialized, a missing table is a matter of time.
+
+        WrongRun if it is of another run than the first one: what is here belongs to that.
+        """
+        if routing is not None:
+            self._rules.join_run(routing.run_id)
+
+        self._contents.route(routing, is_initialized)
+
+    def check_run(self, run_id: str) -> None:
+        """WrongRun for a request of another run than that of the first map, or of none."""
+        self._rules.check_run(run_id, self._contents.index)
+
+    def serving(self, run_id: str, is_controller_away: bool) -> AbstractContextManager[None]:
+        """Inside, a data request is served; see `ServingRules.serving`."""
+        return self._rules.serving(run_id, self._contents.index, is_controller_away)
+
+    @property
+    def run_id(self) -> str:
+        """Of the maps; empty = there was none yet."""
+        return self._rules.run_id
+
+    @property
+    def epoch(self) -> int:
+        """Of the newest map; 0 = none yet."""
+        return self._contents.epoch
+
+    def buckets(self) -> NDArray[np.bool_]:
+        """By bucket, whether this server owns it; without a map it may be any."""
+        return self._contents.buckets()
+
+    # --- creation ---
+
+    def create_tables(self, epoch: int, configs: Sequence[TableConfig]) -> None:
+        self._contents.create_tables(epoch, configs)
+
+    def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
+        self._contents.create_variables(epoch, configs)
+
+    def describe_variables(self, epoch: int, names: Sequence[str]) -> list[VariableShape]:
+        return self._contents.describe_variables(epoch, names)
+
+    def adopt(self, table: EmbeddingTable | None = None, variable: Variable | None = None) -> None:
+        """Take a restored table or variable, before there is a map."""
+        self._contents.adopt(table, variable)
+
+    # --- data ---
+
+    def pull(
+        self, epoch: int, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]
+    ) -> tuple[list[NDArray[np.float32]], list[NDArray[Any]]]:
+        """Embeddings by table and values of variables, both in the order asked for."""
+        names = [name for name, _ in tables]
+        require_distinct("table", names)
+        found = self._contents.find(epoch, names, variables)
+        with self._lock:
+            self.pulls += 1
+
+        for name, keys in tables:
+            found.buckets.check_owned(name, keys)
+
+        rows = []
+        for table, (_, keys) in zip(found.tables, tables, strict=True):
+            rows.append(table.lookup(keys))
+
+        return rows, [variable.read() for variable in found.variables]
+
+    def pulled_size(
+        self, tables: Sequence[tuple[str, NDArray[np.int64]]], variables: Sequence[str]
+    ) -> tuple[int, int]:
+        """Floats of rows and bytes of variables that `pull` would return.
+
+        What is not here counts as nothing.
+        """
+        num_floats = sum(self._contents.width_of(name) * keys.size for name, keys in tables)
+        present = self._contents.present_variables(variables)
+        return num_floats, sum(variable.config.initial.nbytes for variable in present)
+
+    def push(
+        self,
+        epoch: int,
+        client_id: str,
+        sequence: int,
+        gradients: Sequence[TableGradients],
+        updates: Sequence[VariableUpdate],
+        req_time_s: int = 0,
+        step: int = 0,
+        incarnation: int = 0,
+        is_repeated: bool = False,
+        first_try_s_ago: float = math.inf,
+    ) -> list[NDArray[Any]]:
+        """See `Writes.push`."""
+        sender = Sender(client_id, sequence, incarnation, is_repeated, first_try_s_ago)
+        return self._writes.push(epoch, sender, gradients, updates, req_time_s, step)
+
+    def assign(
+        self,
+        epoch: int,
+        sender: Sender,
+        parts: Sequence[TableValues],
+        *,
+        is_added: bool,
+        req_time_s: int = 0,
+    ) -> None:
+        """See `Writes.assign`."""
+        self._writes.assign(epoch, sender, parts, is_added=is_added, req_time_s=req_time_s)
+
+    def reinitialize(
+        self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]
+    ) -> NDArray[np.int8]:
+        """See `Writes.reinitialize`."""
+        return self._writes.reinitialize(epoch, sender, name, keys)
+
+    def expire(self) -> dict[str, int]:
+        """Drop what is expired in every table; rows dropped, by table."""
+        return {table.config.name: table.expire() for table in self.tables()}
+
+    # --- what is there ---
+
+    def tables(self) -> list[EmbeddingTable]:
+        """By name."""
+        return self._contents.tables()
+
+    def variables(self) -> list[Variable]:
+        """By name, parts in order."""
+        return self._contents.variables()
+
+    @property
+    def pushes(self) -> int:
+        """Writes that were applied."""
+        return self._writes.count
+
+    @property
+    def rows(self) -> int:
+        return sum(len(table) for table in self.tables())
+
+    def count(self, name: str) -> int:
+        """A counter of TableCounts, over all tables."""
+        return sum(int(getattr(table.stats(), name)) for table in self.tables())
+
+    @property
+    def nonfinite_updates(self) -> int:
+        """Updates of variables that were left out because their result was not finite."""
+        return sum(variable.nonfinite for variable in self.variables())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of rows, index, variables and of what is remembered of writes."""
+        tables = sum(table.nbytes for table in self.tables())
+        variables = sum(variable.nbytes for variable in self.variables())
+        return tables + variables + self._applied.nbytes
+
+    @property
+    def push_memory_bytes(self) -> int:
+        """The part of `nbytes` by which repeated writes are recognized."""
+        return self._applied.nbytes

@@ -1,0 +1,25 @@
+"""Area under the ROC curve, for `evaluate` of a task: plain NumPy, so yours can use it too."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
+    """The chance that a positive scores above a negative, ties counting half.
+
+    NaN without both kinds.
+    """
+    order = np.argsort(scores, kind="stable")
+    _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
+    ranks = np.repeat(starts + (counts + 1) / 2, counts)  # equal scores share their mean rank
+    is_positive = labels[order] > 0.5
+    positives = int(is_positive.sum())
+    negatives = labels.size - positives
+    if not positives or not negatives:
+        return float("nan")
+
+    # The rank sum of the positives, less what it would be if they all scored lowest, counts the
+    # pairs in which the positive scores higher.
+    rank_sum = ranks[is_positive].sum()
+    least = positives * (positives + 1) / 2
+    return float((rank_sum - least) / (positives * negatives))

@@ -1,0 +1,69 @@
+"""docs/goldens.md lists the goldens that tests hold, and which tests hold them."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "goldens.md"
+UNHELD = "## Numbers without a test"
+
+
+def golden_ids(function):
+    """The ids in `@pytest.mark.golden(...)` above a function, read without importing its module."""
+    found = []
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.golden":
+            found += [ast.literal_eval(argument) for argument in decorator.args]
+    return found
+
+
+def marked():
+    """Names of the tests that hold a golden, by golden, from the markers."""
+    tests_by_golden = defaultdict(list)
+    for path in ROOT.glob("tests/**/test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                for golden in golden_ids(node):
+                    tests_by_golden[golden].append(node.name)
+    return {golden: sorted(tests) for golden, tests in tests_by_golden.items()}
+
+
+def listed():
+    """The same from the page: rows of (golden, what it asserts, where it comes from, tests)."""
+    held, _, _ = PAGE.read_text().partition(UNHELD)
+    rows = []
+    for line in held.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 4 and cells[0] not in ("golden", "---"):
+            rows.append(cells)
+    return rows
+
+
+def test_the_page_lists_the_goldens_that_tests_hold_and_by_which_tests():
+    on_page = {golden: re.findall(r"`(test_\w+)`", tests) for golden, _, _, tests in listed()}
+    assert on_page == marked()
+
+
+def test_every_golden_is_listed_once_with_what_it_asserts_and_where_it_comes_from():
+    rows = listed()
+    assert all(all(cells) for cells in rows)
+    count_by_golden = Counter(golden for golden, _, _, _ in rows)
+    assert [golden for golden, count in count_by_golden.items() if count > 1] == []
+
+
+def test_a_name_of_a_test_that_holds_a_golden_names_one_test():
+    """The page gives no file, so that a test may move."""
+    functions = Counter()
+    for path in ROOT.glob("tests/**/test_*.py"):
+        functions.update(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+    holders = {test for tests in marked().values() for test in tests}
+    assert sorted(test for test in holders if functions[test] > 1) == []
+
+
+def test_no_test_is_named_by_the_number_of_a_golden():
+    named = []
+    for path in ROOT.glob("tests/**/test_*.py"):
+        named += re.findall(r"^def (test_(?:\w+_)?g\d+_\w+)", path.read_text(), re.MULTILINE)
+    assert named == []
