@@ -424,6 +424,7 @@ def test_servers_that_have_not_all_rows_of_the_manifest_end_the_job_with_the_num
         saved = cluster.controller.save()
     path = Path(saved.path) / MANIFEST
     content = json.loads(path.read_text())
+    del content["checksum"]
     hidden = next(file for file in content["files"] if file["kind"] == "table")
     hidden["buckets"] = "none"
     path.write_text(json.dumps(content))

@@ -1,4 +1,8 @@
-"""The manifest: what a checkpoint consists of, and whether its files are what was written."""
+"""The manifest: what a checkpoint consists of, and whether its files are what was written.
+
+Its last field is its own checksum: the sha256 of the manifest with nothing between the quotes of
+that field. Manifests of early versions have none.
+"""
 
 import dataclasses
 import hashlib
@@ -9,6 +13,8 @@ from typing import Any
 from megalith.checkpoint.format import FORMAT_VERSION, MANIFEST, READ_VERSIONS, FileKind
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.runtime.files import sync, write_atomically
+
+_NO_CHECKSUM = '"checksum": ""'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,16 +51,21 @@ class Manifest:
 
 def write(directory: Path, manifest: Manifest) -> None:
     """Say what the files of a directory are; they are on disk before the manifest is."""
-    content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest)}
+    content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest), "checksum": ""}
+    text = json.dumps(content, indent=1)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    signed = text.replace(_NO_CHECKSUM, _checksum_field(digest))
+
     sync(directory)
-    write_atomically(directory / MANIFEST, json.dumps(content, indent=1).encode())
+    write_atomically(directory / MANIFEST, signed.encode())
 
 
 def read(directory: Path) -> Manifest:
     """The manifest of a complete checkpoint; the files themselves are not looked at."""
     path = directory / MANIFEST
     try:
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        content = json.loads(data)
     except FileNotFoundError:
         raise CheckpointNotFound(
             f"{directory} has no {MANIFEST}: not a complete checkpoint"
@@ -66,11 +77,30 @@ def read(directory: Path) -> Manifest:
     if version not in READ_VERSIONS:
         raise CheckpointDamaged(f"{path} has format {version}, this version reads {READ_VERSIONS}")
 
+    _check_whole(path, data, content.pop("checksum", None))
     try:
         files = tuple(_file(about) for about in content.pop("files"))
         return Manifest(**content, files=files)
     except (TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{path} lacks or misnames a field: {error}") from error
+
+
+def _check_whole(path: Path, data: bytes, stated: Any) -> None:
+    """CheckpointDamaged unless the manifest is as it was written; early ones do not say it."""
+    if stated is None:
+        return
+
+    unsigned = data.replace(_checksum_field(stated).encode(), _NO_CHECKSUM.encode())
+    digest = hashlib.sha256(unsigned).hexdigest()
+    if digest != stated:
+        raise CheckpointDamaged(
+            f"{path} was changed after it was written: its sha256 is {digest}, "
+            f"its field checksum says {stated}"
+        )
+
+
+def _checksum_field(digest: str) -> str:
+    return f'"checksum": "{digest}"'
 
 
 def _file(about: dict[str, Any]) -> ShardFile:

@@ -228,6 +228,25 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path, text, message):
         manifest.read(tmp_path)
 
 
+def test_every_byte_of_a_manifest_counts(tmp_path):
+    """Also one that is still JSON with all fields: another time, another step, a blank."""
+    save(trained_stores(1), tmp_path / "c")
+    path = tmp_path / "c" / MANIFEST
+    whole = path.read_bytes()
+    manifest.read(tmp_path / "c")
+
+    for offset in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[offset] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(CheckpointDamaged, match=MANIFEST):
+            manifest.read(tmp_path / "c")
+
+    path.write_bytes(whole.replace(b'"step": 7', b'"step":  7'))
+    with pytest.raises(CheckpointDamaged, match="was changed after it was written"):
+        manifest.read(tmp_path / "c")
+
+
 def test_an_optimizer_of_a_newer_version_is_refused_by_name(tmp_path):
     with pytest.raises(CheckpointDamaged, match="unknown kind 'Lion'"):
         schema_json.from_json({"kind": "Segment", "dim": 1, "optimizer": {"kind": "Lion"}})
@@ -260,6 +279,7 @@ def test_every_setting_of_a_table_is_restored(tmp_path):
 def rewrite_manifest(directory, change):
     path = directory / MANIFEST
     content = json.loads(path.read_text())
+    del content["checksum"]
     change(content)
     path.write_text(json.dumps(content))
 
