@@ -72,13 +72,13 @@ bench-cluster: $(VENV)/.installed-test ## Pull, push and training against a clus
 	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/cluster.py
 
 images: ## Build the container image
-	@docker compose -f deploy/docker-compose.yml build
+	@docker compose build
 
 up: ## Start the cluster in containers
-	@docker compose -f deploy/docker-compose.yml up -d --build
+	@docker compose up -d --build
 
 down: ## Stop the containers; the volume with the model stays
-	@docker compose -f deploy/docker-compose.yml down
+	@docker compose down
 
 clean: ## Remove the environment, caches and the demo's model
 	@scripts/test-services stop

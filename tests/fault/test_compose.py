@@ -1,5 +1,4 @@
-"""The image and deploy/docker-compose.yml on a real engine: start, drive from the host, kill,
-replace, stop."""
+"""The image and compose.yaml on a real engine: start, drive from the host, kill, replace, stop."""
 
 import json
 import os
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.timeout(
 )  # the first test waits for the image, which installs every dependency
 
 REPOSITORY = Path(__file__).parents[2]
-COMPOSE_FILE = REPOSITORY / "deploy" / "docker-compose.yml"
+COMPOSE_FILE = REPOSITORY / "compose.yaml"  # includes deploy/docker-compose.yml
 SERVICES = {"appmaster", "controller", "ps-0", "ps-1", "worker-0", "worker-1"}
 KERNEL_CACHE = "/var/cache/megalith"
 
