@@ -19,7 +19,7 @@ NEVER = np.empty(0, np.int64)  # as `expire_s`: no row expires
 
 # Keys whose codes meet in a few cache lines of two partitions: clusters run through several homes.
 crowded_keys = st.builds(
-    lambda partition, line, low: twin.key_of(partition << 59 | line << 53 | low),
+    lambda partition, line, low: twin.id_of(partition << 59 | line << 53 | low),
     st.sampled_from([0, 1, 31]),
     st.integers(20, 23),
     st.integers(0, 25),
@@ -77,7 +77,7 @@ class SmallTable:
             for record in range(0, PARTITIONS * RECORD, RECORD)
         ]
         words = np.concatenate([slots[2 * begin : 2 * end].reshape(-1, 2) for begin, end in spans])
-        return [twin.key_of(int(code)) for code, entry in words if entry]
+        return [twin.id_of(int(code)) for code, entry in words if entry]
 
 
 def row_of(keys: I64) -> F32:

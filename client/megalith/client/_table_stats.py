@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.schema.table_counts import NAMES, TableCounts
-from megalith.schema.variable_parts import count_of, name_of
+from megalith.schema.variable_parts import count_of, variable_of
 
 
 @dataclass(slots=True)
@@ -59,10 +59,11 @@ def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, Variable
     of: dict[str, int] = {}
 
     for answer in answers:
-        for key in answer.variables:
-            parts[name_of(key)] += 1
-            of[name_of(key)] = count_of(key)
-            left_out[name_of(key)] += answer.variables_nonfinite.get(key, 0)
+        for held in answer.variables:
+            name = variable_of(held)
+            parts[name] += 1
+            of[name] = count_of(held)
+            left_out[name] += answer.variables_nonfinite.get(held, 0)
 
     return {
         name: VariableStats(parts[name], left_out[name], of[name] - parts[name])

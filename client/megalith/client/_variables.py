@@ -20,7 +20,7 @@ from megalith.errors import (
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.schema import VariableConfig
 from megalith.schema.checks import as_array
-from megalith.schema.variable_parts import Part, VariableShape, key_of, parts_of
+from megalith.schema.variable_parts import Part, VariableShape, part_name, parts_of
 from megalith.wire import codec, forking
 
 _KINDS = {
@@ -81,7 +81,7 @@ class DenseVariables:
         routing = self._servers.routing()
         shapes = self._known(names)
         return [
-            (routing.owner_of_part(name, number), key_of(name, part))
+            (routing.owner_of_part(name, number), part_name(name, part))
             for name, shape in shapes.items()
             for number, part in enumerate(_parts(shape))
         ]
@@ -94,7 +94,7 @@ class DenseVariables:
         for name, shape in self._known(names).items():
             pieces = []
             for part in _parts(shape):
-                pieces.append(received[key_of(name, part)])
+                pieces.append(received[part_name(name, part)])
 
             values[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -128,7 +128,7 @@ class DenseVariables:
             for number, part in enumerate(_parts(shapes[name])):
                 rows = array if part is None else array[part.start : part.stop]
                 update = pb.VariableUpdate(
-                    name=key_of(name, part), kind=kind, value=codec.array_to_proto(rows)
+                    name=part_name(name, part), kind=kind, value=codec.array_to_proto(rows)
                 )
                 yield routing.owner_of_part(name, number), update
 

@@ -5,18 +5,14 @@ from __future__ import annotations  # grpc's generic types are generic for type 
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
 import grpc
 from google.protobuf.wrappers_pb2 import Int64Value
 
 from megalith.control import address_file, retry
-from megalith.control.connection import Connection, Method
+from megalith.control.connection import Answer, Connection, Message, Method
 from megalith.errors import DeadlinePassed, InvalidRequest, SavepointRefused
 from megalith.protos import appmaster_pb2, appmaster_pb2_grpc, supervision_pb2, supervision_pb2_grpc
-
-Request = TypeVar("Request")
-Answer = TypeVar("Answer")
 
 _ATTEMPT_S = 5.0
 # To end a job the AppMaster asks the controller first, and gives one that hangs as long as a try.
@@ -189,7 +185,7 @@ class AppMaster:
             tuple(reply.start), reply.is_over, reply.succeeded, reply.reason, reply.grace_s
         )
 
-    def _once(self, method: Method[Request, Answer], request: Request, attempts: int = 1) -> Answer:
+    def _once(self, method: Method[Message, Answer], request: Message, attempts: int = 1) -> Answer:
         """One try, which may take as long as that many of the usual ones."""
         attempt_s = min(_ATTEMPT_S, self._timeout_s)
         return self._connection.call(method, request, attempts * attempt_s)

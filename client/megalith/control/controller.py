@@ -4,12 +4,11 @@ from __future__ import annotations  # grpc's generic types are generic for type 
 
 import logging
 import time
-from typing import TypeVar
 
 import grpc
 
 from megalith.control import address_file, retry
-from megalith.control.connection import Connection, FindAddress, Method
+from megalith.control.connection import Answer, Connection, FindAddress, Message, Method
 from megalith.control.status import ClusterStatus, SaveResult, cluster_status
 from megalith.errors import InvalidRequest, MegalithError, NotReady, PeerUnreachable
 from megalith.protos import (
@@ -20,9 +19,6 @@ from megalith.protos import (
 )
 from megalith.wire import codec
 from megalith.wire.routing import Routing
-
-Request = TypeVar("Request")
-Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +198,7 @@ class Controller:
     # --- how calls are made ---
 
     def _ask(
-        self, method: Method[Request, Answer], request: Request, timeout_s: float | None = None
+        self, method: Method[Message, Answer], request: Message, timeout_s: float | None = None
     ) -> Answer:
         """An idempotent call, repeated while it may succeed later."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
@@ -216,7 +212,7 @@ class Controller:
         return result
 
     def _once(
-        self, method: Method[Request, Answer], request: Request, timeout_s: float | None = None
+        self, method: Method[Message, Answer], request: Message, timeout_s: float | None = None
     ) -> Answer:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._connection.call(method, request, limit_s)

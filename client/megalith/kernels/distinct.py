@@ -11,11 +11,9 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.kernels.dtypes import I32, I64
 from megalith.kernels.jit import kernel
 from megalith.kernels.mixing import bucket_of, mix
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 SECRET = np.uint64(
     secrets.randbits(64) | 1

@@ -77,26 +77,6 @@ class FidLayout:
         low = _unsigned(fids, "fids") & mask
         return low.astype(np.int64)
 
-    def with_slots(self, fids: ArrayLike, slots: ArrayLike) -> NDArray[np.int64]:
-        """The same signatures under other slots."""
-        checked = self._checked_slots(slots)
-        return self._join(checked, _unsigned(fids, "fids"))
-
-    def checked(self, fids: ArrayLike) -> NDArray[np.int64]:
-        """`fids` as int64.
-
-        InvalidRequest if one sets a bit that the layout keeps free (bit 63 in v2).
-        """
-        unsigned = _unsigned(fids, "fids")
-        above = unsigned >> np.uint64(self.signature_bits)
-        bad = above >= np.uint64(self.num_slots)
-        if bad.any():
-            count = np.count_nonzero(bad)
-            example = unsigned[bad].flat[0]
-            raise InvalidRequest(f"{count} fids are not of layout {self.name}, e.g. {example:#x}")
-
-        return unsigned.view(np.int64)
-
     def _checked_slots(self, slots: ArrayLike) -> NDArray[np.uint64]:
         array = _integers(slots, "slots")
         is_negative = array < 0

@@ -59,16 +59,3 @@ class RandomUniform:
 
 
 Initializer = Zeros | Ones | Constants | RandomUniform
-
-
-def batch_softmax_initializer(init_step_interval: float) -> Constants:
-    """The start for a batch_softmax segment.
-
-    It is the number of steps after which an unseen item is guessed to recur.
-    """
-    require(
-        init_step_interval >= 1,
-        f"batch_softmax initializer: init_step_interval {init_step_interval} must be 1 or more",
-    )
-
-    return Constants(init_step_interval)

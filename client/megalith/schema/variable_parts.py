@@ -20,7 +20,7 @@ import numpy as np
 from megalith.schema.checks import require
 
 SPLIT_BYTES = 131_072  # a variable above this is split
-_PART_KEY = re.compile(r".*@\d+/\d+", re.DOTALL)
+_PART_NAME = re.compile(r".*@\d+/\d+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +56,33 @@ class Part:
         return self.start + share + is_longer
 
 
-def key_of(name: str, part: Part | None) -> str:
-    """How requests name a variable or a part of it."""
+def part_name(name: str, part: Part | None) -> str:
+    """How requests name a variable that is whole, or a part of one."""
     if part is None:
         return name
 
     return f"{name}@{part.index}/{part.count}"
 
 
-def is_part_key(name: str) -> bool:
-    return _PART_KEY.fullmatch(name) is not None
+def is_part_name(name: str) -> bool:
+    return _PART_NAME.fullmatch(name) is not None
 
 
-def name_of(key: str) -> str:
-    """The variable that a key of `key_of` is, or is a part of."""
-    if not is_part_key(key):
-        return key
+def variable_of(asked: str) -> str:
+    """The variable that a request of the name `asked` is for, or for a part of."""
+    if not is_part_name(asked):
+        return asked
 
-    name, _, _ = key.rpartition("@")
+    name, _, _ = asked.rpartition("@")
     return name
 
 
-def count_of(key: str) -> int:
-    """In how many parts the variable of a key is held."""
-    if not is_part_key(key):
+def count_of(asked: str) -> int:
+    """In how many parts the variable of such a name is held."""
+    if not is_part_name(asked):
         return 1
 
-    _, _, count = key.rpartition("/")
+    _, _, count = asked.rpartition("/")
     return int(count)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from megalith.schema.checks import check_kind, kinds_of, require
 from megalith.schema.dense_optimizers import DenseOptimizer, Shampoo
 from megalith.schema.schedules import Schedule, default_schedule
-from megalith.schema.variable_parts import Part, is_part_key, key_of, num_parts, parts_of
+from megalith.schema.variable_parts import Part, is_part_name, num_parts, part_name, parts_of
 
 _MAX_SHAMPOO_EXTENT = 4096  # two matrices of 64 MB, and an eigenvalue problem of minutes beyond it
 
@@ -29,7 +29,7 @@ class VariableConfig:
         require(isinstance(self.name, str), f"variable: the name {self.name!r} is no text")
         require(bool(self.name), "variable: the name is empty")
         self._require(
-            not is_part_key(self.name),
+            not is_part_name(self.name),
             "a name that ends in @<n>/<n> means a part of one",
         )
 
@@ -41,9 +41,9 @@ class VariableConfig:
             self._check_optimizer(self.optimizer)
 
     @property
-    def key(self) -> str:
+    def part_name(self) -> str:
         """How requests name it."""
-        return key_of(self.name, self.part)
+        return part_name(self.name, self.part)
 
     def learning_rate(self, step: int) -> np.float32:
         """What a gradient at `step` is multiplied by; 0 without an optimizer."""

@@ -29,7 +29,7 @@ class FinalStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class FinalOutcome:
     """How a job ended. `grace_s` is what its processes get to end; 0 = no limit was named."""
 
     succeeded: bool
@@ -42,7 +42,7 @@ class Ending:
         return FinalStatus.SUCCEEDED if self.succeeded else FinalStatus.FAILED
 
 
-def kept_ending(kept: Mapping[str, Any]) -> Ending | None:
+def kept_ending(kept: Mapping[str, Any]) -> FinalOutcome | None:
     """The ending that an earlier AppMaster wrote down.
 
     ValueError or TypeError for anything else.
@@ -50,7 +50,7 @@ def kept_ending(kept: Mapping[str, Any]) -> Ending | None:
     if not kept:
         return None
 
-    ending = Ending(**kept)
+    ending = FinalOutcome(**kept)
     is_well_formed = (
         isinstance(ending.succeeded, bool)
         and isinstance(ending.reason, str)
@@ -92,10 +92,10 @@ class Job:
         self._keep = keep
         self._lock = threading.Lock()
         self._ending = kept_ending(kept)
-        self._asked: Ending | None = None  # what the controller is being told
+        self._asked: FinalOutcome | None = None  # what the controller is being told
 
     @property
-    def ending(self) -> Ending | None:
+    def ending(self) -> FinalOutcome | None:
         """None while the job runs."""
         with self._lock:
             return self._ending
@@ -105,7 +105,7 @@ class Job:
         ending = self.ending
         return ending.final_status if ending else FinalStatus.UNDEFINED
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: FinalOutcome) -> None:
         """End the job. The first end decides.
 
         Repeating it changes nothing, contradicting it is ApplicationEnded.
@@ -138,11 +138,11 @@ class Job:
 
         self.ended(ending)
 
-    def _ask_for(self, ending: Ending | None) -> None:
+    def _ask_for(self, ending: FinalOutcome | None) -> None:
         with self._lock:
             self._asked = ending
 
-    def _refuse_contradiction(self, earlier: Ending, wanted: Ending) -> None:
+    def _refuse_contradiction(self, earlier: FinalOutcome, wanted: FinalOutcome) -> None:
         if earlier.succeeded == wanted.succeeded:
             return
 
@@ -150,7 +150,7 @@ class Job:
         logger.warning("end refused wanted=%s is=%s", wanted.final_status.value, is_status)
         raise ApplicationEnded(f"{self.app_id} has ended: {is_status}, {earlier.reason}")
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: FinalOutcome) -> None:
         """The job is over. The first word counts.
 
         The controller may say so before it has answered who asked for the end: then the exit code

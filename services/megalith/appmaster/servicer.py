@@ -6,7 +6,7 @@ What the supervisor of a job asks for on top of that is in supervision_servicer.
 import grpc
 
 from megalith.appmaster.heartbeats import Heartbeats
-from megalith.appmaster.job import HOLDER, Ending, FinalStatus, Job
+from megalith.appmaster.job import HOLDER, FinalOutcome, FinalStatus, Job
 from megalith.appmaster.savepoints import Savepoints, SavepointState
 from megalith.control import ClusterStatus, Controller
 from megalith.protos import appmaster_pb2 as pb
@@ -72,13 +72,13 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     ) -> pb.SucceedResponse:
         reason = request.diagnose or "the AppMaster was told that the job succeeded"
         grace_s = request.graceful_shutdown_timeout_ms.value / 1000
-        self._job.end(Ending(True, reason, request.exit_code, grace_s))
+        self._job.end(FinalOutcome(True, reason, request.exit_code, grace_s))
         return pb.SucceedResponse()
 
     def kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillResponse:
         reason = request.diagnose or f"killed with exit code {request.exit_code}"
         grace_s = request.graceful_shutdown_timeout_ms.value / 1000
-        self._job.end(Ending(False, reason, request.exit_code, grace_s))
+        self._job.end(FinalOutcome(False, reason, request.exit_code, grace_s))
         return pb.KillResponse()
 
     def suspend(

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from megalith.appmaster.job import Ending, Job
+from megalith.appmaster.job import FinalOutcome, Job
 from megalith.control import ClusterStatus
 from megalith.errors import MegalithError
 
@@ -80,7 +80,7 @@ class JobWatch:
             last_contact = time.monotonic()
             self._is_serving(True)
             if seen.outcome:
-                self._job.ended(Ending(seen.outcome == "succeeded", seen.reason))
+                self._job.ended(FinalOutcome(seen.outcome == "succeeded", seen.reason))
                 return 0, f"the job {seen.outcome}: {seen.reason}"
 
         return 0, "told to stop"

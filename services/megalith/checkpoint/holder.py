@@ -7,7 +7,7 @@ from megalith.engine.variable.variable import Variable
 from megalith.kernels.dtypes import Bools
 
 
-class Holder(Protocol):
+class ShardHolder(Protocol):
     """Who holds tables and variables: a ps, or whoever else saves and restores them."""
 
     def tables(self) -> list[EmbeddingTable]: ...

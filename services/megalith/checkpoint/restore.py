@@ -16,7 +16,7 @@ from megalith.checkpoint import arrow_files, manifest, row_loading
 from megalith.checkpoint import filters as filter_files
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.holder import Holder
+from megalith.checkpoint.holder import ShardHolder
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.admission.counting_filter import CountingFilter
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def restore_shard(
-    holder: Holder,
+    holder: ShardHolder,
     directory: Path,
     owners: NDArray[np.uint16],
     index: int,

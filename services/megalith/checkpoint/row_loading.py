@@ -123,7 +123,7 @@ class _Loading:
         data_time_s = self._data_times.get(file.table)
         counts = _Counts()
 
-        for batch in table_files.batches(self._directory, file):
+        for batch in table_files.row_batches(self._directory, file):
             is_mine = self._mine[routing.buckets_of(batch.keys)]
             rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
             spoiled_states, spoiled_weights = _begin_spoiled_states(rows, table.layout)

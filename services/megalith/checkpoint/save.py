@@ -15,7 +15,7 @@ from megalith.checkpoint.format import (
     table_file_name,
     variables_file_name,
 )
-from megalith.checkpoint.holder import Holder
+from megalith.checkpoint.holder import ShardHolder
 from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.table.embedding_table import EmbeddingTable
@@ -30,7 +30,7 @@ class SavedShard(NamedTuple):
 
 
 def save_shard(
-    holder: Holder, directory: Path, save_id: str, index: int, num_ps: int
+    holder: ShardHolder, directory: Path, save_id: str, index: int, num_ps: int
 ) -> SavedShard:
     """Write this server's tables and variables; returns what was written.
 
@@ -53,7 +53,7 @@ def save_shard(
     return saved
 
 
-def _write_files(holder: Holder, directory: Path, suffix: str) -> SavedShard:
+def _write_files(holder: ShardHolder, directory: Path, suffix: str) -> SavedShard:
     buckets = arrow_files.ranges_of(holder.buckets())
     files = []
     for number, table in enumerate(holder.tables()):
@@ -62,12 +62,12 @@ def _write_files(holder: Holder, directory: Path, suffix: str) -> SavedShard:
     held = holder.variables()  # once: the parts that are named are those that are written
     file = variables.write(held, directory, variables_file_name(suffix))
     files.append(replace(file, buckets=buckets))
-    parts = [variable.config.key for variable in held if variable.config.part]
+    parts = [variable.config.part_name for variable in held if variable.config.part]
     return SavedShard(files, parts)
 
 
 def _write_table(
-    holder: Holder, table: EmbeddingTable, number: int, directory: Path, suffix: str
+    holder: ShardHolder, table: EmbeddingTable, number: int, directory: Path, suffix: str
 ) -> list[ShardFile]:
     """The rows of a table; then its touched ids and its filter, as far as it has them.
 

@@ -57,7 +57,7 @@ def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> S
         now_s = data_times.get(file.table, 0)
         expiry = Expiry(config)
 
-        for batch in table_files.batches(directory, file):
+        for batch in table_files.row_batches(directory, file):
             is_expired = expiry.expired(batch.keys, batch.times, now_s)
             is_finite = finite_mask(frozen(batch.embeddings))
             is_kept = ~is_expired if is_finite is None else ~is_expired & is_finite

@@ -47,7 +47,7 @@ class Header:
     data_time_s: int | None
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Some rows of a file; `states` is the optimizer state."""
 
     keys: I64
@@ -127,7 +127,7 @@ def header(directory: Path, file: ShardFile) -> Header:
             ) from error
 
 
-def batches(directory: Path, file: ShardFile) -> Iterator[Batch]:
+def row_batches(directory: Path, file: ShardFile) -> Iterator[RowBatch]:
     """All rows of a file, after a check that it is the file that was written.
 
     CheckpointDamaged at the end if they are not as many as the manifest says.
@@ -138,7 +138,7 @@ def batches(directory: Path, file: ShardFile) -> Iterator[Batch]:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             rows += batch.num_rows
-            yield Batch(
+            yield RowBatch(
                 batch.column("id").to_numpy(),
                 _matrix(batch.column("embedding")),
                 _matrix(batch.column("state")),

@@ -15,7 +15,7 @@ from megalith.controller.selection.offers import CandidateStatus
 from megalith.errors import InvalidRequest
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.runtime.membership import MAX_HEARTBEAT_S
-from megalith.schema.variable_parts import is_part_key
+from megalith.schema.variable_parts import is_part_name
 from megalith.wire import addresses, codec
 from megalith.wire.reports import PsReport, WorkerReport
 
@@ -152,9 +152,9 @@ def decode_reason(reason: str) -> str:
 
 def decode_shard_saved(message: coordination_pb2.ShardSaved) -> ShardSaved:
     _check_count("saved shard: pushes", message.pushes)
-    for key in message.parts:
-        if not is_part_key(key):
-            raise InvalidRequest(f"saved shard: {key!r} is no part of a variable")
+    for name in message.parts:
+        if not is_part_name(name):
+            raise InvalidRequest(f"saved shard: {name!r} is no part of a variable")
 
     return ShardSaved(
         save_id=message.save_id,

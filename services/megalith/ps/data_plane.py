@@ -96,15 +96,11 @@ class DataPlane:
             updates = [_decode_update(update) for update in request.variables]
             added = self._store.push(
                 request.epoch,
-                request.client_id,
-                request.sequence,
+                _sender(request),
                 parts,
                 updates,
                 request.req_time_s,
                 request.step,
-                incarnation=request.incarnation,
-                is_repeated=request.is_repeated,
-                first_try_s_ago=_first_try_s_ago(request),
             )
 
             return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
@@ -126,22 +122,20 @@ class DataPlane:
             return self._store.reinitialize(request.epoch, _sender(request), request.table, keys)
 
 
-def _sender(request: pb.AssignRowsRequest | pb.ReinitializeRowsRequest) -> Sender:
+def _sender(
+    request: pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest,
+) -> Sender:
+    first_try_s_ago = math.inf
+    if request.first_try_ms_ago > 0:
+        first_try_s_ago = request.first_try_ms_ago / 1000
+
     return Sender(
         request.client_id,
         request.sequence,
         request.incarnation,
         request.is_repeated,
-        _first_try_s_ago(request),
+        first_try_s_ago,
     )
-
-
-def _first_try_s_ago(
-    request: pb.PushRequest | pb.AssignRowsRequest | pb.ReinitializeRowsRequest,
-) -> float:
-    if request.first_try_ms_ago <= 0:
-        return math.inf
-    return request.first_try_ms_ago / 1000
 
 
 def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer) -> TableGradients:

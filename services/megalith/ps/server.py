@@ -20,7 +20,7 @@ from megalith.ps.recent_calls import RecentCalls
 from megalith.ps.servicer import ParameterServicer
 from megalith.ps.store.replay import AppliedPushes
 from megalith.ps.store.store import Store
-from megalith.ps.store.writes import Reply
+from megalith.ps.store.writes import WriteReply
 from megalith.runtime import lifecycle
 from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
@@ -40,7 +40,7 @@ class PsServer:
 
     def __init__(self, config: PsConfig, exit_request: ExitRequest) -> None:
         self._config = config
-        applied = AppliedPushes[Reply](config.push_memory_bytes, config.push_memory_s)
+        applied = AppliedPushes[WriteReply](config.push_memory_bytes, config.push_memory_s)
         lease = Lease()
         self._store = Store(config.index, clock=time.time, applied=applied, lease=lease)
         metrics = store_metrics(self._store)

@@ -133,9 +133,9 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             index=self._index,
             epoch=self._store.epoch,
             tables=[_encode_status(table) for table in self._store.tables()],
-            variables=[variable.config.key for variable in self._store.variables()],
+            variables=[variable.config.part_name for variable in self._store.variables()],
             variables_nonfinite={
-                variable.config.key: variable.nonfinite
+                variable.config.part_name: variable.nonfinite
                 for variable in self._store.variables()
                 if variable.nonfinite
             },

@@ -18,7 +18,7 @@ _EFFECT_SALT = np.int64(0x5DEECE66D)
 
 
 @kernel
-def _effect(fid: Any, spread: Any) -> Any:
+def effect(fid: Any, spread: Any) -> Any:
     """Uniform in -spread..spread, decided by the id alone."""
     mixed = mix(np.uint64(fid ^ _EFFECT_SALT))
     unit = np.float64(mixed >> np.uint64(11)) / np.float64(1 << 53)  # the 53 bits that a float has
@@ -50,10 +50,4 @@ def draw(
         signature = mix(np.uint64(rank)) & _SIGNATURE
         fid = np.int64(signature | slot_bits)
         ids[i] = fid
-        truth[i] += _effect(fid, spread)
-
-
-@kernel
-def effects(ids: NDArray[np.int64], spread: float, out: NDArray[np.float32]) -> None:
-    for i in range(ids.size):
-        out[i] = _effect(ids[i], spread)
+        truth[i] += effect(fid, spread)

@@ -64,12 +64,6 @@ class CategoricalColumn:
         )
         return ids
 
-    def effects_of(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The true effect of each id, decided by the id alone."""
-        out = np.empty(ids.size, np.float32)
-        click_kernels.effects(ids, self._spread, out)
-        return out
-
 
 COLUMNS = (
     CategoricalColumn("user", 1, 2_000_000, 1.25, 0.5),

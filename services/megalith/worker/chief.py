@@ -18,7 +18,7 @@ from megalith.worker.gate import Gate
 from megalith.worker.progress import Progress
 from megalith.worker.step_counter import StepCounter, StepPublisher
 from megalith.worker.task import IdsByTable, RowsByTable, Task, Variables
-from megalith.worker.view import ClusterPhase, ClusterState, ClusterView
+from megalith.worker.view import ClusterPhase, ClusterView, KnownState
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +68,11 @@ class Chief:
         while self._view.wait_for(self._must_initialize):
             self.initialize(self._view.state)
 
-    def _must_initialize(self, state: ClusterState) -> bool:
+    def _must_initialize(self, state: KnownState) -> bool:
         is_newer = state.epoch > self._progress.snapshot().initialized_epoch
         return state.phase is ClusterPhase.INITIALIZING and is_newer
 
-    def initialize(self, state: ClusterState) -> None:
+    def initialize(self, state: KnownState) -> None:
         """Make tables and variables exist on every ps of the state's epoch.
 
         What exists stays. A variable that went down with its ps starts again from the value this
@@ -80,7 +80,7 @@ class Chief:
         """
         self._failover.run(partial(self._initialize, state))
 
-    def _initialize(self, state: ClusterState) -> None:
+    def _initialize(self, state: KnownState) -> None:
         # What is made on servers of an older map is not made on these.
         self._cluster.expect_epoch(state.epoch)
         position = self._progress.snapshot().position
@@ -98,7 +98,7 @@ class Chief:
         self._announce()
         logger.info("initialized epoch=%d step=%d", state.epoch, self._counter.step)
 
-    def _publish_soon(self, state: ClusterState, position: int) -> None:
+    def _publish_soon(self, state: KnownState, position: int) -> None:
         """Publish the counter, but let another write of this worker hold that up only for a moment.
 
         That write may be waiting for a ps that has to be initialized first, which is for this
@@ -120,7 +120,7 @@ class Chief:
                 "the counter lags behind another write of this worker, the next push will mend it"
             )
 
-    def _publish_or_say(self, state: ClusterState, position: int) -> None:
+    def _publish_or_say(self, state: KnownState, position: int) -> None:
         try:
             self._publisher.publish(state, position)
         except MegalithError as error:
@@ -162,7 +162,7 @@ class Chief:
         return pulled.rows, pulled.variables
 
 
-def _is_saved_or_over(state: ClusterState) -> bool:
+def _is_saved_or_over(state: KnownState) -> bool:
     return state.is_saved or state.phase is ClusterPhase.FINISHED
 
 
@@ -181,7 +181,7 @@ def wait_for_others(
     others = frozenset(range(1, num_workers))
     deadline = clock() + timeout_s
 
-    def are_finished(state: ClusterState) -> bool:
+    def are_finished(state: KnownState) -> bool:
         return others <= state.finished_workers
 
     while True:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from megalith.worker.progress import Progress
-from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterState, ClusterView
+from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterView, KnownState
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Gate:
         return is_running and not self._must_stop
 
     def wait_for(
-        self, condition: Callable[[ClusterState], bool], timeout_s: float | None = None
+        self, condition: Callable[[KnownState], bool], timeout_s: float | None = None
     ) -> bool:
         """Block until nobody holds training and `condition` is met (True).
 
@@ -59,7 +59,7 @@ class Gate:
         worker is blocked, and that time does not count.
         """
 
-        def is_held_or_met(state: ClusterState) -> bool:
+        def is_held_or_met(state: KnownState) -> bool:
             return state.barrier.is_held or condition(state)
 
         try:

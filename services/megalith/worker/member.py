@@ -14,7 +14,7 @@ from megalith.runtime.session import ControllerSession
 from megalith.wire import codec
 from megalith.worker.measuring import measure
 from megalith.worker.progress import Progress
-from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterState, ClusterView
+from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterView, KnownState
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class WorkerMember:
         self._exit_request.request(1, str(error))
 
 
-def _decode(state: coordination_pb2.ClusterState) -> ClusterState:
+def _decode(state: coordination_pb2.ClusterState) -> KnownState:
     holders = state.barrier.holders
     barrier = BarrierHolds(
         newest=state.barrier.id,
@@ -131,7 +131,7 @@ def _decode(state: coordination_pb2.ClusterState) -> ClusterState:
         actions=tuple((holder.id, holder.action) for holder in holders),
     )
 
-    return ClusterState(
+    return KnownState(
         phase=_PHASES.get(state.phase, ClusterPhase.WAITING),
         epoch=state.routing.epoch,
         barrier=barrier,

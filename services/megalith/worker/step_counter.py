@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from megalith.client import Cluster
 from megalith.schema import VariableConfig
 from megalith.worker.progress import Progress
-from megalith.worker.view import ClusterState
+from megalith.worker.view import KnownState
 
 GLOBAL_STEP = "global_step"  # int64 on a ps: for everybody who wants to know; never above the truth
 
@@ -57,11 +57,11 @@ class StepCounter:
         with self._lock:
             self._published = 0
 
-    def variables(self, state: ClusterState, position: int) -> list[VariableConfig]:
+    def variables(self, state: KnownState, position: int) -> list[VariableConfig]:
         """What the chief creates; they start from what it knows."""
         return [VariableConfig(name, value) for name, value in self.least(state, position).items()]
 
-    def least(self, state: ClusterState, position: int) -> dict[str, NDArray[np.int64]]:
+    def least(self, state: KnownState, position: int) -> dict[str, NDArray[np.int64]]:
         """What the variables are at least, by name, once `position` batches are done here."""
         first = state.first_step
         reported = first + np.array(state.positions, np.int64)
@@ -75,7 +75,7 @@ class StepCounter:
         name = _name_of_worker_steps(worker_steps.size)
         return {name: worker_steps, GLOBAL_STEP: np.array(step, np.int64)}
 
-    def answered(self, state: ClusterState, values: Mapping[str, NDArray[Any]]) -> int:
+    def answered(self, state: KnownState, values: Mapping[str, NDArray[Any]]) -> int:
         """The global step, now that the variables are known to have these values."""
         name = _name_of_worker_steps(len(state.positions))
         with self._lock:
@@ -99,7 +99,7 @@ class StepPublisher:
         self._cluster = cluster
         self._progress = progress
 
-    def publish(self, state: ClusterState, position: int) -> None:
+    def publish(self, state: KnownState, position: int) -> None:
         """Raise the variables, and let the progress say what they are then."""
         least = self._counter.least(state, position)
         raised = self._cluster.push(raise_variables=least)

@@ -47,8 +47,8 @@ class BarrierHolds:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
-    """The newest state from the controller.
+class KnownState:
+    """What this worker knows of the cluster: the newest state from the controller.
 
     `positions` says of each worker how many batches of its share are done; a worker that has just
     started begins there. The run began at the global step `first_step`, and counts its own batches
@@ -73,10 +73,10 @@ class ClusterView:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._state = ClusterState()
+        self._state = KnownState()
         self._is_stopping = False
 
-    def update(self, state: ClusterState) -> None:
+    def update(self, state: KnownState) -> None:
         with self._changed:
             earlier = self._state.barrier
             # Noticed here, where every state arrives: the training thread sees none of those that
@@ -94,7 +94,7 @@ class ClusterView:
             self._changed.notify_all()
 
     @property
-    def state(self) -> ClusterState:
+    def state(self) -> KnownState:
         with self._changed:
             return self._state
 
@@ -113,7 +113,7 @@ class ClusterView:
         return self.wait_for(lambda state: state.phase is ClusterPhase.FINISHED)
 
     def wait_for(
-        self, condition: Callable[[ClusterState], bool], timeout_s: float | None = None
+        self, condition: Callable[[KnownState], bool], timeout_s: float | None = None
     ) -> bool:
         """Block until the state satisfies `condition` (True).
 

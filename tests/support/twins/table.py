@@ -17,7 +17,7 @@ def code_of(key: int) -> int:
     return (x ^ (x >> 27)) * MULTIPLY_2 % (1 << 64)
 
 
-def key_of(code: int) -> int:
+def id_of(code: int) -> int:
     """The key that has a code: the inverse of `code_of`."""
     x = code * pow(MULTIPLY_2, -1, 1 << 64) % (1 << 64)
     x ^= (x >> 27) ^ (x >> 54)

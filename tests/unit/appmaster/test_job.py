@@ -1,9 +1,9 @@
 import pytest
 
-from megalith.appmaster.job import Ending, FinalStatus, Job
+from megalith.appmaster.job import FinalOutcome, FinalStatus, Job
 from megalith.errors import ApplicationEnded, BarrierAlreadyPlaced, InvalidRequest, PeerUnreachable
 
-KILLED, DONE = Ending(False, "out of memory", 3), Ending(True, "all done")
+KILLED, DONE = FinalOutcome(False, "out of memory", 3), FinalOutcome(True, "all done")
 
 
 class FakeController:
@@ -46,7 +46,7 @@ def make_job(controller, kept):
 def test_the_first_end_decides_and_reaches_the_controller_once(make_job, controller, kept):
     job = make_job()
     job.end(KILLED)
-    job.end(Ending(False, "again"))
+    job.end(FinalOutcome(False, "again"))
     assert (job.final_status, job.ending) == (FinalStatus.FAILED, KILLED)
     assert controller.calls == [(False, "killed: out of memory")]
     assert kept == [{"succeeded": False, "reason": "out of memory", "exit_code": 3, "grace_s": 0.0}]
@@ -56,7 +56,9 @@ def test_an_end_that_the_controller_tells_of_before_it_answers_is_the_one_that_w
     make_job, controller
 ):
     job = make_job()
-    controller.end_job = lambda *arguments, **settings: job.ended(Ending(False, "killed: so", 0))
+    controller.end_job = lambda *arguments, **settings: job.ended(
+        FinalOutcome(False, "killed: so", 0)
+    )
     job.end(KILLED)
     assert job.ending == KILLED
 
@@ -69,7 +71,7 @@ def test_an_end_that_was_asked_for_in_vain_says_nothing_about_a_later_one(
     controller.error = error
     with pytest.raises(type(error)):
         job.end(KILLED)
-    failed = Ending(False, "the task raised", 1)
+    failed = FinalOutcome(False, "the task raised", 1)
     job.ended(failed)
     assert job.ending == failed
 
@@ -113,7 +115,7 @@ def test_a_supervised_job_ends_without_its_controller(make_job, controller):
 def test_a_negative_grace_is_refused_and_nothing_ends(make_job, controller):
     job = make_job()
     with pytest.raises(InvalidRequest, match="graceful_shutdown_timeout_ms=-5: below 0"):
-        job.end(Ending(False, "enough", grace_s=-0.005))
+        job.end(FinalOutcome(False, "enough", grace_s=-0.005))
     assert job.ending is None
     assert controller.calls == []
 

@@ -100,13 +100,15 @@ def test_sightings_and_touched_ids_come_back(directory, num_ps):
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 def test_every_variable_comes_back_with_its_state_also_one_in_parts(directory, num_ps):
     stores = restored_on(directory, num_ps)
-    by_key = {each.config.key: each for store in stores for each in store.variables()}
-    expected_keys = {piece.key for config in first.VARIABLES for piece in config.split(num_ps)}
-    assert set(by_key) == expected_keys
+    by_name = {each.config.part_name: each for store in stores for each in store.variables()}
+    expected_names = {
+        piece.part_name for config in first.VARIABLES for piece in config.split(num_ps)
+    }
+    assert set(by_name) == expected_names
     for config in first.VARIABLES:
         value, state = first.whole(config)
         for piece in config.split(num_ps):
-            variable = by_key[piece.key]
+            variable = by_name[piece.part_name]
             found_value, found_state = variable.dump()
             part = piece.part
             rows = slice(None) if part is None else slice(part.start, part.stop)

@@ -91,11 +91,13 @@ def test_variables_saved_by_some_servers_are_equal_on_any_other_number(tmp_path,
     assert set(found) == set(expected)
     for key, array in expected.items():
         np.testing.assert_array_equal(found[key], array, err_msg=str(key))
-    by_key = {variable.config.key: variable.config for variable in itertools.chain(*restored)}
-    assert set(by_key) == {part.key for config in CONFIGS for part in config.split(after)}
-    assert by_key["plain"].optimizer == Sgd(0.5)
+    by_name = {
+        variable.config.part_name: variable.config for variable in itertools.chain(*restored)
+    }
+    assert set(by_name) == {part.part_name for config in CONFIGS for part in config.split(after)}
+    assert by_name["plain"].optimizer == Sgd(0.5)
     assert next(
-        config for config in by_key.values() if config.name == "big"
+        config for config in by_name.values() if config.name == "big"
     ).schedule == LinearWarmup(0.1, 5)
 
 
@@ -133,7 +135,9 @@ def test_split_variables_come_back_on_the_same_number_of_servers(tmp_path, num_p
     for key, array in expected.items():
         np.testing.assert_array_equal(found[key], array, err_msg=str(key))
     for before, after in zip(held, restored, strict=True):
-        assert {each.config.key for each in after} == {each.config.key for each in before}
+        assert {each.config.part_name for each in after} == {
+            each.config.part_name for each in before
+        }
 
 
 def test_a_missing_part_is_noticed(tmp_path):

@@ -42,7 +42,7 @@ few_keys_strategy = hnp.arrays(np.int64, st.integers(0, 300), elements=st.intege
 def all_codes(secret: Secret, keys: I64, out: U64, back: I64) -> None:
     for i in range(keys.size):
         out[i] = codes.code_of(secret, keys[i])
-        back[i] = codes.key_of(secret, out[i])
+        back[i] = codes.id_of(secret, out[i])
 
 
 @kernel
@@ -130,7 +130,7 @@ def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
     out, back = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
     all_codes(twin.SECRET, keys, out, back)
     np.testing.assert_array_equal(back, keys)
-    assert [twin.key_of(int(code)) for code in out] == keys.tolist()
+    assert [twin.id_of(int(code)) for code in out] == keys.tolist()
     assert out.tolist() == [twin.code_of(int(key)) for key in keys]
     codes.keys_of(twin.SECRET, out, back)
     np.testing.assert_array_equal(back, keys)
@@ -175,7 +175,7 @@ def test_a_large_partition_grows_to_the_end_of_a_huge_page_unless_slots_are_coun
 
 def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spill() -> None:
     # Codes 1..2000 share the last home of partition 0, whatever its capacity.
-    keys = np.array([twin.key_of(code) for code in range(1, 2001)], np.int64)
+    keys = np.array([twin.id_of(code) for code in range(1, 2001)], np.int64)
     memory = IndexMemory(1_000_000, 1, twin.SECRET)
     empty = memory.nbytes
     rows, times = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
@@ -192,7 +192,7 @@ def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spi
 def test_keys_made_to_collide_are_refused_when_the_spill_has_no_more_addresses() -> None:
     memory, keys = (
         IndexMemory(10_000, 1, twin.SECRET),
-        np.array([twin.key_of(7)], np.int64),
+        np.array([twin.id_of(7)], np.int64),
     )
     memory.arrays.parts[SPILL] = MOST_SPILL
     end = int(index.end_of(memory.arrays.parts, 0))
@@ -208,7 +208,7 @@ def crowd(seed: int, count: int) -> I64:
     rng, size = np.random.default_rng(seed), 1 << 59
     heaps = [int(share * size) + rng.integers(0, 1 << 30, count // 3) for share in (0.4, 0.6, 0.9)]
     return np.array(
-        [twin.key_of(int(code)) for code in rng.permutation(np.unique(np.concatenate(heaps)))],
+        [twin.id_of(int(code)) for code in rng.permutation(np.unique(np.concatenate(heaps)))],
         np.int64,
     )
 
@@ -231,7 +231,7 @@ def test_a_far_slot_that_was_emptied_since_does_not_make_the_partition_grow() ->
     between."""
     arrays, words = IndexMemory(1_000_000, 1, twin.SECRET).arrays, endless_pool()
     crowded = np.arange(1, 221).astype(np.uint64) * np.uint64(int(4.9e-5 * 2**59))
-    keys = np.array([twin.key_of(int(code)) for code in crowded], np.int64)
+    keys = np.array([twin.id_of(int(code)) for code in crowded], np.int64)
     assert insert_all(arrays, words, keys)
     far = max(checked_entries(arrays, 0).values())
     arrays.parts[FAR] = far
@@ -252,7 +252,7 @@ def test_a_far_slot_that_was_emptied_since_does_not_make_the_partition_grow() ->
 @given(st.lists(st.integers(0, 40), max_size=60, unique=True), st.data())
 def test_removal_leaves_what_a_search_meets(tops: list[int], data: st.DataObject) -> None:
     # Codes next to each other, so that lines run over, and code 0, which looks like a free slot.
-    keys = np.array([twin.key_of(top << 52) for top in tops], np.int64)
+    keys = np.array([twin.id_of(top << 52) for top in tops], np.int64)
     arrays = IndexMemory(10_000, 1, twin.SECRET).arrays
     assert insert_all(arrays, endless_pool(), keys)
     gone = data.draw(st.sets(st.sampled_from(tops))) if tops else set()
@@ -273,7 +273,7 @@ def test_matches_compares_the_words_of_a_line(words: list[int], word: int) -> No
 
 
 def test_codes_zero_and_all_ones_are_ordinary() -> None:
-    keys = np.array([twin.key_of(0), twin.key_of(2**64 - 1)], np.int64)
+    keys = np.array([twin.id_of(0), twin.id_of(2**64 - 1)], np.int64)
     arrays = IndexMemory(1000, 1, twin.SECRET).arrays
     rows, times = np.empty(2, np.int64), np.empty(2, np.int64)
     find_all(arrays, keys, rows, times)

@@ -16,7 +16,6 @@ from megalith.schema.initializers import (
     Ones,
     RandomUniform,
     Zeros,
-    batch_softmax_initializer,
 )
 from support.twins.codecs import scale_draw, uniform_row
 
@@ -127,12 +126,6 @@ def test_the_kernel_does_what_its_twin_does(keys, dim, w, seed, skipped):
         assert actual[-1] == 777
         expected = np.full(dim, 777) if row < 0 else uniform_row(key, seed, w, dim, -0.5, 2)
         np.testing.assert_allclose(actual[w:-1], expected, rtol=0, atol=2e-7)
-
-
-def test_batch_softmax_initializer_is_a_constant_of_at_least_one():
-    assert batch_softmax_initializer(3) == Constants(3)
-    with pytest.raises(InvalidSetting, match=r"init_step_interval 0\.5 must be 1 or more"):
-        batch_softmax_initializer(0.5)
 
 
 def initializer_named(name, **settings):

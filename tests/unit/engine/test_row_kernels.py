@@ -276,7 +276,7 @@ def test_blocks_of_new_keys_get_rows_until_there_are_none(lows, limit, barred):
     # for.
     table = SmallTable()
     table.memory.arrays.pool[POOL_LIMIT] = limit
-    keys = array(twin.key_of(low << 48) for low in lows)
+    keys = array(twin.id_of(low << 48) for low in lows)
     admitted = keys % barred != 1
     outcome = np.empty(keys.size, np.uint8)
     result, _ = table.writer.write(

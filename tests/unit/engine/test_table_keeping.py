@@ -225,7 +225,7 @@ def test_a_walk_meets_every_row_once_while_the_table_grows_and_shrinks() -> None
 
 def test_a_walk_goes_on_right_behind_the_row_it_stopped_at() -> None:
     table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)), secret=twin.SECRET)
-    keys = np.array([twin.key_of((7 << 59) + code) for code in (100, 101, 102)], np.int64)
+    keys = np.array([twin.id_of((7 << 59) + code) for code in (100, 101, 102)], np.int64)
     table.assign(keys, ones(keys))
     seen, offset = [], 0
     for _ in keys:

@@ -21,7 +21,7 @@ from megalith.engine.table.limits import physical_bytes, reserve
 from megalith.engine.table.reservation import ADDRESSES, Addresses
 from megalith.errors import InvalidSetting, LimitExceeded
 from megalith.ps.store.store import Store
-from megalith.ps.store.writes import TableGradients
+from megalith.ps.store.writes import Sender, TableGradients
 from megalith.schema import Adagrad, RandomUniform, Segment, Sgd, TableConfig, Zeros
 from megalith.wire import routing
 from megalith.wire.routing import Routing
@@ -102,7 +102,7 @@ def test_two_thousand_tables_of_width_16_work_on_one_server() -> None:
     keys = np.array([7, -7, 2**62])
     parts = [TableGradients(config.name, keys, ones(3, 16)) for config in configs]
     for sequence, begin in enumerate(range(0, count, 500), 1):
-        store.push(3, "client", sequence, parts[begin : begin + 500], [])
+        store.push(3, Sender("client", sequence), parts[begin : begin + 500], [])
     rows, _ = store.pull(3, [(config.name, keys) for config in configs], [])
     np.testing.assert_allclose(np.array(rows), -1 / np.sqrt(1.1), rtol=1e-5)
     assert store.rows == 3 * count
@@ -252,7 +252,7 @@ def test_a_dump_lets_writers_in_between_empty_homes() -> None:
     """An index for 30 million rows that holds three: with the latch held over all of it, a write
     waits for the pass."""
     table = EmbeddingTable(replace(NARROW, initial_capacity=30_000_000), secret=twin.SECRET)
-    keys = np.array([twin.key_of(code << 59 | code) for code in (0, 1, 31)], np.int64)
+    keys = np.array([twin.id_of(code << 59 | code) for code in (0, 1, 31)], np.int64)
     table.assign(keys, ones(3))
     parts = table._index.arrays.parts
     versions = parts[::RECORD].copy()

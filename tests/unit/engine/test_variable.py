@@ -95,7 +95,7 @@ def test_shampoo_with_other_eigenvalues_is_a_conflict():
 def test_a_part_knows_the_whole():
     parts = VariableConfig("v", np.zeros((5, 40_000), np.float32), Sgd()).split(2)
     assert [Variable(part).whole.shape for part in parts] == [(5, 40_000)] * 2
-    assert [part.key for part in parts] == ["v@0/2", "v@1/2"]
+    assert [part.part_name for part in parts] == ["v@0/2", "v@1/2"]
     assert variable().whole.parts == 1
 
 

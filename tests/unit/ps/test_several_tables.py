@@ -78,7 +78,7 @@ class Tables:
             TableGradients(n, ids(*k), self._rows(n, v), rates.get(n, ()))
             for n, (k, v) in parts.items()
         ]
-        self.store.push(EPOCH, "client", self._next(), gradients, [], **settings)
+        self.store.push(EPOCH, Sender("client", self._next()), gradients, [], **settings)
 
     def reinitialize(self, name: str, keys: I64) -> list[int]:
         sender = Sender("client", self._next())

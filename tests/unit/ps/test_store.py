@@ -60,7 +60,7 @@ def ones(ids):
 
 def push(store, sequence=1, epoch=3, ids=(1, 2), **changes):
     part = {"table": "t", "keys": np.array(ids, np.int64), "gradients": ones(ids), **changes}
-    return store.push(epoch, "client", sequence, [TableGradients(**part)], [])
+    return store.push(epoch, Sender("client", sequence), [TableGradients(**part)], [])
 
 
 def read(store, *ids):
@@ -79,7 +79,7 @@ def test_the_step_of_a_push_reaches_the_table(store):
         3, [TableConfig("o", (Segment(1, Ones(), Sgd(0.0), OneBit(step_size=1000)),))]
     )
     part = TableGradients("o", np.array([1]), np.ones((1, 1), np.float32))
-    store.push(3, "client", 1, [part], [], step=1000)
+    store.push(3, Sender("client", 1), [part], [], step=1000)
     (rows,), _ = store.pull(3, [("o", np.array([1]))], [])
     np.testing.assert_allclose(rows, [[0.1 * np.tanh(np.sqrt(6))]], rtol=1e-6)
 
@@ -93,7 +93,7 @@ def test_a_time_a_day_ahead_of_the_wall_clock_is_refused_whole_and_repeats_stay_
     def push_at(time_s, sequence):
         keys = np.array([1])
         parts = [TableGradients(name, keys, np.ones((1, 2), np.float32)) for name in "tu"]
-        store.push(3, "client", sequence, parts, [], time_s)
+        store.push(3, Sender("client", sequence), parts, [], time_s)
 
     push_at(now_s + 86400, 1)
     with pytest.raises(
@@ -150,7 +150,7 @@ def test_an_error_in_the_last_part_of_a_push_applies_none_of_it(store):
     good = TableGradients("t", np.array([1]), ones([1]))
     bad = VariableUpdate("v", UpdateKind.ADD, np.array([1, np.nan], np.float32))
     with pytest.raises(NonFiniteValue):
-        store.push(3, "client", 1, [good], [bad])
+        store.push(3, Sender("client", 1), [good], [bad])
     assert read(store, 1) == [[0, 0]]
     assert len(store.tables()[0]) == 0
 
@@ -170,7 +170,7 @@ def test_unknown_names_are_a_matter_of_time_before_the_chief_is_done():
 def test_a_table_twice_in_a_push_is_refused(store):
     part = TableGradients("t", np.array([1]), ones([1]))
     with pytest.raises(DuplicateIds, match="table t occurs twice"):
-        store.push(3, "client", 1, [part, part], [])
+        store.push(3, Sender("client", 1), [part, part], [])
 
 
 def test_a_name_twice_in_any_request_is_refused_and_creates_nothing(store):
@@ -191,7 +191,7 @@ def test_a_push_without_identity_or_with_an_impossible_time_is_refused(
     store, client, sequence, time
 ):
     with pytest.raises(InvalidRequest):
-        store.push(3, client, sequence, [], [], time)
+        store.push(3, Sender(client, sequence), [], [], time)
 
 
 def test_creating_again_keeps_rows_and_a_conflict_creates_nothing(store):
@@ -218,7 +218,10 @@ def test_settings_that_cannot_be_change_no_table_of_the_request(store):
 
 def test_creating_a_variable_again_keeps_its_value(store):
     store.push(
-        3, "client", 1, [], [VariableUpdate("v", UpdateKind.ASSIGN, np.array([5, 6], np.float32))]
+        3,
+        Sender("client", 1),
+        [],
+        [VariableUpdate("v", UpdateKind.ASSIGN, np.array([5, 6], np.float32))],
     )
     store.create_variables(3, [VariableConfig("v", np.zeros(2, np.float32), Sgd(1.0))])
     assert store.pull(3, [], ["v"])[1][0].tolist() == [5, 6]
@@ -230,7 +233,7 @@ def test_added_values_come_back_in_request_order(store):
         VariableUpdate("v", UpdateKind.GRADIENT, np.ones(2, np.float32)),
         VariableUpdate("n", UpdateKind.ADD, np.array(4, np.int64)),
     ]
-    assert [value.tolist() for value in store.push(3, "client", 1, [], updates)] == [4]
+    assert [value.tolist() for value in store.push(3, Sender("client", 1), [], updates)] == [4]
 
 
 def test_a_repeated_push_whose_answer_did_not_fit_is_answered_with_the_values_of_now():
@@ -239,8 +242,8 @@ def test_a_repeated_push_whose_answer_did_not_fit_is_answered_with_the_values_of
     store.create_variables(3, [VariableConfig("hist", np.zeros(1 << 18, np.int64))])  # 2 MiB
     updates = [VariableUpdate("hist", UpdateKind.ADD, np.ones(1 << 18, np.int64))]
     for client in ("a", "b"):
-        store.push(3, client, 1, [], updates)
-    (values,) = store.push(3, "a", 1, [], updates, is_repeated=True)
+        store.push(3, Sender(client, 1), [], updates)
+    (values,) = store.push(3, Sender("a", 1, is_repeated=True), [], updates)
     assert values[0] == 2
     assert store.pushes == 2
 
@@ -253,13 +256,13 @@ def test_a_push_that_fails_after_its_first_write_is_not_applied_again(store, mon
     with monkeypatch.context() as patched:
         patched.setattr(type(y), "apply_checked", failing_for(y))
         with pytest.raises(OutcomeLost, match="MemoryError"):
-            store.push(3, "client", 1, parts, [])
+            store.push(3, Sender("client", 1), parts, [])
     for _ in range(2):
         with pytest.raises(OutcomeLost, match="it is not applied again"):
-            store.push(3, "client", 1, parts, [], is_repeated=True)
+            store.push(3, Sender("client", 1, is_repeated=True), parts, [])
     values = [store.pull(3, [(name, np.array([1]))], [])[0][0][0, 0] for name in ("x", "y")]
     assert values == [1, 0]
-    store.push(3, "client", 2, parts, [])
+    store.push(3, Sender("client", 2), parts, [])
 
 
 def failing_for(broken):
@@ -277,7 +280,10 @@ def test_what_is_remembered_of_pushes_counts_as_memory(store):
     store.create_variables(3, [VariableConfig("big", np.zeros(250_000, np.float32))])
     before = store.nbytes
     store.push(
-        3, "client", 1, [], [VariableUpdate("big", UpdateKind.ADD, np.ones(250_000, np.float32))]
+        3,
+        Sender("client", 1),
+        [],
+        [VariableUpdate("big", UpdateKind.ADD, np.ones(250_000, np.float32))],
     )
     assert store.nbytes - before == store.push_memory_bytes > 1_000_000
 

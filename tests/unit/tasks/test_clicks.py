@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from megalith.tasks import clicks
+from megalith.tasks import click_kernels, clicks
 from megalith.tasks.clicks import ClicksTask, draw_batch
 
 
@@ -69,7 +69,7 @@ def test_the_best_auc_is_that_of_the_truth():
         # A model that knows the truth: the first coordinate holds the effect, read out by one.
         for feature in clicks.COLUMNS:
             rows = np.zeros((ids[feature.name].size, clicks.DIM), np.float32)
-            rows[:, 0] = feature.effects_of(ids[feature.name])
+            rows[:, 0] = [click_kernels.effect(id_, feature._spread) for id_ in ids[feature.name]]
             effects[feature.name] = rows
         readout = np.zeros((len(clicks.COLUMNS), clicks.DIM), np.float32)
         readout[:, 0] = 1

@@ -109,7 +109,11 @@ def test_variables_survive_the_round_trip(optimizer):
 def test_parts_of_variables_survive_the_round_trip():
     for config in VariableConfig("v", np.ones((50, 1000), np.float32), Adamom(0.5)).split(3):
         back = codec.variable_from_proto(codec.variable_to_proto(config))
-        assert (back.key, back.part, back.optimizer) == (config.key, config.part, Adamom(0.5))
+        assert (back.part_name, back.part, back.optimizer) == (
+            config.part_name,
+            config.part,
+            Adamom(0.5),
+        )
         np.testing.assert_array_equal(back.initial, config.initial)
 
 

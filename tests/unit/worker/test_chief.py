@@ -13,7 +13,7 @@ from megalith.worker.failover import Failover
 from megalith.worker.gate import Gate
 from megalith.worker.progress import Progress
 from megalith.worker.step_counter import StepCounter, StepPublisher
-from megalith.worker.view import ClusterPhase, ClusterState, ClusterView
+from megalith.worker.view import ClusterPhase, ClusterView, KnownState
 from support.waiting import wait_until
 
 CONFIG = VariableConfig("w", np.zeros(2, np.float32), Sgd(0.5))
@@ -77,7 +77,7 @@ def test_the_chief_initializes_each_new_epoch_though_a_push_of_its_own_waits_for
         timeout_s=1800.0,
     )
     for epoch in (2, 3):
-        state = ClusterState(ClusterPhase.INITIALIZING, epoch, positions=(7,))
+        state = KnownState(ClusterPhase.INITIALIZING, epoch, positions=(7,))
         view.update(state)
         chief.initialize(state)
         assert progress.snapshot().initialized_epoch == epoch

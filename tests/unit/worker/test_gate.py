@@ -8,10 +8,10 @@ import pytest
 from megalith.worker.chief import wait_for_others
 from megalith.worker.gate import Gate
 from megalith.worker.progress import Progress
-from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterState, ClusterView
+from megalith.worker.view import BarrierHolds, ClusterPhase, ClusterView, KnownState
 from support.waiting import wait_until
 
-RUNNING = ClusterState(phase=ClusterPhase.RUNNING)
+RUNNING = KnownState(phase=ClusterPhase.RUNNING)
 
 
 class Worker:
@@ -75,13 +75,13 @@ def start_worker(view):
 
 
 def placed(number, action=""):
-    return ClusterState(
+    return KnownState(
         phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, True, ((number, action),))
     )
 
 
 def removed(number):
-    return ClusterState(phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, False))
+    return KnownState(phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, False))
 
 
 @pytest.mark.golden("Extra.barrier")
@@ -107,7 +107,7 @@ def test_callbacks_run_once_per_barrier_however_often_its_state_arrives(start_wo
     worker = start_worker(seen.append)
     view.update(placed(1))
     wait_until(lambda: worker.blocked_at == 1)
-    view.update(ClusterState(phase=ClusterPhase.WAITING, barrier=BarrierHolds(1, True, ((1, ""),))))
+    view.update(KnownState(phase=ClusterPhase.WAITING, barrier=BarrierHolds(1, True, ((1, ""),))))
     view.update(placed(1))
     assert worker.blocked_at == 1
     assert seen == [""]
@@ -131,7 +131,7 @@ def test_a_worker_hears_the_action_of_every_holder_once_and_stays_blocked_while_
     worker = start_worker(seen.append)
 
     def held_by(number, *actions):
-        return ClusterState(phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, True, actions))
+        return KnownState(phase=ClusterPhase.RUNNING, barrier=BarrierHolds(number, True, actions))
 
     view.update(held_by(1, (1, "")))
     wait_until(lambda: worker.blocked_at == 1)
@@ -178,7 +178,7 @@ def test_a_worker_blocks_until_the_chief_has_restored(start_worker, view):
     worker = start_worker()
     worker.allow(3)
     for phase in (ClusterPhase.WAITING, ClusterPhase.INITIALIZING):
-        view.update(ClusterState(phase=phase))
+        view.update(KnownState(phase=phase))
         assert worker.steps == 0
     view.update(RUNNING)
     wait_until(lambda: worker.steps == 3)
@@ -200,10 +200,10 @@ def test_the_chief_blocks_at_the_end_until_the_workers_finish(view, caplog):
     view.update(RUNNING)
     with caplog.at_level(logging.INFO):
         thread, answer = chief_waits(view, num_workers=3, timeout_s=60.0)
-        view.update(ClusterState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({2})))
+        view.update(KnownState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({2})))
         thread.join(0.05)
         assert thread.is_alive()
-        view.update(ClusterState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({1, 2})))
+        view.update(KnownState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({1, 2})))
         thread.join(30)
     assert answer == [True]
     assert "All other workers had been finished." in caplog.text
@@ -218,7 +218,7 @@ def test_a_chief_alone_waits_for_nobody(view):
 
 
 def test_the_chief_does_not_wait_for_ever(view, caplog):
-    view.update(ClusterState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({1})))
+    view.update(KnownState(phase=ClusterPhase.RUNNING, finished_workers=frozenset({1})))
     thread, answer = chief_waits(view, num_workers=4, timeout_s=0.05, log_every_s=0.01)
     thread.join(30)
     assert answer == [True]

@@ -6,7 +6,7 @@ import random
 import numpy as np
 
 from megalith.worker.step_counter import GLOBAL_STEP, StepCounter
-from megalith.worker.view import ClusterState
+from megalith.worker.view import KnownState
 
 
 class Ps:
@@ -33,7 +33,7 @@ class Ps:
 
 
 def state(*positions, first_step=0, global_step=0):
-    return ClusterState(positions=positions, first_step=first_step, global_step=global_step)
+    return KnownState(positions=positions, first_step=first_step, global_step=global_step)
 
 
 def ps_with(counter, now):

@@ -27,6 +27,7 @@ from megalith.errors import (
     UnknownFeature,
     UnknownLayout,
 )
+from megalith.kernels.dtypes import F32
 from megalith.schema import AdmissionConfig
 from megalith.schema.checks import as_array, require
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from megalith.client._cluster import Cluster, Pulled
 
 T = TypeVar("T")
-F32 = NDArray[np.float32]
 BatchIds = Mapping[str, Ragged | ArrayLike]
 Gradient = ArrayLike | Sequence[ArrayLike]
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from megalith.client._features.combiners import Combiner, FirstN, Mean, Sqrtn
 from megalith.client._features.layout import PartTarget
 from megalith.client._features.ragged import Ragged
-
-F32 = NDArray[np.float32]
+from megalith.kernels.dtypes import F32
 
 # The search for distinct ids counts them by server; here one is enough.
 _ONE_SERVER = np.zeros(1024, np.uint16)

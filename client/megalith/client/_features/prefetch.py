@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, Protocol, TypeVar
 
+from megalith.client._transport.pending_call import Result
 from megalith.errors import InvalidRequest
 from megalith.wire import forking
 
 Item = TypeVar("Item")
 Result_co = TypeVar("Result_co", covariant=True)
-Result = TypeVar("Result")
 
 
 class Pending(Protocol[Result_co]):

@@ -6,14 +6,9 @@ with one line per example. All adding is float32 in the order of the batch.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from megalith.kernels.dtypes import F32, I32, I64, Bools
 from megalith.kernels.jit import kernel
-
-Bools = NDArray[np.bool_]
-F32 = NDArray[np.float32]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 _ONE = np.float32(1.0)
 

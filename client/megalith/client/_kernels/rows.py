@@ -1,12 +1,9 @@
 """Rows between the order of a batch and the order of the wire."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from megalith.kernels.dtypes import F32, I32
 from megalith.kernels.jit import kernel
-
-F32 = NDArray[np.float32]
-I32 = NDArray[np.int32]
 
 _EXPONENT = np.int32(0x7F800000)  # all ones in NaN and infinity, and in nothing else
 

@@ -13,9 +13,10 @@ import grpc
 from megalith.client._transport.exchange import ATTEMPT_S, Exchange, UnknownWrites
 from megalith.client._transport.links import Links
 from megalith.client._transport.map_in_use import MapInUse
-from megalith.client._transport.pending_call import PendingCall, PendingCalls
+from megalith.client._transport.pending_call import PendingCall, PendingCalls, Result
 from megalith.client._transport.requests import DataCall, Request, Stub, UnaryRequest, WriteNumbers
 from megalith.control import retry
+from megalith.control.connection import Answer, Message
 from megalith.control.controller import Controller
 from megalith.errors import InvalidRequest, OutcomeUnknown
 from megalith.protos import parameter_server_pb2 as pb
@@ -25,10 +26,7 @@ from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
 
-Message = TypeVar("Message")
-Answer = TypeVar("Answer")
 Question = TypeVar("Question", pb.GetPsStatusRequest, pb.ExpireRequest)
-Result = TypeVar("Result")
 MethodOf = Callable[[Stub], "grpc.UnaryUnaryMultiCallable[Message, Answer]"]
 ReadReplies = Callable[[dict[int, Any]], Result]  # makes the result of a call of its replies
 

@@ -5,7 +5,6 @@ Each holder lets go of its own hold only.
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -77,18 +76,11 @@ class BarrierState:
 
 
 class Barrier:
-    """Whether training is held, and by whom. Not thread-safe: the coordinator's lock guards it.
-
-    Callbacks get the action of each hold once, when it is placed; they must not block.
-    """
+    """Whether training is held, and by whom. Not thread-safe: the coordinator's lock guards it."""
 
     def __init__(self) -> None:
         self.state = BarrierState()
-        self._callbacks: list[Callable[[str], None]] = []
         self._unknown_actions: deque[str] = deque(maxlen=_MAX_UNKNOWN)
-
-    def add_callback(self, callback: Callable[[str], None]) -> None:
-        self._callbacks.append(callback)
 
     def place(
         self, action: str = "", reason: str = "operator", kind: HolderKind = HolderKind.OPERATOR
@@ -122,9 +114,6 @@ class Barrier:
 
         holder = Holder(self.state.id + 1, kind, action, reason)
         self.state = BarrierState(holder.id, (*self.state.holders, holder))
-        for callback in self._callbacks:
-            callback(action)
-
         return self.state
 
     def is_held_by(self, kind: HolderKind) -> bool:

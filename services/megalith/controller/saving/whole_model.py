@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
-from megalith.schema.variable_parts import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,10 @@ def _missing_tables(
 def _missing_parts(shards: Iterable[ShardSaved]) -> list[str]:
     found: dict[tuple[str, int], set[int]] = {}
     for shard in shards:
-        for key in shard.parts:
-            _, _, part = key.rpartition("@")
-            index, _, of = part.partition("/")
-            whole = (name_of(key), int(of))
+        for part_name in shard.parts:
+            name, _, numbers = part_name.rpartition("@")
+            index, _, of = numbers.partition("/")
+            whole = (name, int(of))
             parts = found.setdefault(whole, set())
             parts.add(int(index))
 

@@ -392,11 +392,6 @@ class Formation:
             held = [offer for offer in self._offers.values() if offer.shard is not None]
             return max(0, self._shape.num_ps - len(held))
 
-    @property
-    def num_here(self) -> int:
-        with self._changed:
-            return len(self._offers)
-
     def candidates(self) -> list[CandidateStatus]:
         """Everyone who ever offered itself, by index; nobody unless there is a choice."""
         with self._changed:

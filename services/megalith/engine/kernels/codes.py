@@ -41,7 +41,7 @@ def code_of(secret: Secret, key: Int) -> np.uint64:
 
 
 @inlined
-def key_of(secret: Secret, code: np.uint64) -> Int:
+def id_of(secret: Secret, code: np.uint64) -> Int:
     """The key whose code it is."""
     x = code * secret.inverse_2
     x ^= (x >> _SHIFT_2) ^ (x >> _SHIFT_2_TWICE)
@@ -54,7 +54,7 @@ def key_of(secret: Secret, code: np.uint64) -> Int:
 def keys_of(secret: Secret, codes: U64, out: I64) -> None:
     """out[i] = the key whose code is codes[i]."""
     for i in range(codes.size):
-        out[i] = key_of(secret, codes[i])
+        out[i] = id_of(secret, codes[i])
 
 
 @inlined

@@ -7,7 +7,7 @@ there all the time exactly once, whatever came, went or grew meanwhile.
 
 import numpy as np
 
-from megalith.engine.kernels.codes import first_code, home_of, key_of
+from megalith.engine.kernels.codes import first_code, home_of, id_of
 from megalith.engine.kernels.copying import copy_floats
 from megalith.engine.kernels.index import (
     begin_of,
@@ -114,7 +114,7 @@ def dump(
                 continue
             code = slots[2 * slot]
             entry = slots[2 * slot + 1]
-            key = key_of(index.secret, code)
+            key = id_of(index.secret, code)
             is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
             if code <= last and not is_due:
                 codes[count], keys[count], times[count] = code, key, time_of(entry)
@@ -142,7 +142,7 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
             if slots[2 * slot + 1] != _ZERO:
                 late_s = overdue(
                     expire_s,
-                    key_of(index.secret, slots[2 * slot]),
+                    id_of(index.secret, slots[2 * slot]),
                     time_of(slots[2 * slot + 1]),
                     now_s,
                 )
@@ -180,7 +180,7 @@ def drop_overdue(
             for i in range(take_line(slots, line, taken)):
                 code = taken[2 * i]
                 entry = taken[2 * i + 1]
-                late_s = overdue(expire_s, key_of(index.secret, code), time_of(entry), now_s)
+                late_s = overdue(expire_s, id_of(index.secret, code), time_of(entry), now_s)
                 is_tie = late_s == least_s and ties > 0
                 if not ((late_s > least_s or is_tie) and dropped < most):
                     insert(slots, home_of(parts, record, code), code, entry)

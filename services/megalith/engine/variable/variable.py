@@ -87,12 +87,12 @@ class Variable:
 
     def check(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> None:
         """Raise what apply would refuse, changing nothing."""
-        key = self._config.key
+        name = self._config.part_name
         value = self._state.value
         if update.shape != value.shape or update.dtype != value.dtype:
             error = ShapeMismatch if update.dtype == value.dtype else DtypeMismatch
             raise error(
-                f"variable {key}: update is {update.dtype} {list(update.shape)}, "
+                f"variable {name}: update is {update.dtype} {list(update.shape)}, "
                 f"expected {value.dtype} {list(value.shape)}"
             )
 
@@ -100,13 +100,13 @@ class Variable:
             check_step(step)
             if self._config.optimizer is None:
                 raise InvalidRequest(
-                    f"variable {key} has no optimizer: it can be assigned, added to and raised, "
+                    f"variable {name} has no optimizer: it can be assigned, added to and raised, "
                     "but takes no gradients"
                 )
 
         if not np.isfinite(update).all():
             raise NonFiniteValue(
-                f"variable {key}: the update holds NaN or infinity; nothing was applied"
+                f"variable {name}: the update holds NaN or infinity; nothing was applied"
             )
 
     def apply(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> NDArray[Any] | None:
@@ -171,7 +171,7 @@ class Variable:
             logger.warning(
                 "variable update left out: its result %s; more are only counted variable=%s",
                 why,
-                self._config.key,
+                self._config.part_name,
             )
 
     def dump(self) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
@@ -192,19 +192,19 @@ class Variable:
         theirs = {"value": value, **state}
         if _shapes(mine) != _shapes(theirs):
             raise ShapeMismatch(
-                f"variable {self._config.key}: saved as {_shapes(theirs)}, "
+                f"variable {self._config.part_name}: saved as {_shapes(theirs)}, "
                 f"but it is held as {_shapes(mine)}"
             )
 
         if not _is_finite(value):
             logger.warning(
                 "value is not finite, it learns nothing until it is assigned: variable=%s",
-                self._config.key,
+                self._config.part_name,
             )
 
         if not all(_is_finite(field) for field in state.values()):
             logger.warning(
-                "optimizer state is not finite, it begins anew: variable=%s", self._config.key
+                "optimizer state is not finite, it begins anew: variable=%s", self._config.part_name
             )
             fresh = dense_state(self._config.optimizer, self._config.initial)
             theirs |= fresh.fields

@@ -116,7 +116,7 @@ class RoutedBuckets:
         owner = self.routing.owner_of_part(config.name, part)
         if owner != self.index:
             raise ShardNotOwned(
-                f"variable {config.key} is of ps {owner}, not of ps {self.index}, "
+                f"variable {config.part_name} is of ps {owner}, not of ps {self.index}, "
                 f"at epoch {self.routing.epoch}; refresh routing"
             )
 
@@ -201,7 +201,7 @@ class Contents:
 
         One of another layout, or split into other parts, is a TableConflict and nothing is created.
         """
-        require_distinct("variable", [config.key for config in configs])
+        require_distinct("variable", [config.part_name for config in configs])
         with self._lock:
             buckets = self._owned.at(epoch)
             known: list[tuple[Variable, VariableConfig]] = []
@@ -217,8 +217,8 @@ class Contents:
                 variable.reconfigure(config)
 
             for config in configs:
-                if config.key not in self._variables:
-                    self._variables[config.key] = Variable(config)
+                if config.part_name not in self._variables:
+                    self._variables[config.part_name] = Variable(config)
 
     def describe_variables(self, epoch: int, names: Sequence[str]) -> list[VariableShape]:
         """The whole of each variable whose first part, or only one, is here."""
@@ -238,7 +238,7 @@ class Contents:
             if table is not None:
                 self._tables[table.config.name] = table
             if variable is not None:
-                self._variables[variable.config.key] = variable
+                self._variables[variable.config.part_name] = variable
 
     # --- what is there ---
 

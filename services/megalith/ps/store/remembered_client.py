@@ -15,7 +15,7 @@ ARRAY_BYTES = 128  # of one array in a reply, without its data
 _KEPT_REPLY_BYTES = 1 << 20
 
 
-class Outcome(Generic[R]):
+class WriteOutcome(Generic[R]):
     """What came of one write.
 
     Either its reply, or that it was applied though the reply is not kept, or that nobody knows.
@@ -71,7 +71,7 @@ class RememberedClient(Generic[R]):
         self.reply_bytes = 0  # kept or promised
         self.lasting_bytes = 0  # of `reply_bytes`, those of replies that nothing can stand for
         self.lock = threading.Lock()
-        self.outcomes: dict[int, Outcome[R]] = {}
+        self.outcomes: dict[int, WriteOutcome[R]] = {}
         self.newest = 0
         self.users = 0  # threads that have a write of this client in hand
         self.used_at = 0.0
@@ -86,7 +86,7 @@ class RememberedClient(Generic[R]):
         if is_lasting:
             self.lasting_bytes += nbytes
 
-    def remember(self, sequence: int, outcome: Outcome[R]) -> None:
+    def remember(self, sequence: int, outcome: WriteOutcome[R]) -> None:
         """Keep an outcome whose bytes were promised; what is too old or too much is let go."""
         self.outcomes[sequence] = outcome
         self.newest = max(self.newest, sequence)
@@ -110,7 +110,7 @@ class RememberedClient(Generic[R]):
                 self._uncount(outcome)
                 outcome.strip()
 
-    def _uncount(self, outcome: Outcome[R]) -> None:
+    def _uncount(self, outcome: WriteOutcome[R]) -> None:
         self.reply_bytes -= outcome.nbytes
         self.lasting_bytes -= outcome.lasting_bytes
 

@@ -14,8 +14,8 @@ from megalith.errors import ClientIdTaken, LimitExceeded, Overloaded, SequenceEx
 from megalith.ps.store.remembered_client import (
     CLIENT_BYTES,
     WINDOW,
-    Outcome,
     RememberedClient,
+    WriteOutcome,
     lost_outcome,
 )
 
@@ -80,11 +80,6 @@ class AppliedPushes(Generic[R]):
             self._forget_idle()
             return self._nbytes
 
-    @property
-    def num_clients(self) -> int:
-        with self._lock:
-            return len(self._clients)
-
     def once(
         self,
         client_id: str,
@@ -140,14 +135,14 @@ class AppliedPushes(Generic[R]):
 
             with self._lock, self._counting(client):
                 client.promise(-kept_bytes, is_lasting=prepared.rest is None)
-                client.remember(sequence, Outcome(lost=why))
+                client.remember(sequence, WriteOutcome(lost=why))
 
             raise lost_outcome(client_id, sequence, why) from error
 
         is_kept = kept_bytes == prepared.reply_bytes
         kept = reply if is_kept else prepared.rest
         with self._lock, self._counting(client):
-            client.remember(sequence, Outcome(kept, kept_bytes, rest=prepared.rest))
+            client.remember(sequence, WriteOutcome(kept, kept_bytes, rest=prepared.rest))
 
         return reply
 

@@ -1,6 +1,5 @@
 """All that one parameter server holds, and the rules under which a request may touch it."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,11 +15,11 @@ from megalith.ps.store.contents import Contents, require_distinct
 from megalith.ps.store.replay import AppliedPushes
 from megalith.ps.store.serving import ServingRules
 from megalith.ps.store.writes import (
-    Reply,
     Sender,
     TableGradients,
     TableValues,
     VariableUpdate,
+    WriteReply,
     Writes,
 )
 from megalith.runtime.lease import Lease
@@ -40,11 +39,11 @@ class Store:
         self,
         index: int,
         clock: Callable[[], float] = time.time,
-        applied: AppliedPushes[Reply] | None = None,
+        applied: AppliedPushes[WriteReply] | None = None,
         lease: Lease | None = None,
     ) -> None:
         """See `Writes` for `clock` and `applied`, `ServingRules` for `lease`."""
-        self._applied = applied or AppliedPushes[Reply]()
+        self._applied = applied or AppliedPushes[WriteReply]()
         self._rules = ServingRules(lease)
         self._contents = Contents(index)
         self._writes = Writes(self._contents, self._applied, clock)
@@ -139,18 +138,13 @@ class Store:
     def push(
         self,
         epoch: int,
-        client_id: str,
-        sequence: int,
+        sender: Sender,
         gradients: Sequence[TableGradients],
         updates: Sequence[VariableUpdate],
         req_time_s: int = 0,
         step: int = 0,
-        incarnation: int = 0,
-        is_repeated: bool = False,
-        first_try_s_ago: float = math.inf,
     ) -> list[NDArray[Any]]:
         """See `Writes.push`."""
-        sender = Sender(client_id, sequence, incarnation, is_repeated, first_try_s_ago)
         return self._writes.push(epoch, sender, gradients, updates, req_time_s, step)
 
     def assign(

@@ -23,7 +23,7 @@ _UNKNOWN = -1  # status of an id whose table does not exist
 _ANSWERED = (UpdateKind.ADD, UpdateKind.RAISE)  # kinds whose new value is in the answer
 
 # The kind of a write, and the arrays of its answer; None: not kept
-Reply = tuple[str, list[NDArray[Any]] | None]
+WriteReply = tuple[str, list[NDArray[Any]] | None]
 
 # Of data time before the wall clock: clocks and time zones differ, but by less than a day
 _MAX_AHEAD_S = 86400
@@ -77,7 +77,7 @@ class Writes:
     def __init__(
         self,
         contents: Contents,
-        applied: AppliedPushes[Reply],
+        applied: AppliedPushes[WriteReply],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._contents = contents
@@ -101,7 +101,7 @@ class Writes:
         never applied again. A repetition whose answer was not kept gets the values of now.
         """
 
-        def prepare() -> Prepared[Reply]:
+        def prepare() -> Prepared[WriteReply]:
             return self._prepare_push(epoch, gradients, updates, req_time_s, step)
 
         values = self._once("push", sender, prepare)
@@ -119,7 +119,7 @@ class Writes:
         updates: Sequence[VariableUpdate],
         req_time_s: int,
         step: int,
-    ) -> Prepared[Reply]:
+    ) -> Prepared[WriteReply]:
         check_time(req_time_s, int(self._clock()))
         table_names = [part.table for part in gradients]
         variable_names = [update.name for update in updates]
@@ -139,7 +139,7 @@ class Writes:
             variable.check(update.kind, update.value, step)
 
         # Everything is known to be applicable; from here on nothing is refused
-        def commit() -> Reply:
+        def commit() -> WriteReply:
             for part, table, its_rates in zip(gradients, found.tables, rates, strict=True):
                 table.apply_checked(
                     part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step
@@ -172,7 +172,7 @@ class Writes:
 
     def _prepare_assign(
         self, epoch: int, parts: Sequence[TableValues], kind: str, req_time_s: int
-    ) -> Prepared[Reply]:
+    ) -> Prepared[WriteReply]:
         check_time(req_time_s, int(self._clock()))
         names = [part.table for part in parts]
         require_distinct("table", names)
@@ -181,7 +181,7 @@ class Writes:
             found.buckets.check_owned(part.table, part.keys)
             table.check_values(part.keys, part.values)
 
-        def commit() -> Reply:
+        def commit() -> WriteReply:
             for part, table in zip(parts, found.tables, strict=True):
                 if kind == "assign_add":
                     table.assign_add(part.keys, part.values, req_time_s)
@@ -201,7 +201,7 @@ class Writes:
         By id 1 existed, 0 was created, -1 was not or has no such table.
         """
 
-        def prepare() -> Prepared[Reply]:
+        def prepare() -> Prepared[WriteReply]:
             return self._prepare_reinitialize(epoch, name, keys)
 
         reply = self._once("reinitialize", sender, prepare)
@@ -210,11 +210,11 @@ class Writes:
 
     def _prepare_reinitialize(
         self, epoch: int, name: str, keys: NDArray[np.int64]
-    ) -> Prepared[Reply]:
+    ) -> Prepared[WriteReply]:
         buckets, table = self._contents.find_table(epoch, name)
         buckets.check_owned(name, keys)
 
-        def commit() -> Reply:
+        def commit() -> WriteReply:
             status = np.full(keys.size, _UNKNOWN, arrays.STATUS)
             if table is not None:
                 status[:] = table.reinitialize(keys)
@@ -225,7 +225,7 @@ class Writes:
         return Prepared(commit, _reply_bytes([keys.size * arrays.STATUS.itemsize]))
 
     def _once(
-        self, kind: str, sender: Sender, prepare: Callable[[], Prepared[Reply]]
+        self, kind: str, sender: Sender, prepare: Callable[[], Prepared[WriteReply]]
     ) -> list[NDArray[Any]] | None:
         """The answer to a write, which is done unless it was before.
 
