@@ -14,9 +14,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from megalith.checkpoint import catalog, listing, manifest
+from megalith.checkpoint import catalog, exempt_list, listing, manifest, retention
 from megalith.checkpoint.manifest import ShardFile
-from megalith.controller.saving import saves
+from megalith.controller.saving import leftovers, saves, shard_writing
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.start_point import StartPoint
 from megalith.controller.saving.whole_model import ShardSaved
@@ -24,7 +24,20 @@ from megalith.errors import MegalithError
 from megalith.runtime import files
 
 CONTENT = b"ten bytes."
-_TRACED = {module.__file__ for module in (saves, catalog, listing, manifest, files)}
+_TRACED = {
+    module.__file__
+    for module in (
+        saves,
+        shard_writing,
+        leftovers,
+        catalog,
+        listing,
+        exempt_list,
+        retention,
+        manifest,
+        files,
+    )
+}
 
 
 class OnePs:

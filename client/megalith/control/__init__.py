@@ -24,6 +24,7 @@ from megalith.control.status import (
     LossReport,
     MemberStatus,
     PsCandidate,
+    SaveProgress,
     SaveResult,
 )
 from megalith.wire.reports import RestoreReport
@@ -40,6 +41,7 @@ __all__ = [
     "MemberStatus",
     "PsCandidate",
     "RestoreReport",
+    "SaveProgress",
     "SaveResult",
     "SavepointStatus",
     "SupervisedProcess",

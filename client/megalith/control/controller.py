@@ -160,7 +160,15 @@ class Controller:
         """
         request = coordination_pb2.SaveRequest(directory=directory, hold_training=hold)
         reply = self._once(lambda at: _coordination(at).Save, request, timeout_s)
-        return SaveResult(reply.path, reply.step, reply.rows, tuple(reply.moving_workers))
+        return SaveResult(
+            reply.path,
+            reply.step,
+            reply.rows,
+            tuple(reply.moving_workers),
+            reply.bytes,
+            round(reply.seconds, 3),
+            tuple(reply.removed),
+        )
 
     def end_job(self, succeeded: bool, reason: str, *, at_once: bool = False) -> None:
         """End the job: the model is saved, then every process of the cluster exits.

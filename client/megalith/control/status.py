@@ -85,6 +85,22 @@ class LastSave:
     step: int
     path: str
     error: str
+    rows: int = 0
+    bytes: int = 0
+    removed: tuple[str, ...] = ()  # older checkpoints that are not kept
+
+
+@dataclass(frozen=True, slots=True)
+class SaveProgress:
+    """A save that is under way.
+
+    `bytes` are written so far; `rows` are those that the ps hold, about as many as will be in it.
+    """
+
+    step: int
+    seconds: float
+    bytes: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +156,8 @@ class ClusterStatus:
     losses: tuple[LossReport, ...] = ()
     # Why a restart of the controller would forget holds on training; empty = it would not.
     journal_error: str = ""
+    saving: SaveProgress | None = None
+    checkpoints_removed: int = 0  # by this controller, because they are not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +165,17 @@ class SaveResult:
     """A checkpoint that is complete.
 
     `moving_workers` are those that did not block in time, if the save was to hold training: the
-    checkpoint may have a part of a step of theirs.
+    checkpoint may have a part of a step of theirs. `removed` are older checkpoints that are not
+    kept any longer.
     """
 
     path: str
     step: int
     rows: int
     moving_workers: tuple[int, ...] = ()
+    bytes: int = 0
+    seconds: float = 0.0
+    removed: tuple[str, ...] = ()
 
 
 def cluster_status(reply: coordination_pb2.GetStatusResponse) -> ClusterStatus:
@@ -185,6 +207,8 @@ def cluster_status(reply: coordination_pb2.GetStatusResponse) -> ClusterStatus:
         run_id=reply.run_id,
         losses=tuple(losses),
         journal_error=reply.journal_error,
+        saving=_saving(reply.saving) if reply.HasField("saving") else None,
+        checkpoints_removed=reply.checkpoints_removed,
     )
 
 
@@ -205,8 +229,19 @@ def _candidate(message: coordination_pb2.PsCandidate) -> PsCandidate:
 
 def _last_save(message: coordination_pb2.LastSave) -> LastSave:
     return LastSave(
-        message.ended_at_s, round(message.seconds, 3), message.step, message.path, message.error
+        message.ended_at_s,
+        round(message.seconds, 3),
+        message.step,
+        message.path,
+        message.error,
+        message.rows,
+        message.bytes,
+        tuple(message.removed),
     )
+
+
+def _saving(message: coordination_pb2.SaveProgress) -> SaveProgress:
+    return SaveProgress(message.step, round(message.seconds, 3), message.bytes, message.rows)
 
 
 def _member(message: coordination_pb2.MemberStatus) -> MemberStatus:

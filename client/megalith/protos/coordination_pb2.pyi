@@ -1070,6 +1070,8 @@ class GetStatusResponse(_message.Message):
     PUSHES_UNKNOWN_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     JOURNAL_ERROR_FIELD_NUMBER: _builtins.int
+    SAVING_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_REMOVED_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -1112,6 +1114,8 @@ class GetStatusResponse(_message.Message):
     """The present run; while it is not known whether that of the journal goes on, the journal's."""
     journal_error: _builtins.str
     """Why the journal cannot be written; a restart of the controller would forget holds on"""
+    checkpoints_removed: _builtins.int
+    """By this controller, because they are not kept."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -1135,6 +1139,12 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Loss]:
         """What was lost, oldest first; the last 100."""
+
+    @_builtins.property
+    def saving(self) -> Global___SaveProgress:
+        """training and progress since. Empty = it is written.
+        The save that is under way; unset = none.
+        """
 
     def __init__(
         self,
@@ -1165,10 +1175,12 @@ class GetStatusResponse(_message.Message):
         pushes_unknown: _builtins.int = ...,
         run_id: _builtins.str = ...,
         journal_error: _builtins.str = ...,
+        saving: Global___SaveProgress | None = ...,
+        checkpoints_removed: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save", "saving", b"saving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1249,6 +1261,9 @@ class LastSave(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     ended_at_s: _builtins.float
     """Unix time at which it was complete or had failed."""
     seconds: _builtins.float
@@ -1259,6 +1274,14 @@ class LastSave(_message.Message):
     """Directory of the checkpoint; empty when it failed."""
     error: _builtins.str
     """Why it failed; empty = success."""
+    rows: _builtins.int
+    """Embedding rows in it."""
+    bytes: _builtins.int
+    """Length of all its files."""
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Older checkpoints that were removed then, because they are not kept."""
+
     def __init__(
         self,
         *,
@@ -1267,14 +1290,51 @@ class LastSave(_message.Message):
         step: _builtins.int = ...,
         path: _builtins.str = ...,
         error: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_at_s", b"ended_at_s", "error", b"error", "path", b"path", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "ended_at_s", b"ended_at_s", "error", b"error", "path", b"path", "removed", b"removed", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LastSave: _TypeAlias = LastSave  # noqa: Y015
+
+@_typing.final
+class SaveProgress(_message.Message):
+    """A save that is under way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The step it is named after."""
+    seconds: _builtins.float
+    """Since it began."""
+    bytes: _builtins.int
+    """Written so far by all ps."""
+    rows: _builtins.int
+    """Embedding rows that the ps hold now: about as many as there will be in it."""
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        bytes: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SaveProgress: _TypeAlias = SaveProgress  # noqa: Y015
 
 @_typing.final
 class MemberStatus(_message.Message):
@@ -1376,17 +1436,28 @@ class SaveResponse(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     MOVING_WORKERS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Directory of the complete checkpoint."""
     step: _builtins.int
     """The step it is named after."""
     rows: _builtins.int
     """Embedding rows inside."""
+    bytes: _builtins.int
+    """Length of all its files."""
+    seconds: _builtins.float
+    """How long it took."""
     @_builtins.property
     def moving_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With hold_training: workers that did not block in time. The save went on without waiting for them any longer, so it
         may have a part of a step of theirs. Empty = it is one moment of all workers.
         """
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Older checkpoints that were removed then, because they are not kept."""
 
     def __init__(
         self,
@@ -1395,10 +1466,13 @@ class SaveResponse(_message.Message):
         step: _builtins.int = ...,
         rows: _builtins.int = ...,
         moving_workers: _abc.Iterable[_builtins.int] | None = ...,
+        bytes: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["moving_workers", b"moving_workers", "path", b"path", "rows", b"rows", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "moving_workers", b"moving_workers", "path", b"path", "removed", b"removed", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

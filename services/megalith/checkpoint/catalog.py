@@ -1,7 +1,8 @@
 """The checkpoints of a model directory: which folder gets which name, and which is the newest.
 
 A save writes into a folder of its own, which gets its name once it is complete. So a folder named
-model.ckpt-* never changes: no save writes into it, replaces it or removes it.
+model.ckpt-* never changes: no save writes into it or replaces it. What is not kept is renamed
+before it is removed, so that there is no moment at which a part of it has its name.
 
 The list names a checkpoint after its folder got its name. So before a directory gets its first
 folder, it gets a list that says so. A controller that dies between the two leaves a folder that the
@@ -13,11 +14,14 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
-from megalith.checkpoint import listing, manifest
+from megalith.checkpoint import exempt_list, listing, manifest
 from megalith.checkpoint.format import LIST, MANIFEST
+from megalith.checkpoint.retention import Retention
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.runtime.files import sync
 
@@ -25,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"model\.ckpt-(r(?P<number>\d+)-)?(?P<step>\d+)")
 _OWN_WORK = re.compile(r"saving-\d+-[0-9a-f]+")
+_REMOVED = "removing-"  # and the name that it had
 _MOST_NAMES = 5  # of folders in a message
 
 
@@ -162,22 +167,116 @@ def newest_time_s(model_dir: Path) -> float:
     return listing.read(model_dir).newest_time_s
 
 
+class Recorded(NamedTuple):
+    """What naming a checkpoint in the list has changed.
+
+    `removed` are the checkpoints that were removed from disk because they are not kept.
+    """
+
+    is_newest: bool
+    removed: tuple[str, ...] = ()
+
+
 def record_latest(
     model_dir: Path,
     directory: Path,
     saved_at_s: float,
     check_current: Callable[[], None] = lambda: None,
     is_whole: bool = True,
-) -> bool:
-    """Name `directory` as the newest checkpoint in the list, keeping the older entries.
+    retention: Retention | None = None,
+    needed: Collection[str] = (),
+) -> Recorded:
+    """Name `directory` as the newest checkpoint in the list, and remove what is not kept.
 
-    It is listed only, and False returned, if the list has a newer one because another controller
-    has saved meanwhile, and if it is not whole: the next job must not start from a part of a model.
-    `check_current` raises, and nothing is written, if this controller was replaced.
+    It is listed only if the list has a newer one because another controller has saved meanwhile,
+    and if it is not whole: the next job must not start from a part of a model. `check_current`
+    raises, and nothing is written, if this controller was replaced. Without a `retention` all
+    older ones stay; `needed` names those that something depends on.
     """
     with listing.locked(model_dir):
         check_current()
-        return _add_to_list(model_dir, directory, saved_at_s, is_whole=is_whole)
+        listed = listing.read(model_dir)
+        is_newest = listed.add(directory.name, saved_at_s, is_whole=is_whole)
+        dropped = None
+        if retention is not None:
+            dropped = _drop(model_dir, listed, retention, needed)
+
+        listing.write(model_dir, listed.text())
+        if dropped is None:
+            return Recorded(is_newest)
+
+        aside = _set_aside(model_dir / dropped)
+
+    if aside is None:
+        return Recorded(is_newest)
+
+    shutil.rmtree(aside, ignore_errors=True)
+    return Recorded(is_newest, (dropped,))
+
+
+def _drop(
+    model_dir: Path, listed: listing.Listing, retention: Retention, needed: Collection[str]
+) -> str | None:
+    """Which checkpoint goes; none while it is not known which ones are exempt."""
+    exempt = exempt_list.read(model_dir)
+    if exempt is None and exempt_list.is_unreadable(model_dir):
+        logger.warning(
+            "no checkpoint is removed: which ones are exempt cannot be read from %s; correct it",
+            model_dir / exempt_list.FILE,
+        )
+        return None
+
+    return retention.drop(listed, exempt.names if exempt else (), needed)
+
+
+def _set_aside(folder: Path) -> Path | None:
+    """Take the name from a checkpoint that goes; None if it is gone already, or has to stay."""
+    aside = folder.with_name(f"{_REMOVED}{folder.name}")
+    try:
+        os.rename(folder, aside)
+        sync(folder.parent)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("%s is not kept, and cannot be removed: %s", folder, error)
+        return None
+
+    return aside
+
+
+def remove_dropped(model_dir: Path) -> None:
+    """Remove what is left of checkpoints whose removal was cut short."""
+    for path in sorted(model_dir.glob(f"{_REMOVED}model.ckpt-*")):
+        logger.info("removing %s, left of a controller that died", path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def recover_list(model_dir: Path) -> None:
+    """Drop what is gone from the list, before a job saves there again.
+
+    The checkpoint that it names as the newest stays in it: whoever starts from it has to hear that
+    it is gone. A time that is missing is taken from the manifest.
+    """
+    with listing.locked(model_dir):
+        listed = listing.read(model_dir)
+        before = listed.text()
+        for name in list(listed.time_by_name):
+            folder = model_dir / name
+            if not (folder / MANIFEST).exists() and name != listed.newest:
+                logger.warning("%s is gone: it leaves the list", folder)
+                del listed.time_by_name[name]
+            elif not listed.time_of(name) and name != listed.newest:
+                listed.time_by_name[name] = repr(manifest.read(folder).saved_at_s)
+
+        if listed.newest and listed.text() != before:
+            listing.write(model_dir, listed.text())
+
+    exempt = exempt_list.read(model_dir)
+    known = {Path(name).name for name in (listed.newest or "", *listed.time_by_name)}
+    for name in sorted(exempt.names - known if exempt else ()):
+        logger.warning(
+            "%s exempts %s, which is not in the list", model_dir / exempt_list.FILE, name
+        )
 
 
 def complete_list(model_dir: Path) -> None:
@@ -196,7 +295,9 @@ def complete_list(model_dir: Path) -> None:
         logger.warning(
             "%s was saved by a controller that died before it was listed; it is listed now", newest
         )
-        _add_to_list(model_dir, newest, manifest.read(newest).saved_at_s)
+        listed = listing.read(model_dir)
+        listed.add(newest.name, manifest.read(newest).saved_at_s)
+        listing.write(model_dir, listed.text())
 
 
 def _newest_folder(model_dir: Path) -> Path | None:
@@ -206,15 +307,6 @@ def _newest_folder(model_dir: Path) -> Path | None:
     """
     complete = [path for path in _folders(model_dir) if (path / MANIFEST).exists()]
     return max(complete, key=lambda path: manifest.read(path).saved_at_s, default=None)
-
-
-def _add_to_list(
-    model_dir: Path, directory: Path, saved_at_s: float, *, is_whole: bool = True
-) -> bool:
-    listed = listing.read(model_dir)
-    is_newest = listed.add(directory.name, saved_at_s, is_whole=is_whole)
-    listing.write(model_dir, listed.text())
-    return is_newest
 
 
 def is_newest(model_dir: Path, directory: Path) -> bool:

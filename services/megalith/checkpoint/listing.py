@@ -7,14 +7,13 @@ It is written as Monolith writes it, so that its tools find the newest checkpoin
     all_model_checkpoint_paths: "model.ckpt-240"
     all_model_checkpoint_timestamps: 1790000000.0
     all_model_checkpoint_timestamps: 1790003600.0
-    last_preserved_timestamp: 1790003600.0
+    last_preserved_timestamp: 1789950000.0
 """
 
 import fcntl
 import logging
 import math
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from megalith.checkpoint import state_text
 from megalith.checkpoint.format import LIST
 from megalith.runtime.files import write_atomically
 
@@ -33,37 +33,46 @@ FIRST_IS_PUBLISHED = (
     '# the first checkpoint of this directory is being published\nmodel_checkpoint_path: ""\n'
 )
 
-_NEWEST_FIELD = "model_checkpoint_path"
-_NEWEST = re.compile(rf'^{_NEWEST_FIELD}: "(.*)"$', re.MULTILINE)
-_PATHS = re.compile(r'^all_model_checkpoint_paths: "(.*)"$', re.MULTILINE)
-_TIMES = re.compile(r"^all_model_checkpoint_timestamps: (\S+)$", re.MULTILINE)
+_NEWEST = "model_checkpoint_path"
+_PATHS = "all_model_checkpoint_paths"
+_TIMES = "all_model_checkpoint_timestamps"
+_PRESERVED = "last_preserved_timestamp"
 
 
 @dataclass(slots=True)
 class Listing:
     """What a list says. `newest` is None if it names none.
 
-    `time_by_name` has all checkpoints, oldest first, each with its time as the file gives it.
+    `time_by_name` has all checkpoints, oldest first, each with its time as the file gives it. A
+    name is that of a folder beside the list, or an absolute path. `last_preserved_s` is when the
+    last checkpoint was saved that is kept for good, or when keeping began; see `retention.py`.
     """
 
     newest: str | None = None
     time_by_name: dict[str, str] = field(default_factory=dict)
+    last_preserved_s: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        named = _NEWEST.search(text)
-        newest = named[1] if named else None
-        names = _PATHS.findall(text)
-        times = _TIMES.findall(text)
+        fields = state_text.parse(text)
+        named = fields.get(_NEWEST)
+        newest = named[-1] if named else None
+        names = fields.get(_PATHS, [])
+        times = fields.get(_TIMES, [])
         num_missing = len(names) - len(times)
         times += ["0.0"] * num_missing  # other writers of this format leave them out
         time_by_name = dict(zip(names, times, strict=False))
-        return cls(newest, time_by_name)
+        preserved = fields.get(_PRESERVED, ["0.0"])
+        return cls(newest, time_by_name, _seconds(preserved[-1]))
 
     @property
     def newest_time_s(self) -> float:
         """When the newest of all was saved, Unix seconds; 0 if none says it."""
         return max((_seconds(time) for time in self.time_by_name.values()), default=0.0)
+
+    def time_of(self, name: str) -> float:
+        """When a checkpoint was saved, Unix seconds; 0 if the list does not say it."""
+        return _seconds(self.time_by_name.get(name, ""))
 
     def add(self, name: str, saved_at_s: float, *, is_whole: bool = True) -> bool:
         """List a checkpoint, as the newest if it is whole and no other is newer; whether it is."""
@@ -80,14 +89,13 @@ class Listing:
         return name == self.newest or name in self.time_by_name
 
     def text(self) -> str:
-        lines = [f'{_NEWEST_FIELD}: "{self.newest}"']
-        for name in self.time_by_name:
-            lines.append(f'all_model_checkpoint_paths: "{name}"')
-        for time in self.time_by_name.values():
-            lines.append(f"all_model_checkpoint_timestamps: {time}")
-
-        lines.append(f"last_preserved_timestamp: {self.newest_time_s!r}")
-        return "\n".join(lines) + "\n"
+        times = [state_text.line(_TIMES, time) for time in self.time_by_name.values()]
+        return (
+            state_text.string_lines(_NEWEST, [self.newest or ""])
+            + state_text.string_lines(_PATHS, self.time_by_name)
+            + "".join(times)
+            + state_text.line(_PRESERVED, repr(self.last_preserved_s))
+        )
 
 
 def read_text(model_dir: Path) -> str | None:
@@ -116,7 +124,7 @@ def write(model_dir: Path, text: str) -> None:
 
 
 def is_list(text: str) -> bool:
-    return _NEWEST_FIELD in text
+    return _NEWEST in text
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def journal_line(error: str) -> str:
 
 def status_view(status: ClusterStatus) -> RenderableType:
     """The same, to be printed or redrawn."""
-    lines = [*_job_lines(status), *_trouble_lines(status)]
+    lines = [*_job_lines(status), *_saving(status), *_trouble_lines(status)]
     parts: list[RenderableType] = []
     for line in lines:
         text = Text.from_markup(line, overflow="fold")
@@ -77,6 +77,16 @@ def _job_lines(status: ClusterStatus) -> list[str]:
         f"last save  {_last_save(status)}",
         f"next save  {_next_save(status)}",
     ]
+
+
+def _saving(status: ClusterStatus) -> list[str]:
+    """A line about the save that is under way, if one is."""
+    saving = status.saving
+    if saving is None:
+        return []
+
+    written = f"{_size(saving.bytes)} written of about {saving.rows:,} rows"
+    return [f"saving     step {saving.step}, {written}, for {saving.seconds:.1f} s"]
 
 
 def _trouble_lines(status: ClusterStatus) -> list[str]:
@@ -146,7 +156,12 @@ def _last_save(status: ClusterStatus) -> str:
     if save.error:
         return f"[red]failed[/red] {ago}: {escape(save.error)}"
 
-    return f"step {save.step}, {ago}, took {save.seconds:.1f} s"
+    size = f"{save.rows:,} rows, {_size(save.bytes)}"
+    line = f"step {save.step}, {ago}, {size}, took {save.seconds:.1f} s"
+    if save.removed:
+        line += f"; removed {escape(', '.join(save.removed))}"
+
+    return line
 
 
 def _next_save(status: ClusterStatus) -> str:

@@ -9,7 +9,7 @@ from megalith.controller.members.directives import ClusterState, Phase
 from megalith.controller.members.journal import MAX_COUNT
 from megalith.controller.members.losses import Loss
 from megalith.controller.members.roster import Registration, Role, Seat, Standing
-from megalith.controller.saving.saves import SaveRecord
+from megalith.controller.saving.records import SaveRecord
 from megalith.controller.saving.whole_model import ShardSaved
 from megalith.controller.selection.offers import CandidateStatus
 from megalith.errors import InvalidRequest
@@ -245,6 +245,9 @@ def encode_save(record: SaveRecord) -> coordination_pb2.LastSave:
         step=record.step,
         path=record.path,
         error=record.error,
+        rows=record.rows,
+        bytes=record.bytes,
+        removed=record.removed,
     )
 
 

@@ -7,6 +7,8 @@ from megalith.errors import InvalidSetting
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
 
+SAVE_EVERY_S = 600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerServerSettings(ServerSettings):
@@ -66,9 +68,22 @@ class ControllerConfig:
         "A job that fails is saved first; seconds that it tries to, before it ends unsaved.",
         300.0,
     )
-    save_every_s: float = setting("Seconds between two saves by the clock; 0 = none.", 0.0)
+    save_every_s: float = setting(
+        "Seconds between two saves by the clock; 0 = none. With --save-every-steps the default "
+        "does not count.",
+        SAVE_EVERY_S,
+    )
     save_every_steps: int = setting(
         "Steps between two saves; 0 = none. Not together with --save-every-s.", 0
+    )
+    max_to_keep: int = setting(
+        "Checkpoints that are kept, beside those that monolith_checkpoint exempts; with each save "
+        "the oldest is removed. 0 = all are kept.",
+        10,
+    )
+    keep_every_n_hours: float = setting(
+        "Of the checkpoints that are not kept, one is kept for good every so many hours; 0 = none.",
+        24.0,
     )
     action_poll_s: float = setting(
         "Seconds between two looks for a monolith_action file in the model directory; 0 = never.",
@@ -112,6 +127,12 @@ class ControllerConfig:
             raise InvalidSetting(f"--action-poll-s={self.action_poll_s}: below 0")
         if self.save_every_s < 0 or self.save_every_steps < 0:
             raise InvalidSetting("--save-every-s and --save-every-steps: below 0")
+
+        if self.save_every_steps and self.save_every_s == SAVE_EVERY_S:
+            object.__setattr__(self, "save_every_s", 0.0)
+
+        if not (self.max_to_keep >= 0 and self.keep_every_n_hours >= 0):
+            raise InvalidSetting("--max-to-keep and --keep-every-n-hours: below 0")
 
         if self.save_every_s and self.save_every_steps:
             raise InvalidSetting(

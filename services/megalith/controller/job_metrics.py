@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import Phase
-from megalith.controller.saving.saves import SaveRecord
+from megalith.controller.saving.records import SaveRecord
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.monolith_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, MonolithMetrics
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint import catalog, exempt_list, manifest
+from megalith.checkpoint.retention import Retention
 from megalith.control import address_file
 from megalith.controller.action_file import ActionFile
 from megalith.controller.config import ControllerConfig
@@ -20,7 +21,7 @@ from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.roster import Patience
 from megalith.controller.members.session import SessionHost
 from megalith.controller.ownership import ModelDirOwnership
-from megalith.controller.saving import saves
+from megalith.controller.saving import leftovers
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveNews, SaveSchedule, ScheduledSaves, Unsaved
 from megalith.controller.saving.start_point import StartPoint
@@ -66,6 +67,8 @@ class ControllerServer:
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
         catalog.complete_list(self._model_dir)
+        catalog.recover_list(self._model_dir)
+        exempt_list.create(self._model_dir)
         start_point = StartPoint(self._model_dir)
         checkpoint = start_point.find()
         newest = manifest.read(checkpoint) if checkpoint is not None else None
@@ -125,6 +128,7 @@ class ControllerServer:
             config.save_hold_s,
             on_saved=news.tell,
             start_point=start_point,
+            retention=Retention(config.max_to_keep, config.keep_every_n_hours, time.time()),
         )
 
         ending = JobEnding(
@@ -222,7 +226,7 @@ class ControllerServer:
     def _serve(self) -> None:
         self._rpc.start()
         self._presence.check_alone(self.address)
-        saves.remove_leftovers(self._model_dir)
+        leftovers.remove_leftovers(self._model_dir)
         self._about.address = self.address
         write_atomically(self._model_dir / address_file.CONTROLLER.name, self.address.encode())
         self._journal.start()

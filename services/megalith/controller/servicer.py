@@ -149,6 +149,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             step=saved.step,
             rows=saved.rows,
             moving_workers=saved.moving_workers,
+            bytes=saved.bytes,
+            seconds=saved.seconds,
+            removed=saved.removed,
         )
 
     def EndJob(

@@ -122,6 +122,14 @@ class StatusBoard:
         if last is not None:
             reply.last_save.CopyFrom(encode_save(last))
 
+        under_way = self._saver.progress()
+        if under_way is not None:
+            reply.saving.step = under_way.step
+            reply.saving.seconds = under_way.seconds
+            reply.saving.bytes = under_way.bytes
+            reply.saving.rows = sum(member.ps.rows for member in reply.members)
+
+        reply.checkpoints_removed = self._saver.num_removed
         now = time.monotonic()
         next_s = self._schedule.next_s(now)
         reply.next_save_s = max(0.0, next_s)

@@ -112,6 +112,8 @@ class RunnerConfig:
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
     save_every_steps: int = _as_in("save_every_steps", "controller")
+    max_to_keep: int = _as_in("max_to_keep", "controller")
+    keep_every_n_hours: float = _as_in("keep_every_n_hours", "controller")
     action_poll_s: float = _as_in("action_poll_s", "controller")
     expire_every_s: float = _as_in("expire_every_s", "ps")
     expire_on_save: bool = _as_in("expire_on_save", "ps")

@@ -18,6 +18,7 @@ RENAMED: Mapping[str, str] = {
     "embedding_prefetch_capacity": "staleness",
     "enable_embedding_postpush": "staleness",
     "feature_eviction_on_save": "expire_on_save",
+    "checkpoints_max_to_keep": "max_to_keep",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
@@ -83,7 +84,6 @@ LEFT_OUT: Mapping[str, str] = {
             "dense_only_save_checkpoints_secs",
             "dense_only_save_checkpoints_steps",
             "dense_only_stop_training_when_save",
-            "checkpoints_max_to_keep",
             "enable_model_ckpt_info",
             "restore_dir",
             "restore_ckpt",

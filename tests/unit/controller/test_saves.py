@@ -8,7 +8,8 @@ import pytest
 from megalith.checkpoint import catalog, listing, manifest
 from megalith.checkpoint.format import MANIFEST
 from megalith.checkpoint.manifest import Manifest, ShardFile
-from megalith.controller.saving import saves
+from megalith.checkpoint.retention import Retention
+from megalith.controller.saving import leftovers
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.whole_model import ShardSaved
 from megalith.errors import LimitExceeded, MegalithError, ModelDirInUse, NotReady, SaveFailed
@@ -87,7 +88,7 @@ def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_pat
         'model_checkpoint_path: "model.ckpt-12"\n'
         'all_model_checkpoint_paths: "model.ckpt-12"\n'
         "all_model_checkpoint_timestamps: 99.5\n"
-        "last_preserved_timestamp: 99.5\n"
+        "last_preserved_timestamp: 0.0\n"
     )
 
 
@@ -173,6 +174,7 @@ def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_firs
         "model.ckpt-12",
         "model.ckpt-r1-12",
         "model.ckpt-r2-12",
+        "monolith_checkpoint",
     ]
 
 
@@ -496,7 +498,7 @@ def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(
     link = tmp_path / "saving-14-0a1b2c3e"
     link.symlink_to(somebodys)
     kept = everything_in(good.path) | everything_in(foreign) | everything_in(somebodys)
-    saves.remove_leftovers(tmp_path)
+    leftovers.remove_leftovers(tmp_path)
     assert not own.exists()
     assert everything_in(good.path) | everything_in(foreign) | everything_in(somebodys) == kept
     assert f"removing {own}, left of a save whose controller died" in caplog.text
@@ -511,7 +513,7 @@ def test_files_of_killed_writes_are_removed_once_nobody_can_be_writing_them(tmp_
         if not name.startswith("young"):
             os.utime(tmp_path / name, (1.0, 1.0))
     (tmp_path / "folder-tmp-0a1b2c3d").mkdir()
-    saves.remove_leftovers(tmp_path)
+    leftovers.remove_leftovers(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {*others, "folder-tmp-0a1b2c3d"}
 
@@ -522,7 +524,7 @@ def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     theirs.mkdir()
     saver = Saver(cluster, theirs, timeout_s=60.0, appear_s=0.0)
-    cluster.on_order = lambda order: (answer_both(saver, order), saves.remove_leftovers(ours))
+    cluster.on_order = lambda order: (answer_both(saver, order), leftovers.remove_leftovers(ours))
     saved = saver.save(str(ours))
     assert saved.path == ours / "model.ckpt-12"
     assert all((saved.path / item.name).exists() for item in manifest.read(saved.path).files)
@@ -610,3 +612,49 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
     assert "create_tables and create_variables, or restart the chief" in str(refused.value)
     assert catalog.latest(tmp_path) == good.path
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [good.path.name]
+
+
+@pytest.mark.golden("G11")
+def test_a_save_that_fails_once_is_tried_again_and_each_try_has_a_record(cluster, tmp_path):
+    records = []
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0, on_saved=records.append)
+    failures = ["ps 1: a disk hiccup"]
+
+    def answer(order):
+        if failures:
+            saver.answer(1, ShardSaved(order.save_id, [], error=failures.pop()))
+            saver.answer(2, ShardSaved(order.save_id, []))
+        else:
+            answer_both(saver, order)
+
+    cluster.on_order = answer
+    assert saver.save().path == tmp_path / "model.ckpt-12"
+    assert [record.error for record in records] == ["ps 1: a disk hiccup", ""]
+    failures += ["again", "and again"]
+    with pytest.raises(SaveFailed, match="again"):
+        saver.save()
+    assert len(cluster.orders) == 4
+
+
+def test_a_save_keeps_to_the_rule_and_says_what_it_wrote_and_removed(cluster, tmp_path):
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0, retention=Retention(2, 0.0))
+    progress = []
+    cluster.on_order = lambda order: (answer_both(saver, order), progress.append(saver.progress()))
+    for step in (1, 2, 3):
+        cluster.global_step = step
+        saved = saver.save()
+    assert saved.removed == saver.last.removed == ("model.ckpt-1",)
+    assert (saved.rows, saved.bytes) == (saver.last.rows, saver.last.bytes) == (6, 20)
+    assert [(one.step, one.bytes) for one in progress] == [(1, 20), (2, 20), (3, 20)]
+    assert (saver.progress(), saver.num_removed) == (None, 1)
+    assert not (tmp_path / "model.ckpt-1").exists()
+
+
+def test_what_is_saved_elsewhere_stays_there(cluster, tmp_path):
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    saver = Saver(cluster, model_dir, timeout_s=60.0, appear_s=0.0, retention=Retention(1, 0.0))
+    cluster.on_order = lambda order: answer_both(saver, order)
+    for _ in range(3):
+        assert saver.save(str(tmp_path / "elsewhere")).removed == ()
+    assert len(list((tmp_path / "elsewhere").glob("model.ckpt-*"))) == 3

@@ -6,7 +6,7 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.members.directives import Phase
 from megalith.controller.members.roster import Patience, Registration, Role
-from megalith.controller.saving.saves import SaveRecord
+from megalith.controller.saving.records import SaveRecord
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.monolith_metrics import MonolithMetrics
 from megalith.wire.reports import PsReport, WorkerReport

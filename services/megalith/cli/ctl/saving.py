@@ -26,7 +26,14 @@ def save(call: ControllerCall, directory: DirectoryOption = "", hold: HoldOption
 
 
 def _show_saved(saved: SaveResult) -> None:
-    print(f"saved {saved.path} (step {saved.step}, {saved.rows} rows)")
+    megabytes = saved.bytes / 1e6
+    print(
+        f"saved {saved.path} "
+        f"(step {saved.step}, {saved.rows} rows, {megabytes:.1f} MB in {saved.seconds:.1f} s)"
+    )
+    for name in saved.removed:
+        print(f"removed {name}, which --max-to-keep does not keep")
+
     if saved.moving_workers:
         print(
             f"not one moment of all workers: {list(saved.moving_workers)} did not block in time; "

@@ -10,7 +10,8 @@ from megalith.controller.coordinator import Coordinator
 from megalith.controller.guarded import guarded
 from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.members.directives import Phase
-from megalith.controller.saving.saves import Saver, SaveRecord
+from megalith.controller.saving.records import SaveRecord
+from megalith.controller.saving.saves import Saver
 from megalith.errors import MegalithError
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,123 @@
+"""Having every ps write its shard: the order, the answers, and whether they are the whole model."""
+
+import threading
+import time
+from pathlib import Path
+
+from megalith.checkpoint import manifest
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.controller.coordinator import Coordinator
+from megalith.controller.members.directives import SaveShard
+from megalith.controller.saving import whole_model
+from megalith.controller.saving.whole_model import ShardSaved
+from megalith.errors import SaveFailed, ShardLost
+
+_LOOK_S = 0.1  # between two looks at files
+
+
+class ShardWriting:
+    """One save at a time. `_answered` guards what the sessions of the current one have answered.
+
+    `appear_s` is how long the files of other machines may take to be seen here.
+    """
+
+    def __init__(self, coordinator: Coordinator, timeout_s: float, appear_s: float) -> None:
+        self._coordinator = coordinator
+        self._timeout_s = timeout_s
+        self._appear_s = appear_s
+        self._answered = threading.Condition()
+        self._save_id = ""
+        self._answers: dict[int, ShardSaved] = {}
+
+    def write(self, folder: Path, step: int, save_id: str, began_at_s: float) -> Manifest:
+        """Have every ps write its files into `folder`, and the manifest after them."""
+        order = SaveShard(save_id, str(folder), step)
+        with self._answered:
+            self._save_id = save_id
+            self._answers = {}
+
+        sessions = self._coordinator.order_save(order)
+        shards = self._collect(sessions)
+        self._check_whole(shards)
+        files: list[ShardFile] = []
+        for shard in shards.values():
+            files += shard.files
+
+        self._check_files(folder, files)
+        saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=began_at_s, files=tuple(files))
+        manifest.write(folder, saved)
+        return saved
+
+    def _check_files(self, folder: Path, files: list[ShardFile]) -> None:
+        """SaveFailed unless each file is here, with the size that its ps says.
+
+        A ps that does not share this directory writes elsewhere. Network file systems may show a
+        file a moment late.
+        """
+        deadline = time.monotonic() + self._appear_s
+        for file in files:
+            while (size := size_of(folder / file.name)) != file.bytes:
+                if time.monotonic() > deadline:
+                    raise SaveFailed(
+                        f"a ps says that it wrote {file.bytes} bytes to {folder / file.name}, and "
+                        f"{'no such file is' if size is None else f'{size} bytes are'} here; "
+                        "does every ps see the same directory as the controller?"
+                    )
+
+                time.sleep(_LOOK_S)
+
+    def _check_whole(self, shards: dict[int, ShardSaved]) -> None:
+        """SaveFailed for a table that some ps lacks, and for a variable that lacks a part."""
+        missing = whole_model.missing_in(shards, self._coordinator.index_of)
+        if missing:
+            raise SaveFailed(
+                f"the model is not whole: {'; '.join(missing)}. A ps that was replaced lacks what "
+                "was created since the checkpoint that it started from. Create it again, which "
+                "keeps what exists elsewhere: call create_tables and create_variables, or restart "
+                "the chief. Then save again; the previous checkpoint stands"
+            )
+
+    def answer(self, session: int, saved: ShardSaved) -> None:
+        """A ps is done with its shard; an answer to an older save is ignored."""
+        with self._answered:
+            if saved.save_id == self._save_id:
+                self._answers[session] = saved
+                self._answered.notify_all()
+
+    def _collect(self, sessions: list[int]) -> dict[int, ShardSaved]:
+        deadline = time.monotonic() + self._timeout_s
+        with self._answered:
+            while missing := [session for session in sessions if session not in self._answers]:
+                # A lost ps never answers; its stream's end wakes nobody here, so look twice a
+                # second.
+                self._answered.wait(0.5)
+                for session in missing:
+                    if session not in self._answers and not self._coordinator.is_alive(session):
+                        raise ShardLost(
+                            "a ps was lost during the save; the previous checkpoint stands, "
+                            "save again"
+                        )
+
+                if time.monotonic() > deadline:
+                    raise SaveFailed(
+                        f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s"
+                    )
+
+            failed = [answer.error for answer in self._answers.values() if answer.error]
+            if failed:
+                raise SaveFailed("; ".join(failed))
+
+            return {session: self._answers[session] for session in sessions}
+
+    def pushes_written(self) -> dict[int, int]:
+        """By session of a ps: the pushes that are in its files for sure."""
+        with self._answered:
+            return {session: answer.pushes for session, answer in self._answers.items()}
+
+
+def size_of(path: Path) -> int | None:
+    """None if there is no such file."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
