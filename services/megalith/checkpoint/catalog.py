@@ -114,6 +114,12 @@ def free_directory(model_dir: Path, step: int) -> Path:
     return path
 
 
+def step_of(name: str) -> int | None:
+    """The step in the name of a checkpoint's folder; None if that is no such name."""
+    parts = _FOLDER.fullmatch(name)
+    return int(parts["step"]) if parts else None
+
+
 def _folders(model_dir: Path) -> list[Path]:
     return sorted(path for path in model_dir.glob("model.ckpt-*") if path.is_dir())
 

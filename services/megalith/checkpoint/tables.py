@@ -138,17 +138,22 @@ def row_batches(directory: Path, file: ShardFile) -> Iterator[RowBatch]:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             rows += batch.num_rows
-            yield RowBatch(
-                batch.column("id").to_numpy(),
-                _matrix(batch.column("embedding")),
-                _matrix(batch.column("state")),
-                batch.column("updated_s").to_numpy().astype(np.int64),
-            )
+            yield row_batch(batch)
 
     if rows != file.rows:
         raise CheckpointDamaged(
             f"{directory / file.name} has {rows} rows, the manifest says {file.rows}"
         )
+
+
+def row_batch(batch: pa.RecordBatch) -> RowBatch:
+    """The rows of a record batch."""
+    return RowBatch(
+        batch.column("id").to_numpy(),
+        _matrix(batch.column("embedding")),
+        _matrix(batch.column("state")),
+        batch.column("updated_s").to_numpy().astype(np.int64),
+    )
 
 
 def newest(headers: dict[str, Header], files: list[ShardFile]) -> dict[str, int]:

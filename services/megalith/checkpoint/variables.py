@@ -6,7 +6,7 @@ name ends in _step), optimizer and schedule (JSON).
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,13 @@ def read(
     return saved
 
 
+def read_all(reader: Any) -> Iterator[SavedVariable]:
+    """Every variable, and part of one, of a file."""
+    for number in range(reader.num_record_batches):
+        for row in reader.get_batch(number).to_pylist():
+            yield _saved(row)
+
+
 def _may_be_held(row: Mapping[str, Any], owners: NDArray[np.uint16], index: int) -> bool:
     """Whether ps `index` may hold some of the variable.
 
@@ -111,16 +118,11 @@ def _may_be_held(row: Mapping[str, Any], owners: NDArray[np.uint16], index: int)
 
 def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int) -> list[Variable]:
     """The variables and parts that ps `index` holds, out of the files of any number of servers."""
-    by_name: dict[str, list[SavedVariable]] = {}
-    for each in saved:
-        by_name.setdefault(each.name, []).append(each)
-
     num_ps = int(owners.max()) + 1
     variables = []
 
-    for name, saved_pieces in by_name.items():
-        in_order = sorted(saved_pieces, key=lambda each: each.part)
-        whole = _joined(name, in_order)
+    for whole in joined(saved):
+        name = whole.name
         # What it held is loaded, not given as its initial value: that must be finite, which an old
         # file may not be.
         initial = np.zeros_like(whole.value)
@@ -139,6 +141,17 @@ def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int
             variables.append(variable)
 
     return variables
+
+
+def joined(saved: Iterable[SavedVariable]) -> Iterator[SavedVariable]:
+    """Whole variables, out of the files of any number of servers."""
+    by_name: dict[str, list[SavedVariable]] = {}
+    for each in saved:
+        by_name.setdefault(each.name, []).append(each)
+
+    for name, pieces in by_name.items():
+        in_order = sorted(pieces, key=lambda each: each.part)
+        yield _joined(name, in_order)
 
 
 def _joined(name: str, pieces: list[SavedVariable]) -> SavedVariable:

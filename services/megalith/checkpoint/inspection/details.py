@@ -1,0 +1,168 @@
+"""What lies in one checkpoint: tables and their segments, variables, filters, files, routing."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import tables as table_files
+from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.schema import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDetails:
+    """One segment of a table's rows; its optimizer and so on by name."""
+
+    dim: int
+    optimizer: str
+    initializer: str
+    compressor: str
+
+
+@dataclass(slots=True)
+class TableDetails:
+    """One table. `data_time_s` is the newest time of its data, Unix seconds; 0 = none seen.
+
+    `touched` are ids that had changed since somebody last asked; None if the table does not track
+    them. `filter_bytes` is what the counts of its admission filter take; None without a filter.
+    """
+
+    name: str
+    segments: list[SegmentDetails]
+    expire_days: int
+    data_time_s: int | None = None
+    rows: int = 0
+    bytes: int = 0
+    touched: int | None = None
+    filter_bytes: int | None = None
+    admission: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableDetails:
+    """One variable, in as many parts as it was saved in."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    parts: int
+    bytes: int
+    optimizer: str
+
+
+@dataclass(slots=True)
+class Details:
+    """What lies in a checkpoint. `buckets_by_ps` is how many buckets each ps had."""
+
+    path: str
+    step: int
+    saved_at_s: float
+    num_ps: int
+    rows: int
+    bytes: int
+    tables: list[TableDetails] = field(default_factory=list)
+    variables: list[VariableDetails] = field(default_factory=list)
+    buckets_by_ps: list[int] = field(default_factory=list)
+    files: list[ShardFile] = field(default_factory=list)
+
+
+def details(directory: Path) -> Details:
+    """What the manifest and the files say; sizes are checked, the rows are not read."""
+    content = manifest.read(directory)
+    for file in content.files:
+        manifest.check_size(directory, file)
+
+    return Details(
+        path=str(directory),
+        step=content.step,
+        saved_at_s=content.saved_at_s,
+        num_ps=content.num_ps,
+        rows=content.rows,
+        bytes=sum(file.bytes for file in content.files),
+        tables=_tables(content, directory),
+        variables=_variables(content, directory),
+        buckets_by_ps=_buckets_by_ps(content),
+        files=list(content.files),
+    )
+
+
+def _tables(content: Manifest, directory: Path) -> list[TableDetails]:
+    tables: dict[str, TableDetails] = {}
+    for file in content.files:
+        if file.kind != FileKind.TABLE:
+            continue
+
+        header = table_files.header(directory, file)
+        config = header.config
+        table = tables.get(file.table)
+        if table is None:
+            segments = [_segment(segment) for segment in config.segments]
+            table = TableDetails(file.table, segments, config.expire_days)
+            if config.admission is not None:
+                table.admission = str(config.admission.kind)
+
+            tables[file.table] = table
+
+        table.rows += file.rows
+        table.bytes += file.bytes
+        if header.data_time_s is not None:
+            table.data_time_s = max(table.data_time_s or 0, header.data_time_s)
+
+    for file in content.files:
+        table = tables.get(file.table)
+        if table is not None and file.kind == FileKind.TOUCHED:
+            table.touched = (table.touched or 0) + file.rows
+        elif table is not None and file.kind == FileKind.FILTER:
+            table.filter_bytes = (table.filter_bytes or 0) + file.bytes
+
+    return [tables[name] for name in sorted(tables)]
+
+
+def _segment(segment: Segment) -> SegmentDetails:
+    return SegmentDetails(
+        segment.dim,
+        segment.optimizer.name,
+        segment.initializer.name,
+        segment.compressor.name,
+    )
+
+
+def _variables(content: Manifest, directory: Path) -> list[VariableDetails]:
+    described: dict[str, VariableDetails] = {}
+    for file in content.files:
+        if file.kind != FileKind.VARIABLES:
+            continue
+
+        with arrow_files.opened(directory, file) as reader:
+            pieces = list(variable_files.read_all(reader))
+
+        for piece in pieces:
+            rows = piece.value.shape[0] if piece.value.ndim else 0
+            known = described.get(piece.name)
+            shape = list(piece.value.shape)
+            if known is not None:
+                shape[0] = known.shape[0] + rows
+
+            described[piece.name] = VariableDetails(
+                piece.name,
+                str(piece.value.dtype),
+                shape,
+                piece.parts,
+                piece.value.nbytes + (known.bytes if known else 0),
+                piece.optimizer.name if piece.optimizer else "none",
+            )
+
+    return [described[name] for name in sorted(described)]
+
+
+def _buckets_by_ps(content: Manifest) -> list[int]:
+    """How many buckets each ps had; empty for early versions, which do not say it."""
+    files = [file for file in content.files if file.kind == FileKind.VARIABLES]
+    if not all(file.buckets for file in files):
+        return []
+
+    return [int(np.count_nonzero(arrow_files.buckets_of(file))) for file in files]

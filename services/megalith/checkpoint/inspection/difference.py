@@ -1,0 +1,302 @@
+"""What differs between two checkpoints: tables, rows and variables.
+
+Rows are compared bucket by bucket: a pass reads both checkpoints and keeps the rows of as many
+buckets as fit its memory. Equal means equal in every bit, so a row with NaN equals its copy.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.checkpoint import arrow_files, manifest, schema_json
+from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.inspection import checkpoint_rows
+from megalith.checkpoint.inspection import files as checked_files
+from megalith.checkpoint.inspection.checkpoint_rows import SortedRows, TableRows
+from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.manifest import Manifest
+from megalith.checkpoint.tables import RowBatch
+from megalith.checkpoint.variables import SavedVariable
+from megalith.engine.table.row_layout import RowLayout
+from megalith.kernels.dtypes import F32, I64, Bools
+from megalith.wire.routing import NUM_BUCKETS
+
+ROWS_IN_MEMORY = 256 << 20  # bytes of rows of both checkpoints that a pass keeps
+_AT_ONCE = 1 << 16  # rows that are compared at a time
+_LARGEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting of a table that is not the same, for example `segments.0.optimizer.beta1`."""
+
+    setting: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """How far the embedding of a row moved, as a Euclidean distance."""
+
+    id: int
+    distance: float
+
+
+@dataclass(slots=True)
+class TableDifference:
+    """How a table differs. `only_in_a` and `only_in_b` count rows.
+
+    `changed` counts rows of both whose embedding or optimizer state differs, `redated` those that
+    only have another time of their last update. With `is_comparable` False the table's row layout
+    differs, and only ids were compared.
+    """
+
+    table: str
+    rows_a: int
+    rows_b: int
+    only_in_a: int = 0
+    only_in_b: int = 0
+    changed: int = 0
+    redated: int = 0
+    equal: int = 0
+    is_comparable: bool = True
+    settings: list[SettingChange] = field(default_factory=list)
+    largest: list[RowChange] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class VariableDifference:
+    """How a variable differs, in words, and how far its farthest element moved."""
+
+    variable: str
+    what: str
+    largest: float | None = None
+
+
+@dataclass(slots=True)
+class Difference:
+    """What differs between two checkpoints. Tables and variables that are equal are counted."""
+
+    a: str
+    b: str
+    step_a: int
+    step_b: int
+    tables_only_in_a: dict[str, int] = field(default_factory=dict)  # rows by table
+    tables_only_in_b: dict[str, int] = field(default_factory=dict)
+    tables: list[TableDifference] = field(default_factory=list)
+    variables: list[VariableDifference] = field(default_factory=list)
+    equal_variables: int = 0
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both hold the same model."""
+        only_in_one = self.tables_only_in_a or self.tables_only_in_b
+        tables_are_equal = all(
+            table.equal == table.rows_a == table.rows_b and not table.settings
+            for table in self.tables
+        )
+        return not only_in_one and tables_are_equal and not self.variables
+
+
+def compare(
+    a: Path,
+    b: Path,
+    progress: Progress | None = None,
+    memory_bytes: int = ROWS_IN_MEMORY,
+) -> Difference:
+    """What differs between the checkpoints at two paths, after a check of their files.
+
+    `memory_bytes` bounds the rows that it keeps at a time.
+    """
+    progress = progress or NoProgress()
+    content_a = manifest.read(a)
+    content_b = manifest.read(b)
+    checked_files.check(a, content_a.files, progress)
+    checked_files.check(b, content_b.files, progress)
+
+    result = Difference(str(a), str(b), content_a.step, content_b.step)
+    tables_a = checkpoint_rows.tables_of(content_a, a)
+    tables_b = checkpoint_rows.tables_of(content_b, b)
+    for name in sorted(tables_a.keys() | tables_b.keys()):
+        if name not in tables_b:
+            result.tables_only_in_a[name] = tables_a[name].rows
+        elif name not in tables_a:
+            result.tables_only_in_b[name] = tables_b[name].rows
+        else:
+            difference = _compare_tables(tables_a[name], tables_b[name], progress, memory_bytes)
+            result.tables.append(difference)
+
+    _compare_variables(_variables(content_a, a), _variables(content_b, b), result)
+    return result
+
+
+# --- tables ---
+
+
+def _compare_tables(
+    a: TableRows, b: TableRows, progress: Progress, memory_bytes: int
+) -> TableDifference:
+    config_a = a.header.config
+    config_b = b.header.config
+    result = TableDifference(a.name, a.rows, b.rows)
+    result.settings = _changed_settings(
+        schema_json.to_json(config_a), schema_json.to_json(config_b)
+    )
+    result.is_comparable = RowLayout(config_a).signature == RowLayout(config_b).signature
+
+    num_bytes = a.bytes + b.bytes
+    num_passes = min(NUM_BUCKETS, max(1, -(-num_bytes // memory_bytes)))
+    progress.begin(f"comparing table {a.name}", num_passes * num_bytes)
+
+    for number in range(num_passes):
+        first = number * NUM_BUCKETS // num_passes
+        end = (number + 1) * NUM_BUCKETS // num_passes
+        rows_a = a.of_buckets(first, end)
+        progress.add(a.bytes)
+        rows_b = b.of_buckets(first, end)
+        progress.add(b.bytes)
+        _compare_rows(rows_a, rows_b, result)
+
+    return result
+
+
+def _compare_rows(a: SortedRows, b: SortedRows, result: TableDifference) -> None:
+    """Add the rows of some buckets to a table's counts."""
+    places = np.searchsorted(b.ids, a.ids)
+    is_in_both = np.zeros(a.ids.size, np.bool_)
+    if b.ids.size:
+        found = b.ids[np.minimum(places, b.ids.size - 1)]
+        is_in_both = found == a.ids
+
+    num_common = int(np.count_nonzero(is_in_both))
+    result.only_in_a += a.ids.size - num_common
+    result.only_in_b += b.ids.size - num_common
+    if not result.is_comparable:
+        return
+
+    common_a = a.order[is_in_both]
+    common_b = b.order[places[is_in_both]]
+    for start in range(0, num_common, _AT_ONCE):
+        some_a = common_a[start : start + _AT_ONCE]
+        some_b = common_b[start : start + _AT_ONCE]
+        _compare_common(a.rows, some_a, b.rows, some_b, result)
+
+
+def _compare_common(
+    a: RowBatch, rows_a: I64, b: RowBatch, rows_b: I64, result: TableDifference
+) -> None:
+    before = a.embeddings[rows_a]
+    after = b.embeddings[rows_b]
+    is_changed = _differ(before, after) | _differ(a.states[rows_a], b.states[rows_b])
+    is_redated = ~is_changed & (a.times[rows_a] != b.times[rows_b])
+
+    result.changed += int(np.count_nonzero(is_changed))
+    result.redated += int(np.count_nonzero(is_redated))
+    result.equal += int(np.count_nonzero(~is_changed & ~is_redated))
+
+    changed = np.flatnonzero(is_changed)
+    moved = after[changed].astype(np.float64) - before[changed]
+    distances = np.sqrt(np.square(moved).sum(axis=1))
+    distances[np.isnan(distances)] = np.inf  # a row that became NaN is the first to look at
+    largest = changed[np.argsort(-distances, kind="stable")[:_LARGEST]]
+    ids = a.keys[rows_a[largest]].tolist()
+    far = np.sort(distances)[::-1][:_LARGEST].tolist()
+
+    for key, distance in zip(ids, far, strict=True):
+        if distance > 0:  # otherwise only the optimizer's state has changed
+            result.largest.append(RowChange(key, distance))
+
+    result.largest.sort(key=lambda change: -change.distance)
+    del result.largest[_LARGEST:]
+
+
+def _differ(a: F32, b: F32) -> Bools:
+    """Which rows of two matrices differ in a bit."""
+    is_different: Bools = (a.view(np.uint32) != b.view(np.uint32)).any(axis=1)
+    return is_different
+
+
+def _changed_settings(a: Any, b: Any) -> list[SettingChange]:
+    flat_a = dict(_flat(a, ""))
+    flat_b = dict(_flat(b, ""))
+    changes = []
+    for setting in sorted(flat_a.keys() | flat_b.keys()):
+        before = flat_a.get(setting)
+        after = flat_b.get(setting)
+        if before != after:
+            changes.append(SettingChange(setting, before, after))
+
+    return changes
+
+
+def _flat(content: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of JSON, by the path to them: segments.0.dim."""
+    if isinstance(content, Mapping):
+        items: Iterator[tuple[Any, Any]] = iter(content.items())
+    elif isinstance(content, list):
+        items = iter(enumerate(content))
+    else:
+        yield path, content
+        return
+
+    for key, value in items:
+        yield from _flat(value, f"{path}.{key}" if path else str(key))
+
+
+# --- variables ---
+
+
+def _variables(content: Manifest, directory: Path) -> dict[str, SavedVariable]:
+    """Whole variables, by name."""
+    pieces: list[SavedVariable] = []
+    for file in content.files:
+        if file.kind == FileKind.VARIABLES:
+            with arrow_files.opened(directory, file) as reader:
+                pieces += variable_files.read_all(reader)
+
+    return {whole.name: whole for whole in variable_files.joined(pieces)}
+
+
+def _compare_variables(
+    a: dict[str, SavedVariable], b: dict[str, SavedVariable], result: Difference
+) -> None:
+    for name in sorted(a.keys() | b.keys()):
+        if name not in b:
+            result.variables.append(VariableDifference(name, "only in A"))
+        elif name not in a:
+            result.variables.append(VariableDifference(name, "only in B"))
+        else:
+            difference = _compare_variable(name, a[name], b[name])
+            if difference is None:
+                result.equal_variables += 1
+            else:
+                result.variables.append(difference)
+
+
+def _compare_variable(name: str, a: SavedVariable, b: SavedVariable) -> VariableDifference | None:
+    """How two variables differ; None if they are equal."""
+    kind_a = f"{a.value.dtype}{list(a.value.shape)}"
+    kind_b = f"{b.value.dtype}{list(b.value.shape)}"
+    if kind_a != kind_b:
+        return VariableDifference(name, f"{kind_a} became {kind_b}")
+
+    if a.value.tobytes() != b.value.tobytes():
+        moved = np.abs(b.value.astype(np.float64) - a.value)
+        return VariableDifference(name, "changed", float(moved.max()))
+
+    if (a.optimizer, a.schedule) != (b.optimizer, b.schedule):
+        return VariableDifference(name, "equal, with other settings of its optimizer")
+    if _bytes_of(a.state) != _bytes_of(b.state):
+        return VariableDifference(name, "equal, with another optimizer state")
+
+    return None
+
+
+def _bytes_of(state: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in state.items()}

@@ -1,0 +1,66 @@
+"""Reading the files of a checkpoint for people: checked whole once, with progress."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import tables as table_files
+from megalith.checkpoint.inspection.progress import Progress
+from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.tables import RowBatch
+from megalith.errors import CheckpointDamaged
+from megalith.kernels.dtypes import I64
+
+_CHUNK = 8 << 20
+
+
+def check(directory: Path, files: Iterable[ShardFile], progress: Progress) -> None:
+    """CheckpointDamaged, with the file's name, unless all files are what was written."""
+    wanted = list(files)
+    progress.begin(f"checking {directory.name}", sum(file.bytes for file in wanted))
+    for file in wanted:
+        check_file(directory, file, progress)
+
+
+def check_file(directory: Path, file: ShardFile, progress: Progress) -> None:
+    """CheckpointDamaged unless the file is what was written."""
+    path = directory / file.name
+    manifest.check_size(directory, file)
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as content:
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
+                progress.add(len(chunk))
+    except OSError as error:
+        raise CheckpointDamaged(f"{path} cannot be read: {error.strerror or error}") from error
+
+    found = digest.hexdigest()
+    if found != file.sha256:
+        raise CheckpointDamaged(f"{path} has sha256 {found}, the manifest says {file.sha256}")
+
+
+def open_rows(directory: Path, file: ShardFile) -> Iterator[RowBatch]:
+    """The rows of a file that was checked before."""
+    with arrow_files.opened(directory, file) as reader:
+        for number in range(reader.num_record_batches):
+            yield table_files.row_batch(reader.get_batch(number))
+
+
+def ids_of(directory: Path, file: ShardFile) -> Iterator[I64]:
+    """Only the ids of a table's file that was checked before; the rest of it is not read."""
+    path = directory / file.name
+    try:
+        with pa.OSFile(str(path)) as source:
+            names = pa.ipc.open_file(source).schema.names
+            options = pa.ipc.IpcReadOptions(included_fields=[names.index("id")])
+            reader = pa.ipc.open_file(source, options=options)
+            for number in range(reader.num_record_batches):
+                ids: I64 = reader.get_batch(number).column("id").to_numpy()
+                yield np.ascontiguousarray(ids)
+    except (pa.ArrowInvalid, OSError, ValueError) as error:
+        raise CheckpointDamaged(f"{path} cannot be read as an Arrow file: {error}") from error

@@ -1,0 +1,308 @@
+"""Whether a checkpoint is whole: every file what was written, every row where it belongs.
+
+Restoring checks what it needs in order to load rows. This looks at everything, goes on after the
+first fault, and names the file of each.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import filters as filter_files
+from megalith.checkpoint import tables as table_files
+from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.format import MANIFEST, FileKind
+from megalith.checkpoint.inspection import files as checked_files
+from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.engine.table.row_layout import RowLayout
+from megalith.errors import CheckpointNotFound, MegalithError
+from megalith.kernels.dtypes import I64, Bools
+from megalith.wire import routing
+
+_IDS_AT_ONCE = 1 << 26  # ids of a table in memory, 8 bytes each, while it looks for equal ones
+_NAMED = 3  # ids in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a file of a checkpoint."""
+
+    file: str
+    what: str
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at, and what is wrong; without problems the checkpoint is whole.
+
+    `unnamed` are files beside those that the manifest names. They do no harm.
+    """
+
+    path: str
+    step: int | None = None
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problems
+
+
+def verify(directory: Path, progress: Progress | None = None) -> Verification:
+    """Look at every byte of a checkpoint. CheckpointNotFound if there is none at that path."""
+    if not directory.is_dir():
+        raise CheckpointNotFound(f"{directory} is not there; megalith ckpt ls lists checkpoints")
+
+    return _Verifier(directory, progress or NoProgress()).run()
+
+
+class _Verifier:
+    """One look at one checkpoint; it collects the problems."""
+
+    def __init__(self, directory: Path, progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._result = Verification(str(directory))
+        self._check_content: dict[FileKind, Callable[[ShardFile, Any], None]] = {
+            FileKind.TABLE: self._check_table,
+            FileKind.FILTER: self._check_filter,
+            FileKind.TOUCHED: self._check_touched,
+            FileKind.VARIABLES: self._check_variables,
+        }
+
+        self._variables: dict[str, list[tuple[int, int, str]]] = {}
+
+    def run(self) -> Verification:
+        try:
+            content = manifest.read(self._directory)
+        except (MegalithError, OSError) as error:
+            self._complain(MANIFEST, _without_path(error, self._directory / MANIFEST))
+            return self._result
+
+        self._result.step = content.step
+        self._result.files = len(content.files)
+        self._result.rows = content.rows
+        self._result.bytes = sum(file.bytes for file in content.files)
+        self._result.unnamed = _unnamed(self._directory, content)
+
+        self._progress.begin(f"verifying {self._directory.name}", self._result.bytes)
+        for file in content.files:
+            self._check(file)
+
+        self._check_ids_differ(content)
+        self._check_parts()
+        self._check_tables_have_rows(content)
+        return self._result
+
+    def _complain(self, file: str, what: str) -> None:
+        self._result.problems.append(Problem(file, what))
+
+    def _check(self, file: ShardFile) -> None:
+        """The bytes of a file; what they mean only if they are those that were written."""
+        path = self._directory / file.name
+        try:
+            checked_files.check_file(self._directory, file, self._progress)
+            with arrow_files.opened(self._directory, file) as reader:
+                self._check_content[file.kind](file, reader)
+        except MegalithError as error:
+            self._complain(file.name, _without_path(error, path))
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            self._complain(file.name, f"its content makes no sense: {error!r}")
+
+    # --- by kind ---
+
+    def _check_table(self, file: ShardFile, reader: Any) -> None:
+        header = table_files.header(self._directory, file)
+        if header.config.name != file.table:
+            self._complain(
+                file.name,
+                f"has rows of table {header.config.name!r}, the manifest says {file.table!r}",
+            )
+
+        layout = RowLayout(header.config)
+        seen = np.zeros(routing.NUM_BUCKETS, np.bool_)
+        rows = 0
+        not_finite = 0
+        num_misplaced = 0
+        misplaced: list[int] = []
+
+        for number in range(reader.num_record_batches):
+            record_batch = reader.get_batch(number)
+            record_batch.validate(full=True)
+            batch = table_files.row_batch(record_batch)
+            width = batch.embeddings.shape[1] + batch.states.shape[1]
+            if width != layout.width:
+                self._complain(
+                    file.name,
+                    f"has rows of {width} floats, but its table {file.table} has {layout.width}",
+                )
+                return
+
+            rows += batch.keys.size
+            buckets = routing.buckets_of(batch.keys)
+            seen[buckets] = True
+            is_misplaced = record_batch.column("bucket").to_numpy() != buckets
+            num_misplaced += int(np.count_nonzero(is_misplaced))
+            misplaced += batch.keys[is_misplaced][:_NAMED].tolist()
+            not_finite += _num_not_finite(batch)
+
+        self._check_count(file, rows, "rows")
+        self._check_buckets(file, seen, is_exact=True)
+        if misplaced:
+            self._complain(
+                file.name,
+                f"has {num_misplaced} rows with a bucket that is not that of their id: "
+                f"{_some(misplaced)}",
+            )
+
+        if not_finite:
+            self._complain(file.name, f"has {not_finite} rows that are NaN or infinite")
+
+    def _check_filter(self, file: ShardFile, reader: Any) -> None:
+        everywhere = np.ones(routing.NUM_BUCKETS, np.bool_)
+        state = filter_files.read_filter(reader, file.name, everywhere)
+        if state is not None:
+            self._check_count(file, len(state["blocks"]), "blocks")
+
+    def _check_touched(self, file: ShardFile, reader: Any) -> None:
+        everywhere = np.ones(routing.NUM_BUCKETS, np.bool_)
+        ids, _forgotten = filter_files.read_touched(reader, everywhere)
+        seen = np.zeros(routing.NUM_BUCKETS, np.bool_)
+        seen[routing.buckets_of(ids)] = True
+        self._check_count(file, ids.size, "touched ids")
+        self._check_buckets(file, seen, is_exact=False)
+
+    def _check_variables(self, file: ShardFile, reader: Any) -> None:
+        found = 0
+        for saved in variable_files.read_all(reader):
+            found += 1
+            pieces = self._variables.setdefault(saved.name, [])
+            pieces.append((saved.part, saved.parts, file.name))
+            arrays = [saved.value, *saved.state.values()]
+            if not all(np.isfinite(array).all() for array in arrays):
+                self._complain(file.name, f"variable {saved.name!r} is NaN or infinite")
+
+        self._check_count(file, found, "variables")
+
+    def _check_count(self, file: ShardFile, found: int, what: str) -> None:
+        if found != file.rows:
+            self._complain(file.name, f"has {found} {what}, the manifest says {file.rows}")
+
+    def _check_buckets(self, file: ShardFile, seen: Bools, *, is_exact: bool) -> None:
+        """The ids' buckets are those of the manifest: all of them, or only such.
+
+        Early manifests do not say them.
+        """
+        if not file.buckets:
+            return
+
+        stated = arrow_files.buckets_of(file)
+        is_wrong = (seen != stated).any() if is_exact else (seen & ~stated).any()
+        if is_wrong:
+            self._complain(
+                file.name,
+                f"has ids of buckets {arrow_files.ranges_of(seen)}, "
+                f"the manifest says {file.buckets}",
+            )
+
+    # --- across files ---
+
+    def _check_ids_differ(self, content: Manifest) -> None:
+        """No id is in a table twice. Files with a problem are left out: they are named already."""
+        damaged = {problem.file for problem in self._result.problems}
+        by_table: dict[str, list[ShardFile]] = {}
+        for file in content.files:
+            if file.kind == FileKind.TABLE and file.name not in damaged:
+                by_table.setdefault(file.table, []).append(file)
+
+        for table, files in by_table.items():
+            repeated = self._repeated_ids(files)
+            if repeated.size:
+                for name in self._files_with(files, repeated):
+                    self._complain(
+                        name,
+                        f"has ids that table {table} has twice, {repeated.size} in all: "
+                        f"{_some(repeated.tolist())}",
+                    )
+
+    def _repeated_ids(self, files: list[ShardFile]) -> I64:
+        num_rows = sum(file.rows for file in files)
+        num_passes = max(1, -(-num_rows // _IDS_AT_ONCE))
+        found = []
+        for number in range(num_passes):
+            parts = []
+            for file in files:
+                for ids in checked_files.ids_of(self._directory, file):
+                    if num_passes > 1:
+                        ids = ids[routing.buckets_of(ids) % num_passes == number]
+                    parts.append(ids)
+
+            ids = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+            is_repeated = ids[1:] == ids[:-1]
+            found.append(np.unique(ids[1:][is_repeated]))
+
+        return np.concatenate(found)
+
+    def _files_with(self, files: list[ShardFile], ids: I64) -> list[str]:
+        names = []
+        for file in files:
+            parts = checked_files.ids_of(self._directory, file)
+            if any(np.isin(part, ids).any() for part in parts):
+                names.append(file.name)
+
+        return names
+
+    def _check_parts(self) -> None:
+        """Every variable is there once, with all of its parts."""
+        for name, pieces in self._variables.items():
+            found = sorted(part for part, _, _ in pieces)
+            parts = pieces[0][1]
+            if found != list(range(parts)):
+                self._complain(
+                    pieces[0][2], f"variable {name!r}: parts {found} of {parts} are in the files"
+                )
+
+    def _check_tables_have_rows(self, content: Manifest) -> None:
+        """A filter or touched ids belong to a table that the checkpoint has."""
+        tables = {file.table for file in content.files if file.kind == FileKind.TABLE}
+        for file in content.files:
+            is_about_table = file.kind in (FileKind.FILTER, FileKind.TOUCHED)
+            if is_about_table and file.table not in tables:
+                self._complain(
+                    file.name, f"is about table {file.table!r}, but no file has its rows"
+                )
+
+
+def _num_not_finite(batch: table_files.RowBatch) -> int:
+    is_finite = np.isfinite(batch.embeddings).all(axis=1)
+    is_finite &= np.isfinite(batch.states).all(axis=1)
+    return int(np.count_nonzero(~is_finite))
+
+
+def _unnamed(directory: Path, content: Manifest) -> list[str]:
+    named = {MANIFEST, *(file.name for file in content.files)}
+    return sorted(path.name for path in directory.iterdir() if path.name not in named)
+
+
+def _some(ids: Iterable[int]) -> str:
+    listed = list(ids)
+    shown = ", ".join(str(number) for number in listed[:_NAMED])
+    return f"{shown}, ..." if len(listed) > _NAMED else shown
+
+
+def _without_path(error: Exception, path: Path) -> str:
+    """What an error says of a file, without the name that stands before it anyway."""
+    text = str(error)
+    for prefix in (str(path), path.name):
+        text = text.removeprefix(f"{prefix} ").removeprefix(f"{prefix}: ")
+
+    return text
