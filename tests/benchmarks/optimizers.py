@@ -23,7 +23,7 @@ from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.segments.compressor import RowCodec
 from megalith.engine.segments.initializer import row_initializer
 from megalith.engine.segments.optimizer import row_optimizer
-from megalith.engine.table.touched import TouchedKeySet
+from megalith.engine.table.touched import TouchedIdSet
 from megalith.schema import optimizers as o
 from megalith.schema.admission import AdmissionConfig
 from megalith.schema.compressors import FixedR8, Fp16, Fp32, OneBit
@@ -58,7 +58,7 @@ Pass = Callable[[], int]  # does some work, returns how many rows or keys it was
 
 
 def optimizer_pass(
-    config: o.Optimizer, rows: int, dim: int, touched: TouchedKeySet | None = None
+    config: o.Optimizer, rows: int, dim: int, touched: TouchedIdSet | None = None
 ) -> Pass:
     """Sixteen batches of updates over a table of `rows`; with a touched-key set, tracked."""
     rng = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def optimizer_pass(
 
 
 def touched_pass(keys: NDArray[np.int64]) -> Pass:
-    touched = TouchedKeySet()
+    touched = TouchedIdSet()
     batches = np.array_split(keys, len(keys) // BATCH)
     return lambda: sum(len(batch) for batch in batches if touched.add(batch) >= 0)
 
@@ -132,7 +132,7 @@ def cases(rows: int, dim: int) -> Iterator[tuple[str, Callable[[], Pass]]]:
         yield name, lambda config=config, width=width: optimizer_pass(config, rows, width)
     yield (
         "adagrad, touched keys tracked",
-        lambda: optimizer_pass(o.Adagrad(), rows, dim, TouchedKeySet()),
+        lambda: optimizer_pass(o.Adagrad(), rows, dim, TouchedIdSet()),
     )
     keys = np.random.default_rng(1).integers(0, 2**63 - 1, 64 * BATCH)
     yield "touched keys, 4 M random", lambda: touched_pass(keys)

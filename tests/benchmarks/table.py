@@ -345,7 +345,7 @@ def bench_ids() -> None:
         "random": random,
         "sorted": np.arange(SIZE),
         "clustered": (runs[:, None] + np.arange(1000)).reshape(-1),
-        "dump": source.dump(limit=SIZE).keys,
+        "dump": source.dump(limit=SIZE).ids,
         "adversarial": colliding_ids(),
     }
     values, rows = np.ones((BATCH, 16), np.float32), np.ones((BATCH, 32), np.float32)

@@ -25,16 +25,16 @@ def distinct(
     secret: np.uint64,
     ids: I64,
     owners: NDArray[np.uint16],
-    keys: I64,
+    found: I64,
     servers: I32,
     numbers: I32,
     counts: I64,
 ) -> int:
     """Number the distinct ids in order of first appearance; how many there are.
 
-    keys[k] is distinct id number k and servers[k] its owner, numbers[i] the number of ids[i];
+    found[k] is distinct id number k and servers[k] its owner, numbers[i] the number of ids[i];
     counts[p] grows by the distinct ids of server p. A cell holds a number; with the ids themselves
-    beside it in `keys` a probe is one or two cache lines: 106,496 ids of which 39,000 are distinct
+    beside it in `found` a probe is one or two cache lines: 106,496 ids of which 39,000 are distinct
     take 0.9 ms on a 2.8 GHz core, np.unique 9.
     """
     bits = 4
@@ -45,17 +45,17 @@ def distinct(
     count = 0
     shift = np.uint64(64 - bits)
     for i in range(ids.size):
-        key = ids[i]
-        code = mix(np.uint64(key))
+        row_id = ids[i]
+        code = mix(np.uint64(row_id))
         cell = (code * secret) >> shift
         number = cells[cell]
-        while number >= 0 and keys[number] != key:
+        while number >= 0 and found[number] != row_id:
             cell = (cell + np.uint64(1)) & mask
             number = cells[cell]
         if number < 0:
             number = np.int32(count)
             cells[cell] = number
-            keys[count] = key
+            found[count] = row_id
             server = owners[bucket_of(code)]
             servers[count] = server
             counts[server] += 1
@@ -74,16 +74,16 @@ def number_all(ids: I64, owners: NDArray[np.uint16], servers: I32, counts: I64) 
 
 
 @kernel
-def sort_by_server(keys: I64, servers: I32, starts: I64, sorted_keys: I64, positions: I32) -> None:
-    """A stable counting sort: sorted_keys[positions[k]] = keys[k].
+def sort_by_server(ids: I64, servers: I32, starts: I64, sorted_ids: I64, positions: I32) -> None:
+    """A stable counting sort: sorted_ids[positions[k]] = ids[k].
 
     `starts` is the first position of each server, used up.
     """
-    for k in range(keys.size):
+    for k in range(ids.size):
         position = starts[servers[k]]
         starts[servers[k]] = position + 1
         positions[k] = position
-        sorted_keys[position] = keys[k]
+        sorted_ids[position] = ids[k]
 
 
 @kernel

@@ -28,7 +28,7 @@ class TableCounts:
     expired: int = _counter("Rows dropped by age.")
     touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
     # Who follows the changed ids needs a full copy of the table after this has grown.
-    touched_overflow: int = _counter("Changed ids forgotten by full touched-key sets.")
+    touched_overflow: int = _counter("Changed ids forgotten by full touched-id sets.")
     max_rows: int = 0  # rows that there are addresses for; a memory budget may allow fewer
 
 

@@ -3,7 +3,7 @@
 A filter's file has a row for each used block of the ring (block, elements, cells: see
 kernels/admission.py) and, as JSON in the schema's metadata under "megalith", the shape of the
 filter and the buckets that its server had. Cells do not name their ids, so a server that has some
-of these buckets takes all of the filter, and the union of several (`filter_union`). Touched keys
+of these buckets takes all of the filter, and the union of several (`filter_union`). Touched ids
 are ids: a server takes those of its buckets.
 """
 
@@ -20,7 +20,7 @@ from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.admission.union import FilterState
-from megalith.engine.table.touched import TouchedKeySet
+from megalith.engine.table.touched import TouchedIdSet
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64, Bools
 from megalith.runtime.files import sync
@@ -86,7 +86,7 @@ def read_filter(reader: Any, name: str, buckets: Bools) -> FilterState | None:
 
 
 def write_touched(
-    touched: TouchedKeySet, forgotten: int, table: str, directory: Path, name: str
+    touched: TouchedIdSet, forgotten: int, table: str, directory: Path, name: str
 ) -> ShardFile:
     """The ids held; they stay in the set.
 

@@ -124,11 +124,11 @@ class _Loading:
         counts = _Counts()
 
         for batch in table_files.row_batches(self._directory, file):
-            is_mine = self._mine[routing.buckets_of(batch.keys)]
+            is_mine = self._mine[routing.buckets_of(batch.ids)]
             rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
             spoiled_states, spoiled_weights = _begin_spoiled_states(rows, table.layout)
             result = table.load(
-                batch.keys[is_mine],
+                batch.ids[is_mine],
                 rows,
                 batch.times[is_mine],
                 signature,
@@ -143,7 +143,7 @@ class _Loading:
             counts.expired += result.expired
             counts.spoiled_states += spoiled_states
             counts.spoiled_weights += spoiled_weights
-            self._progress.add(batch.keys.size)
+            self._progress.add(batch.ids.size)
 
         counts.check(table, self._directory / file.name)
         return counts.expired

@@ -23,7 +23,7 @@ from megalith.errors import SaveFailed
 
 
 class SavedShard(NamedTuple):
-    """What one server wrote: its files, and the keys of the parts of large variables in them."""
+    """What one server wrote: its files, and the names of the parts of large variables in them."""
 
     files: list[ShardFile]
     parts: list[str]

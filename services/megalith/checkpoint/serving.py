@@ -58,12 +58,12 @@ def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> S
         expiry = Expiry(config)
 
         for batch in table_files.row_batches(directory, file):
-            is_expired = expiry.expired(batch.keys, batch.times, now_s)
+            is_expired = expiry.expired(batch.ids, batch.times, now_s)
             is_finite = finite_mask(frozen(batch.embeddings))
             is_kept = ~is_expired if is_finite is None else ~is_expired & is_finite
             times = dated(batch.times[is_kept], now_s)
             refused = served.tables[name].upsert(
-                batch.keys[is_kept], batch.embeddings[is_kept], times
+                batch.ids[is_kept], batch.embeddings[is_kept], times
             )
             num_expired = int(np.count_nonzero(is_expired))
             served.expired[name] += num_expired

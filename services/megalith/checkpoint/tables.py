@@ -50,7 +50,7 @@ class Header:
 class RowBatch(NamedTuple):
     """Some rows of a file; `states` is the optimizer state."""
 
-    keys: I64
+    ids: I64
     embeddings: F32
     states: F32
     times: I64
@@ -77,16 +77,16 @@ def write(table: EmbeddingTable, config: TableConfig, directory: Path, name: str
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         while True:
             part = table.dump(limit=limit, offset=offset, with_expired=True)
-            if not part.keys.size:
+            if not part.ids.size:
                 break
 
             offset = part.offset
-            rows += part.keys.size
-            buckets = routing.buckets_of(part.keys)
+            rows += part.ids.size
+            buckets = routing.buckets_of(part.ids)
             has_rows[buckets] = True
             columns = [
                 pa.array(buckets.astype(np.uint16)),
-                pa.array(part.keys),
+                pa.array(part.ids),
                 _fixed_lists(part.rows[:, :dim]),
                 _fixed_lists(part.rows[:, dim:]),
                 pa.array(part.times.astype(np.uint32)),

@@ -69,67 +69,67 @@ class ServingTable:
             secret=secret,
         )
 
-    def lookup(self, keys: I64) -> F32:
-        """The embeddings of keys, zeros for absent ones."""
-        words = self._rows.lookup(keys)
+    def lookup(self, ids: I64) -> F32:
+        """The embeddings of ids, zeros for absent ones."""
+        words = self._rows.lookup(ids)
         stored = words.view(np.uint8)[:, : self._codec.row_bytes]
         return self._codec.decode(np.ascontiguousarray(stored))
 
-    def contains(self, keys: I64) -> Bools:
-        return self._rows.contains(keys)
+    def contains(self, ids: I64) -> Bools:
+        return self._rows.contains(ids)
 
-    def upsert(self, keys: I64, values: F32, times: I64 | None = None) -> int:
-        """Set rows to `values` [keys, dim]; how many were refused.
+    def upsert(self, ids: I64, values: F32, times: I64 | None = None) -> int:
+        """Set rows to `values` [ids, dim]; how many were refused.
 
         They were changed at `times`, in Unix seconds, 0 if not given.
 
-        Keys are distinct. Only a table with a memory budget refuses, and only ids that it does not
+        Ids are distinct. Only a table with a memory budget refuses, and only ids that it does not
         hold.
         """
-        times = self._checked_times(keys, values, times)
+        times = self._checked_times(ids, values, times)
         with self._writing:
-            return self._store(keys, values, times)
+            return self._store(ids, values, times)
 
-    def assign_add(self, keys: I64, values: F32, times: I64 | None = None) -> int:
+    def assign_add(self, ids: I64, values: F32, times: I64 | None = None) -> int:
         """Add to rows as they are read, rounded, and round the sums; an absent row counts as zeros.
 
         Like `upsert`.
         """
-        times = self._checked_times(keys, values, times)
+        times = self._checked_times(ids, values, times)
         with self._writing:
-            sums = self.lookup(keys) + values
+            sums = self.lookup(ids) + values
             checks.check_finite(sums, self.config.name, "sums")
-            return self._store(keys, sums, times)
+            return self._store(ids, sums, times)
 
-    def _checked_times(self, keys: I64, values: F32, times: I64 | None) -> I64:
+    def _checked_times(self, ids: I64, values: F32, times: I64 | None) -> I64:
         name = self.config.name
-        checks.check_keys(keys, name)
-        checks.check_floats(values, keys.size, self.dim, name, "values")
+        checks.check_ids(ids, name)
+        checks.check_floats(values, ids.size, self.dim, name, "values")
         checks.check_finite(values, name, "values")
-        checks.check_distinct(keys, name)
+        checks.check_distinct(ids, name)
         if times is None:
-            times = np.zeros(keys.size, np.int64)
+            times = np.zeros(ids.size, np.int64)
 
-        return checks.check_times(times, keys.size, name)
+        return checks.check_times(times, ids.size, name)
 
-    def _store(self, keys: I64, values: F32, times: I64) -> int:
+    def _store(self, ids: I64, values: F32, times: I64) -> int:
         if self._skips_zeros:
             is_zero = zero_rows(values)
-            self._rows.erase(keys[is_zero])
-            keys = keys[~is_zero]
+            self._rows.erase(ids[is_zero])
+            ids = ids[~is_zero]
             values = values[~is_zero]
             times = times[~is_zero]
 
-        words = np.zeros((keys.size, self._words), np.float32)
+        words = np.zeros((ids.size, self._words), np.float32)
         stored = words.view(np.uint8)[:, : self._codec.row_bytes]
         stored[:] = self._codec.encode(values)
-        result = self._rows.load(keys, words, times)
+        result = self._rows.load(ids, words, times)
         return result.refused
 
-    def erase(self, keys: I64) -> int:
+    def erase(self, ids: I64) -> int:
         """Drop rows; how many there were."""
         with self._writing:
-            return self._rows.erase(keys)
+            return self._rows.erase(ids)
 
     def expire(self, now_s: int | None = None) -> int:
         """Drop the rows that are expired at data time `now_s` (default: the newest of any row).

@@ -26,14 +26,14 @@ class ScratchTable:
         self._table: EmbeddingTable | None = None
         self._is_dropped = False
 
-    def exchange(self, keys: I64, gradients: F32) -> F32:
+    def exchange(self, ids: I64, gradients: F32) -> F32:
         """Apply the gradients and return the rows.
 
         WrongPlace once the server holds part of the model.
         """
         table = self._made()
-        table.apply_gradients(keys, gradients)
-        return table.lookup(keys)
+        table.apply_gradients(ids, gradients)
+        return table.lookup(ids)
 
     def drop(self) -> None:
         """Give the memory back, for good."""
@@ -61,8 +61,8 @@ class BenchmarkServicer(benchmark_pb2_grpc.BenchmarkServicer):
     def Exchange(
         self, request: benchmark_pb2.ExchangeRequest, context: grpc.ServicerContext
     ) -> benchmark_pb2.ExchangeResponse:
-        keys = arrays.decode_ids(request.ids, "ids")
-        checks.check_distinct(keys, "ids")
-        gradients = arrays.decode(request.gradients, arrays.VALUE, (keys.size, DIM), "gradients")
-        rows = self._scratch.exchange(keys, gradients)
+        ids = arrays.decode_ids(request.ids, "ids")
+        checks.check_distinct(ids, "ids")
+        gradients = arrays.decode(request.gradients, arrays.VALUE, (ids.size, DIM), "gradients")
+        rows = self._scratch.exchange(ids, gradients)
         return benchmark_pb2.ExchangeResponse(rows=arrays.encode(rows))

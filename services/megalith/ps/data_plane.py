@@ -46,7 +46,7 @@ class DataPlane:
         self._max_message_bytes = max_message_bytes
 
     def pull(
-        self, request: pb.PullRequest, keys: Sequence[Buffer], reserve: Callable[[int], None]
+        self, request: pb.PullRequest, id_data: Sequence[Buffer], reserve: Callable[[int], None]
     ) -> tuple[pb.PullResponse, list[NDArray[Any]]]:
         """The reply without its rows, and the rows by table.
 
@@ -57,7 +57,7 @@ class DataPlane:
         with self._store.serving(request.run_id, request.is_controller_away):
             dtype = codec.row_dtype(request.row_dtype, "pulled rows")
             tables = []
-            for part, data in zip(request.tables, keys, strict=True):
+            for part, data in zip(request.tables, id_data, strict=True):
                 ids = arrays.decode_ids(data, f"ids of table {part.table}")
                 tables.append((part.table, ids))
 
@@ -85,12 +85,12 @@ class DataPlane:
             )
 
     def push(
-        self, request: pb.PushRequest, keys: Sequence[Buffer], gradients: Sequence[Buffer]
+        self, request: pb.PushRequest, id_data: Sequence[Buffer], gradients: Sequence[Buffer]
     ) -> pb.PushResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
             parts = [
                 _decode_gradients(*part)
-                for part in zip(request.tables, keys, gradients, strict=True)
+                for part in zip(request.tables, id_data, gradients, strict=True)
             ]
 
             updates = [_decode_update(update) for update in request.variables]
@@ -118,8 +118,8 @@ class DataPlane:
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
         with self._store.serving(request.run_id, request.is_controller_away):
-            keys = arrays.decode_ids(request.ids, f"ids of table {request.table}")
-            return self._store.reinitialize(request.epoch, _sender(request), request.table, keys)
+            ids = arrays.decode_ids(request.ids, f"ids of table {request.table}")
+            return self._store.reinitialize(request.epoch, _sender(request), request.table, ids)
 
 
 def _sender(
@@ -138,37 +138,37 @@ def _sender(
     )
 
 
-def _decode_gradients(message: pb.TableGradients, key_data: Buffer, data: Buffer) -> TableGradients:
+def _decode_gradients(message: pb.TableGradients, id_data: Buffer, data: Buffer) -> TableGradients:
     dtype = codec.row_dtype(message.dtype, f"gradients of table {message.table}")
-    keys, gradients = _decode_rows(message.table, key_data, data, dtype, "gradients")
+    ids, gradients = _decode_rows(message.table, id_data, data, dtype, "gradients")
     if dtype == arrays.HALF:
         gradients = gradients.astype(np.float32)
         gradients.flags.writeable = False  # as it comes from bytes: kernels are compiled for that
 
     learning_rates = tuple(message.learning_rates)
-    return TableGradients(message.table, keys, gradients, learning_rates)
+    return TableGradients(message.table, ids, gradients, learning_rates)
 
 
 def _decode_values(message: pb.TableValues) -> TableValues:
     table = message.table
-    keys, values = _decode_rows(table, message.ids, message.values, arrays.VALUE, "values")
-    return TableValues(table, keys, values)
+    ids, values = _decode_rows(table, message.ids, message.values, arrays.VALUE, "values")
+    return TableValues(table, ids, values)
 
 
 def _decode_rows(
-    table: str, key_data: Buffer, data: Buffer, dtype: np.dtype[Any], what: str
+    table: str, id_data: Buffer, data: Buffer, dtype: np.dtype[Any], what: str
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Ids and a matrix with a row for each; how wide it must be is the table's to say."""
-    keys = arrays.decode_ids(key_data, f"ids of table {table}")
-    column_bytes = keys.size * dtype.itemsize
-    if keys.size == 0 or len(data) % column_bytes:
+    ids = arrays.decode_ids(id_data, f"ids of table {table}")
+    column_bytes = ids.size * dtype.itemsize
+    if ids.size == 0 or len(data) % column_bytes:
         raise MalformedArray(
-            f"table {table}: {len(data)} bytes of {what} for {keys.size} ids; "
+            f"table {table}: {len(data)} bytes of {what} for {ids.size} ids; "
             f"expected {dtype.name} [ids, dim] with at least one id"
         )
 
-    shape = (keys.size, len(data) // column_bytes)
-    return keys, arrays.decode(data, dtype, shape, what)
+    shape = (ids.size, len(data) // column_bytes)
+    return ids, arrays.decode(data, dtype, shape, what)
 
 
 def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:

@@ -73,12 +73,12 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:
         with self._counted(request), self._replies.share() as room:
-            keys = [part.ids for part in request.tables]
+            ids = [part.ids for part in request.tables]
 
             def reserve(nbytes: int) -> None:
                 room.take(nbytes, self._room_wait_s)
 
-            reply, rows = self._data.pull(request, keys, reserve)
+            reply, rows = self._data.pull(request, ids, reserve)
             reply.rows.extend(arrays.encode(matrix) for matrix in rows)
 
         return reply

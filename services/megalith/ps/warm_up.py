@@ -32,19 +32,19 @@ def warm_up(
 
     What a table needs beyond that is compiled at its first push, in some seconds, once per machine.
     """
-    keys = np.arange(2, dtype=np.int64)
+    ids = np.arange(2, dtype=np.int64)
     gradients = np.ones((2, 2), np.float32)
     spoiled = np.full((2, 2), np.nan, np.float32)
-    for array in (keys, gradients, spoiled):
+    for array in (ids, gradients, spoiled):
         array.flags.writeable = False
 
     for optimizer in optimizers:
         for initializer in initializers:
             segments = (Segment(2, initializer, optimizer),)
             table = EmbeddingTable(TableConfig("warm-up", segments, skip_nonfinite=True))
-            table.apply_gradients(keys, gradients)
-            table.apply_gradients(keys, spoiled, req_time_s=1)
-            table.lookup(keys)
+            table.apply_gradients(ids, gradients)
+            table.apply_gradients(ids, spoiled, req_time_s=1)
+            table.lookup(ids)
             table.dump()
 
         if isinstance(optimizer, Adagrad | Sgd):
@@ -53,9 +53,9 @@ def warm_up(
             variable = Variable(config)
             variable.apply(UpdateKind.GRADIENT, gradients[0])
 
-    checks.check_distinct(keys, "warm-up")
+    checks.check_distinct(ids, "warm-up")
     owners = decode_owners(bytes(2 * NUM_BUCKETS))
-    ownership.all_owned(keys, owners, 0)
+    ownership.all_owned(ids, owners, 0)
 
 
 def warm_up_image() -> None:
@@ -65,13 +65,13 @@ def warm_up_image() -> None:
 
     for initializer in initializers:
         table = EmbeddingTable(TableConfig("warm-up", (Segment(2, initializer),)))
-        keys = np.arange(2, dtype=np.int64)
+        ids = np.arange(2, dtype=np.int64)
         values = np.ones((2, 2), np.float32)
-        keys.flags.writeable = False
+        ids.flags.writeable = False
         values.flags.writeable = False
-        table.assign(keys, values)
-        table.assign_add(keys, values)
-        table.reinitialize(keys)
+        table.assign(ids, values)
+        table.assign_add(ids, values)
+        table.reinitialize(ids)
         saved_rows = np.zeros((1, table.layout.width), np.float32)
         saved_times = np.zeros(1, np.int64)
         table.load(np.arange(1), saved_rows, saved_times)

@@ -69,12 +69,12 @@ def test_every_row_comes_back_with_its_embedding_state_and_time(directory, num_p
             assert table.config == config
             assert table.max_update_s == first.DATA_TIME_S
             part = table.dump(limit=1000)
-            at = np.searchsorted(first.IDS, part.keys)
-            np.testing.assert_array_equal(first.IDS[at], part.keys)
+            at = np.searchsorted(first.IDS, part.ids)
+            np.testing.assert_array_equal(first.IDS[at], part.ids)
             np.testing.assert_array_equal(part.rows, expected[at])
             np.testing.assert_array_equal(part.times, expected_times[at])
-            assert (routing.even_owners(num_ps)[routing.buckets_of(part.keys)] == index).all()
-            found |= set(part.keys.tolist())
+            assert (routing.even_owners(num_ps)[routing.buckets_of(part.ids)] == index).all()
+            found |= set(part.ids.tolist())
         assert found == set(first.IDS.tolist())
 
 

@@ -87,7 +87,7 @@ def content(stores):
     for store in stores:
         for table in store.tables():
             part = table.dump(limit=IDS.size + 1)
-            for place, key in enumerate(part.keys.tolist()):
+            for place, key in enumerate(part.ids.tolist()):
                 assert (table.config.name, key) not in rows
                 rows[table.config.name, key] = (part.rows[place].tolist(), int(part.times[place]))
         for variable in store.variables():
@@ -411,15 +411,15 @@ def test_rows_whose_saved_state_is_not_finite_learn_again_and_are_counted(tmp_pa
     rows = old.dump(limit=IDS.size)
     rows.rows[::100, 2] = np.inf
     rows.rows[7, 0] = np.nan
-    old.load(rows.keys, rows.rows, rows.times)
+    old.load(rows.ids, rows.rows, rows.times)
     store = Store(0)
     store.adopt(table=old)
     save([store], tmp_path / "c")
     (restored,) = restore(tmp_path / "c", 1)
     (table,) = restored.tables()
-    before = table.lookup(rows.keys)
+    before = table.lookup(rows.ids)
     np.testing.assert_array_equal(before, rows.rows[:, :2])
-    spoiled, sound = rows.keys[::100].copy(), rows.keys[1:2]
+    spoiled, sound = rows.ids[::100].copy(), rows.ids[1:2]
     new = EmbeddingTable(config)
     new.assign(spoiled, before[::100].copy())
     for each in (table, new):
@@ -512,7 +512,7 @@ def test_a_checkpoint_holds_expired_rows_and_a_restore_drops_and_counts_them(tmp
     store = Store(0)
     restored = restore_shard(store, tmp_path / "c", routing.even_owners(1), 0)
     assert (restored.rows, restored.expired) == (2, 2)
-    assert sorted(store.tables()[0].dump().keys.tolist()) == [2, 4]
+    assert sorted(store.tables()[0].dump().ids.tolist()) == [2, 4]
     assert sorted(
         load_for_serving(tmp_path / "c").tables["t"].contains(np.arange(1, 5)).tolist()
     ) == [
@@ -591,7 +591,7 @@ def test_rows_expired_at_data_time_are_left_out(tmp_path):
     store = Store(0)
     store.adopt(table=table)
     save([store], tmp_path / "c")
-    assert restore(tmp_path / "c", 1)[0].tables()[0].dump().keys.tolist() == [3]
+    assert restore(tmp_path / "c", 1)[0].tables()[0].dump().ids.tolist() == [3]
 
 
 def test_data_time_is_restored_and_not_taken_for_the_wall_clock_of_reinitialized_rows(tmp_path):
@@ -608,7 +608,7 @@ def test_data_time_is_restored_and_not_taken_for_the_wall_clock_of_reinitialized
     restored = restore(tmp_path / "c", 1)[0].tables()[0]
     assert restored.max_update_s == 1000
     assert restored.expire() == 0
-    assert restored.dump().keys.size == 10
+    assert restored.dump().ids.size == 10
 
 
 def test_tables_with_odd_or_similar_names_get_files_of_their_own(tmp_path):
@@ -623,7 +623,7 @@ def test_tables_with_odd_or_similar_names_get_files_of_their_own(tmp_path):
     assert len({file.name for file in files}) == len(names) + 1
     (restored,) = restore(tmp_path / "c", 1)
     assert [table.config.name for table in restored.tables()] == names
-    assert [table.dump().keys.tolist() for table in restored.tables()] == [
+    assert [table.dump().ids.tolist() for table in restored.tables()] == [
         [len(name)] for name in names
     ]
 

@@ -125,7 +125,7 @@ def test_writes_are_compiled_for_read_only_arrays_alone():
     table = table_of(Sgd())
     table.apply_gradients(KEYS.copy(), np.ones((KEYS.size, 3), np.float32))
     names = write.write.py_func.__code__.co_varnames
-    keys, inputs = names.index("keys"), names.index("inputs")
+    keys, inputs = names.index("ids"), names.index("inputs")
     assert write.write.signatures
     for signature in write.write.signatures:
         assert not signature[keys].mutable

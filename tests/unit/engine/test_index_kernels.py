@@ -132,7 +132,7 @@ def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
     np.testing.assert_array_equal(back, keys)
     assert [twin.id_of(int(code)) for code in out] == keys.tolist()
     assert out.tolist() == [twin.code_of(int(key)) for key in keys]
-    codes.keys_of(twin.SECRET, out, back)
+    codes.ids_of(twin.SECRET, out, back)
     np.testing.assert_array_equal(back, keys)
 
 

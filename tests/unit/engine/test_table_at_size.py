@@ -22,7 +22,7 @@ from megalith.engine.kernels.layout import (
 )
 from megalith.engine.table.embedding_table import EmbeddingTable, RowEntries
 from megalith.engine.table.index import MOST_BYTES_PER_ENTRY
-from megalith.engine.table.touched import TouchedKeySet
+from megalith.engine.table.touched import TouchedIdSet
 from megalith.kernels.dtypes import F32, I64
 from megalith.schema import Adagrad, Segment, TableConfig, Zeros
 from support.twins import table as twin
@@ -131,8 +131,8 @@ def test_a_table_goes_into_another_whole_whatever_its_ids(ids: str) -> None:
     check_entries(source, keys, rows, times)
     check_searches_are_short(source)
     offset = 0
-    while (part := source.dump(limit=AT_ONCE, offset=offset)).keys.size:
-        load(target, part.keys, part.rows, part.times)
+    while (part := source.dump(limit=AT_ONCE, offset=offset)).ids.size:
+        load(target, part.ids, part.rows, part.times)
         offset = part.offset
     check_entries(target, keys, rows, times)
     check_searches_are_short(target)
@@ -153,10 +153,10 @@ def test_a_table_takes_its_own_rows_back_in_any_order_of_their_codes(order: str)
     table = make()
     load(table, keys, rows, times)
     dumped = table.dump(limit=ROWS)
-    assert dumped.keys.size == ROWS
+    assert dumped.ids.size == ROWS
     table.clear()
     again = ORDERS[order](ROWS)
-    load(table, dumped.keys[again], dumped.rows[again], dumped.times[again])
+    load(table, dumped.ids[again], dumped.rows[again], dumped.times[again])
     check_entries(table, keys, rows, times)
     check_searches_are_short(table)
 
@@ -165,8 +165,8 @@ def test_two_tables_keep_the_same_ids_in_orders_of_their_own() -> None:
     keys, first, second = np.arange(1000), make(), make()
     for table in (first, second):
         load(table, keys, *contents(keys))
-    assert first.dump().keys.tolist() != second.dump().keys.tolist()
-    assert sorted(first.dump().keys.tolist()) == keys.tolist()
+    assert first.dump().ids.tolist() != second.dump().ids.tolist()
+    assert sorted(first.dump().ids.tolist()) == keys.tolist()
 
 
 @pytest.mark.parametrize("top", [0, 0x0000100000, 0x123456789A, (1 << 40) - 1], ids=hex)
@@ -181,7 +181,7 @@ def test_ids_that_collide_under_the_tables_own_secret_are_kept_and_take_no_more_
     check_entries(table, keys, rows, times)
     assert searches(table).max() >= 5000 - 2 * LINE, "or they did not collide"
     assert table._index.nbytes < 5000 * 2 * MOST_BYTES_PER_ENTRY + PARTITIONS * 1000 * 16
-    assert sorted(table.dump().keys.tolist()) == sorted(keys.tolist())
+    assert sorted(table.dump().ids.tolist()) == sorted(keys.tolist())
     assert table.erase(keys[::2].copy()) == 2500
     kept = np.arange(1, 5000, 2)
     check_entries(table, keys[kept], rows[kept], times[kept])
@@ -217,7 +217,7 @@ def test_distinct_keys_are_counted_as_fast_in_the_order_of_their_codes_as_in_non
 
 def test_touched_keys_that_collide_in_the_routing_hash_are_noted_as_fast_as_others() -> None:
     keys, random = routing_collisions(), random_ids()[:100_000]
-    collided, spread = TouchedKeySet(200_000), TouchedKeySet(200_000)
+    collided, spread = TouchedIdSet(200_000), TouchedIdSet(200_000)
     assert collided.add(keys) == spread.add(random) == 0
     assert collided.size == keys.size
     assert seconds_of(lambda: collided.add(keys)) < 20 * seconds_of(lambda: spread.add(random))

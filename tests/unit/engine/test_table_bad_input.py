@@ -133,7 +133,7 @@ BAD_CALLS: dict[str, tuple[type[errors.MegalithError], str, Callable[[EmbeddingT
     ),
     "a sum that overflows": (
         errors.NonFiniteValue,
-        "summed by key",
+        "summed by id",
         lambda t: t.apply_gradients(
             np.array([1, 1]), np.full((2, 3), 3e38, np.float32), dedup=True
         ),

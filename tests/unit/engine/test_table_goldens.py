@@ -94,7 +94,7 @@ def test_two_adagrad_segments_of_a_row_keep_their_own_accumulators() -> None:
     )
     piece = table.dump()
     piece.rows[:, :3] = 0
-    table.load(piece.keys, piece.rows, piece.times)
+    table.load(piece.ids, piece.rows, piece.times)
     table.apply_gradients(ids(1), grads, [1, 2])
     np.testing.assert_allclose(
         table.lookup(ids(1)), [[-0.57735026, -1.264911, -1.3416407]], atol=1e-6
@@ -110,7 +110,7 @@ def test_a_dumped_adagrad_row_goes_on_in_another_table() -> None:
     table.apply_gradients(ids(1), column(1), [1])
     np.testing.assert_allclose(table.lookup(ids(1)), [[-0.95346254]], atol=1e-6)
     piece = table.dump()
-    other.load(piece.keys, piece.rows, piece.times, table.layout.signature)
+    other.load(piece.ids, piece.rows, piece.times, table.layout.signature)
     other.apply_gradients(ids(1), column(1), [1])
     np.testing.assert_allclose(other.lookup(ids(1)), [[-1.643528]], atol=1e-6)
 

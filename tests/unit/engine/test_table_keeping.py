@@ -11,7 +11,7 @@ from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.table.index import IndexMemory
 from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.table.rows import RowMemory
-from megalith.engine.table.touched import TouchedKeySet
+from megalith.engine.table.touched import TouchedIdSet
 from megalith.engine.table.writer import EVERYTHING, Writer
 from megalith.errors import InvalidSetting
 from megalith.kernels.dtypes import F32, I64, Bools
@@ -49,8 +49,8 @@ class EvenOnly:
         return np.asarray(keys % 2 == 0)
 
 
-def filtered() -> tuple[EmbeddingTable, EvenOnly, TouchedKeySet]:
-    admission, touched = EvenOnly(), TouchedKeySet(100)
+def filtered() -> tuple[EmbeddingTable, EvenOnly, TouchedIdSet]:
+    admission, touched = EvenOnly(), TouchedIdSet(100)
     config = TableConfig("t", (Segment(1, Zeros(), Sgd()),))
     return EmbeddingTable(config, admission=admission, touched=touched), admission, touched
 
@@ -83,7 +83,7 @@ def test_reinitialize_asks_no_filter_and_touches() -> None:
 
 
 def test_assign_does_not_touch_and_overflow_is_reported() -> None:
-    touched = TouchedKeySet(10)
+    touched = TouchedIdSet(10)
     table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)), touched=touched)
     keys = np.arange(12)
     table.assign(keys, ones(keys))
@@ -211,8 +211,8 @@ def test_a_walk_meets_every_row_once_while_the_table_grows_and_shrinks() -> None
     offset, count, round_ = 0, 100, 0
     while count == 100:
         piece = table.dump(limit=100, offset=offset, with_expired=True)
-        offset, count = piece.offset, piece.keys.size
-        seen += piece.keys.tolist()
+        offset, count = piece.offset, piece.ids.size
+        seen += piece.ids.tolist()
         if round_ < 50:
             new = np.arange(30_000 + 1000 * round_, 31_000 + 1000 * round_)
             table.assign(new, ones(new), DAY_S)
@@ -230,9 +230,9 @@ def test_a_walk_goes_on_right_behind_the_row_it_stopped_at() -> None:
     seen, offset = [], 0
     for _ in keys:
         piece = table.dump(limit=1, offset=offset)
-        seen, offset = [*seen, *piece.keys.tolist()], piece.offset
+        seen, offset = [*seen, *piece.ids.tolist()], piece.offset
     assert seen == keys.tolist()
-    assert table.dump(limit=1, offset=offset).keys.size == 0
+    assert table.dump(limit=1, offset=offset).ids.size == 0
 
 
 def test_an_optimizer_of_several_stages_updates_rows() -> None:
@@ -274,7 +274,7 @@ def test_erasing_drops_the_named_rows_and_finds_all_others() -> None:
     np.testing.assert_array_equal(table.contains(keys), ~np.isin(keys, gone))
     left = keys[~np.isin(keys, gone)]
     np.testing.assert_array_equal(table.lookup(left)[:, 0], left)
-    assert table.size == left.size == table.dump(limit=60_000).keys.size
+    assert table.size == left.size == table.dump(limit=60_000).ids.size
     table.assign(gone, gone.astype(np.float32)[:, None])
     np.testing.assert_array_equal(table.lookup(keys)[:, 0], keys)
 
@@ -355,7 +355,7 @@ def test_a_write_without_a_time_keeps_the_time_of_the_rows_it_wrote(kind: str) -
     write(table, old[:500], 0)
     assert set(table.lookup_entry(mixed).times.tolist()) == {today_s - DAY_S}
     assert set(table.lookup_entry(untimed).times.tolist()) == {today_s}
-    assert table.dump(limit=10_000).keys.size == 3000
+    assert table.dump(limit=10_000).ids.size == 3000
     assert table.expire() == 1000
     assert table.contains(np.concatenate([timed, mixed, untimed])).all()
     assert not table.contains(old).any(), "a write without a time says nothing about their age"
@@ -370,7 +370,7 @@ def test_late_data_does_not_make_a_row_older(kind: str) -> None:
     WRITES[kind](table, keys, today_s - 40 * DAY_S)
     assert set(table.lookup_entry(keys).times.tolist()) == {today_s}
     assert table.expire() == 0
-    assert table.dump(limit=1000).keys.size == 300
+    assert table.dump(limit=1000).ids.size == 300
 
 
 def test_rows_from_before_the_first_time_get_it_and_are_not_as_old_as_1970() -> None:
@@ -441,11 +441,11 @@ def test_a_load_may_drop_expired_rows_and_counts_every_row() -> None:
     table.assign(slot_1, ones(slot_1), 10 * DAY_S)
     table.assign(keys[100_000:], ones(keys[100_000:]), 12 * DAY_S)
     everything = table.dump(limit=400_000, with_expired=True)
-    assert everything.keys.size == 301_000
+    assert everything.ids.size == 301_000
     restored = make(expire_days=1, expire_days_by_slot={1: 5})
     loaded = expired = 0
     for part in np.array_split(np.random.default_rng(5).permutation(301_000), 7):
-        rows = everything.keys[part], everything.rows[part], everything.times[part]
+        rows = everything.ids[part], everything.rows[part], everything.times[part]
         result = restored.load(*rows, table.layout.signature, 12 * DAY_S, drop_expired=True)
         loaded += result.loaded
         expired += result.expired
@@ -454,7 +454,7 @@ def test_a_load_may_drop_expired_rows_and_counts_every_row() -> None:
     assert len(restored) == 201_000
     assert restored.contains(np.concatenate([keys[100_000:], slot_1])).all()
     assert restored.expire() == 0
-    again = restored.load(everything.keys[:10], everything.rows[:10], everything.times[:10])
+    again = restored.load(everything.ids[:10], everything.rows[:10], everything.times[:10])
     assert (again.loaded, again.expired) == (10, 0), "only if it is told to"
 
 

@@ -22,7 +22,7 @@ def saved_and_restored(table: EmbeddingTable) -> EmbeddingTable:
     """What a checkpoint keeps: dump without the expired rows, clear, load."""
     piece = table.dump(limit=1000)
     table.clear()
-    table.load(piece.keys, piece.rows, piece.times, table.layout.signature)
+    table.load(piece.ids, piece.rows, piece.times, table.layout.signature)
     return table
 
 
@@ -123,8 +123,8 @@ def test_dumps_of_two_rows_a_time_over_ten_shards_meet_every_row_once() -> None:
         offset, count = 0, 2
         while count == 2:
             piece = table.dump(shard, 10, limit=2, offset=offset)
-            offset, count = piece.offset, piece.keys.size
-            seen += piece.keys.tolist()
+            offset, count = piece.offset, piece.ids.size
+            seen += piece.ids.tolist()
     assert sorted(seen) == list(range(100))
 
 
@@ -133,10 +133,10 @@ def test_ten_threads_restore_26000_rows_that_ten_dumps_hold_once_each() -> None:
     table, keys = sgd_table(), np.arange(26000, dtype=np.int64)
     table.assign(keys, keys.astype(np.float32).reshape(-1, 1), 5)
     pieces = [table.dump(shard, 10, limit=100_000) for shard in range(10)]
-    assert sorted(np.concatenate([piece.keys for piece in pieces]).tolist()) == keys.tolist()
+    assert sorted(np.concatenate([piece.ids for piece in pieces]).tolist()) == keys.tolist()
     restored = sgd_table()
     threads = [
-        threading.Thread(target=restored.load, args=(piece.keys, piece.rows, piece.times))
+        threading.Thread(target=restored.load, args=(piece.ids, piece.rows, piece.times))
         for piece in pieces
     ]
     for thread in threads:
@@ -154,7 +154,7 @@ def test_a_restore_into_a_cleared_table_undoes_what_came_after_the_save() -> Non
     piece = table.dump()
     table.assign(ids(1, 2), column(5, 5))
     table.clear()
-    table.load(piece.keys, piece.rows, piece.times)
+    table.load(piece.ids, piece.rows, piece.times)
     np.testing.assert_array_equal(table.lookup(ids(1, 2)), column(1, 0))
 
 
@@ -167,6 +167,6 @@ def test_a_dump_that_stopped_early_goes_on_at_its_offset() -> None:
     table, keys = sgd_table(), np.arange(100)
     table.assign(keys, np.ones((100, 1), np.float32))
     early = table.dump(limit=30)
-    assert early.keys.size == 30
+    assert early.ids.size == 30
     rest = table.dump(limit=100, offset=early.offset)
-    assert sorted([*early.keys.tolist(), *rest.keys.tolist()]) == keys.tolist()
+    assert sorted([*early.ids.tolist(), *rest.ids.tolist()]) == keys.tolist()

@@ -64,7 +64,7 @@ def test_a_pass_over_a_large_empty_index_takes_no_memory() -> None:
     assert table.stats().touched_overflow > 0, "so that the touched bits of all rows were lifted"
     table.assign(keys[:5], ones(5), 10 * DAY_S)
     assert table.expire() == 5
-    assert table.dump().keys.size == 5
+    assert table.dump().ids.size == 5
     assert rss_bytes() - before < 100_000_000
     assert table.contains(keys).tolist() == [True] * 5 + [False] * 5
 
@@ -256,14 +256,14 @@ def test_a_dump_lets_writers_in_between_empty_homes() -> None:
     table.assign(keys, ones(3))
     parts = table._index.arrays.parts
     versions = parts[::RECORD].copy()
-    assert table.dump().keys.tolist() == keys.tolist()
+    assert table.dump().ids.tolist() == keys.tolist()
     entered = (parts[::RECORD] - versions) // 2
     lines = parts[CAPACITY::RECORD] // 4
     assert (entered >= lines // scan.CHUNK).all(), "once for each 256 homes at least"
     seen, offset = [], 0
     for _ in range(3):
         piece = table.dump(limit=1, offset=offset)
-        seen, offset = [*seen, *piece.keys.tolist()], piece.offset
+        seen, offset = [*seen, *piece.ids.tolist()], piece.offset
     assert seen == keys.tolist()
 
 

@@ -303,7 +303,7 @@ def rows_of(name: str) -> list[F32]:
     table, copy = table_of(cases), table_of(cases)
     update(table, cases, 0)
     saved = table.dump()
-    copy.load(saved.keys, saved.rows, saved.times, table.layout.signature)
+    copy.load(saved.ids, saved.rows, saved.times, table.layout.signature)
     for both in (table, copy):
         update(both, cases, 1)
     last = table.dump()

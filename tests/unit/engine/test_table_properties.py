@@ -88,13 +88,13 @@ class TableMachine(RuleBasedStateMachine):
         for shard in range(num_shards):
             piece = self.table.dump(shard, num_shards, limit, with_expired=True)
             pieces.append(piece)
-            while piece.keys.size == limit:
+            while piece.ids.size == limit:
                 piece = self.table.dump(shard, num_shards, limit, piece.offset, with_expired=True)
                 pieces.append(piece)
         self.table.clear()
         for piece in pieces:
             self.table.load(
-                piece.keys,
+                piece.ids,
                 piece.rows,
                 piece.times,
                 self.table.layout.signature,

@@ -44,7 +44,7 @@ def test_a_restored_table_goes_on_with_the_counts_of_its_filter() -> None:
     for expected in (0, 1):
         table.assign_add(ids(0), column(1))
         assert table.lookup(ids(0)) == expected
-    restored.load(rows.keys, rows.rows, rows.times)
+    restored.load(rows.ids, rows.rows, rows.times)
     assert restored.admission is not None
     restored.admission.restore(counts)
     assert restored.lookup(ids(0)) == 0

@@ -113,9 +113,9 @@ def test_mixed_calls_from_four_threads_keep_sums_exact_and_rows_whole() -> None:
         offset, count = 0, 4096
         while count == 4096:
             piece = table.dump(limit=4096, offset=offset)
-            offset, count = piece.offset, piece.keys.size
+            offset, count = piece.offset, piece.ids.size
             check_whole(piece.rows)
-            seen += np.count_nonzero(piece.keys >> 48 == 0)
+            seen += np.count_nonzero(piece.ids >> 48 == 0)
         assert seen == STABLE.size, "a save misses no row that is there all the time"
         visits[2] += seen
         assert admission.state()["counters"][0] >= 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.engine.table.touched import DEFAULT_CAPACITY, TouchedKeySet
+from megalith.engine.table.touched import DEFAULT_CAPACITY, TouchedIdSet
 from megalith.errors import InvalidSetting, MalformedArray
 from support.twins.admission import DictKeySet
 
@@ -32,7 +32,7 @@ def run_threads(count, work):
 
 @pytest.mark.golden("TouchedKeySetOpsTest.test_touched_key_set_basic", "G22")
 def test_all_touched_keys_up_to_the_capacity_are_taken_once():
-    keys = TouchedKeySet(1000)
+    keys = TouchedIdSet(1000)
     assert keys.add(np.arange(1000)) == 0
     assert keys.size == 1000
     np.testing.assert_array_equal(keys.steal(), np.arange(1000))
@@ -42,7 +42,7 @@ def test_all_touched_keys_up_to_the_capacity_are_taken_once():
 
 @pytest.mark.golden("TouchedKeySetOpsTest.test_touched_key_set_overflow", "G22")
 def test_a_full_set_drops_all_it_held_and_counts_them():
-    keys = TouchedKeySet(1000)
+    keys = TouchedIdSet(1000)
     assert keys.add(np.arange(1005)) == 1001
     assert keys.dropped == 1001
     assert set(keys.steal()) == {1001, 1002, 1003, 1004}
@@ -51,7 +51,7 @@ def test_a_full_set_drops_all_it_held_and_counts_them():
 @pytest.mark.golden("HOPSCOTCH_HASH_SET.simple_test")
 def test_a_thousand_random_keys_are_all_taken():
     random = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000)
-    keys = TouchedKeySet(1000)
+    keys = TouchedIdSet(1000)
     assert keys.add(random) == 0
     np.testing.assert_array_equal(np.sort(keys.steal()), np.sort(random))
 
@@ -62,7 +62,7 @@ def test_keys_that_many_threads_touch_are_taken_once_each(threads):
     """Every thread inserts its part, and all of them a part that others insert too."""
     random = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, DEFAULT_CAPACITY)
     parts = np.array_split(random, threads)
-    keys, dropped = TouchedKeySet(), []
+    keys, dropped = TouchedIdSet(), []
 
     def insert(index):
         dropped.append(keys.add(parts[index]) + keys.add(random[:10000]))
@@ -75,7 +75,7 @@ def test_keys_that_many_threads_touch_are_taken_once_each(threads):
 @pytest.mark.golden("HOPSCOTCH_HASH_SET.overflow_test")
 def test_ten_threads_overflow_a_set_exactly_twenty_times():
     per_thread = 2 * DEFAULT_CAPACITY + 1000
-    keys, dropped = TouchedKeySet(), []
+    keys, dropped = TouchedIdSet(), []
 
     def insert(index):
         own = np.arange(index * per_thread, (index + 1) * per_thread)
@@ -87,7 +87,7 @@ def test_ten_threads_overflow_a_set_exactly_twenty_times():
 
 
 def test_a_repeated_key_overflows_a_full_set_too():
-    keys = TouchedKeySet(2)
+    keys = TouchedIdSet(2)
     assert keys.add(np.array([1, 2, 3])) == 0
     assert keys.add(np.array([3])) == 3
     np.testing.assert_array_equal(keys.steal(), [3])
@@ -96,7 +96,7 @@ def test_a_repeated_key_overflows_a_full_set_too():
 def test_a_set_that_was_stolen_or_overflowed_works_like_new():
     """Small sets are emptied key by key: runs of colliding keys must vanish completely."""
     rng = np.random.default_rng(2)
-    keys = TouchedKeySet(1000)
+    keys = TouchedIdSet(1000)
     for size in (3, 200, 1000, 5, 0, 999):
         batch = rng.integers(-(2**63), 2**63 - 1, size)
         assert keys.add(batch) == 0
@@ -113,7 +113,7 @@ def test_a_set_that_was_stolen_or_overflowed_works_like_new():
 )
 @settings(max_examples=200)
 def test_the_kernel_does_what_its_twin_does(capacity, batches):
-    keys, twin = TouchedKeySet(capacity), DictKeySet(capacity)
+    keys, twin = TouchedIdSet(capacity), DictKeySet(capacity)
     for batch in batches:
         assert keys.add(np.array(batch, np.int64)) == twin.add(batch)
         assert keys.size == len(twin.keys)
@@ -121,7 +121,7 @@ def test_the_kernel_does_what_its_twin_does(capacity, batches):
 
 
 def test_stealing_while_others_insert_loses_and_repeats_nothing():
-    keys, stolen = TouchedKeySet(), []
+    keys, stolen = TouchedIdSet(), []
 
     def work(index):
         if index < 3:
@@ -140,7 +140,7 @@ def test_stealing_while_others_insert_loses_and_repeats_nothing():
 
 def test_an_unused_set_takes_addresses_but_no_memory():
     before = rss_bytes()
-    keys = TouchedKeySet(20_000_000)
+    keys = TouchedIdSet(20_000_000)
     assert keys._slots.nbytes + keys._listed.nbytes > 400_000_000
     assert keys.add(np.empty(0, np.int64)) == 0
     assert keys.steal().size == 0
@@ -154,8 +154,8 @@ def rss_bytes():
 
 def test_bad_input_is_refused():
     with pytest.raises(InvalidSetting, match="capacity 0"):
-        TouchedKeySet(0)
-    keys = TouchedKeySet(10)
+        TouchedIdSet(0)
+    keys = TouchedIdSet(10)
     for bad in (np.zeros(3, np.int32), np.zeros((2, 2), np.int64), np.zeros(6, np.int64)[::2]):
         with pytest.raises(MalformedArray, match="packed int64"):
             keys.add(bad)

@@ -59,7 +59,7 @@ def ones(ids):
 
 
 def push(store, sequence=1, epoch=3, ids=(1, 2), **changes):
-    part = {"table": "t", "keys": np.array(ids, np.int64), "gradients": ones(ids), **changes}
+    part = {"table": "t", "ids": np.array(ids, np.int64), "gradients": ones(ids), **changes}
     return store.push(epoch, Sender("client", sequence), [TableGradients(**part)], [])
 
 

@@ -100,17 +100,17 @@ class CountingFilter:
         layout = _layout(ring, block_capacity, _SLIDING_FILL_RATE, _SLIDING_STEPS, cell_bytes)
         return cls(thresholds, layout, cell_bytes)
 
-    def admit(self, keys: I64, counts: I64) -> Bools:
-        """Count `counts[i]` sightings of keys[i], in order, and say which ids may now have a row.
+    def admit(self, ids: I64, counts: I64) -> Bools:
+        """Count `counts[i]` sightings of ids[i], in order, and say which ids may now have a row.
 
         Ask only about ids that have none. Ids whose slot has threshold 0 are admitted and not
         counted.
         """
-        check_sightings(keys, counts)
-        out = np.empty(keys.size, np.bool_)
+        check_sightings(ids, counts)
+        out = np.empty(ids.size, np.bool_)
         with self._lock:
             kernels.admit_counted(
-                keys,
+                ids,
                 counts,
                 self.thresholds,
                 self.layout,
@@ -122,12 +122,12 @@ class CountingFilter:
 
         return out
 
-    def counts_of(self, keys: I64) -> I64:
+    def counts_of(self, ids: I64) -> I64:
         """How often each id was seen, as far as the filter remembers."""
-        check_sightings(keys, np.ones_like(keys))
-        out = np.empty(keys.size, np.int64)
+        check_sightings(ids, np.ones_like(ids))
+        out = np.empty(ids.size, np.int64)
         with self._lock:
-            kernels.read_counts(keys, self.layout, self._cells, self._counters, out)
+            kernels.read_counts(ids, self.layout, self._cells, self._counters, out)
 
         return out
 

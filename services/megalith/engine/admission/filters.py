@@ -22,7 +22,7 @@ from megalith.schema.admission import AdmissionConfig, FilterKind
 class AdmissionFilter(Protocol):
     """Any thread may call any method."""
 
-    def admit(self, keys: I64, counts: I64) -> Bools:
+    def admit(self, ids: I64, counts: I64) -> Bools:
         """Whether each absent id, seen counts[i] more times, may have a row.
 
         Repeated ids count one after the other.
@@ -38,9 +38,9 @@ class AdmissionFilter(Protocol):
 class NoFilter:
     """Admits every id."""
 
-    def admit(self, keys: I64, counts: I64) -> Bools:
-        check_sightings(keys, counts)
-        return np.ones(keys.size, np.bool_)
+    def admit(self, ids: I64, counts: I64) -> Bools:
+        check_sightings(ids, counts)
+        return np.ones(ids.size, np.bool_)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
@@ -68,15 +68,15 @@ class ProbabilisticFilter:
         self._lock = threading.Lock()
         self._draws = 0
 
-    def admit(self, keys: I64, counts: I64) -> Bools:
-        check_sightings(keys, counts)
+    def admit(self, ids: I64, counts: I64) -> Bools:
+        check_sightings(ids, counts)
         with self._lock:
             first = self._draws
-            self._draws += keys.size
+            self._draws += ids.size
 
-        out = np.empty(keys.size, np.bool_)
+        out = np.empty(ids.size, np.bool_)
         kernels.admit_by_chance(
-            keys, counts, self._thresholds, self._is_equal, self._seed, first, out
+            ids, counts, self._thresholds, self._is_equal, self._seed, first, out
         )
         return out
 

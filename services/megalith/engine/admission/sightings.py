@@ -9,9 +9,9 @@ from megalith.errors import InvalidRequest, MalformedArray, ShapeMismatch
 from megalith.kernels.dtypes import I64
 
 
-def check_sightings(keys: I64, counts: I64) -> None:
-    """Raise unless `keys` are ids and `counts` how often each was seen, once or more."""
-    for name, array in (("ids", keys), ("counts", counts)):
+def check_sightings(ids: I64, counts: I64) -> None:
+    """Raise unless `ids` is a vector of ids, and `counts` how often each was seen."""
+    for name, array in (("ids", ids), ("counts", counts)):
         is_vector = array.ndim == 1 and array.flags.c_contiguous
         if array.dtype != np.int64 or not is_vector:
             raise MalformedArray(
@@ -19,8 +19,8 @@ def check_sightings(keys: I64, counts: I64) -> None:
                 "not a packed int64 vector"
             )
 
-    if keys.shape != counts.shape:
-        raise ShapeMismatch(f"admission: {keys.size} ids with {counts.size} counts")
+    if ids.shape != counts.shape:
+        raise ShapeMismatch(f"admission: {ids.size} ids with {counts.size} counts")
 
     if counts.size and counts.min() < 1:
         raise InvalidRequest(

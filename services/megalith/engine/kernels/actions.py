@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from megalith.engine.kernels.codes import keys_of
+from megalith.engine.kernels.codes import ids_of
 from megalith.engine.kernels.copying import copy_floats
 from megalith.engine.kernels.layout import U64, Int, Rows, Secret
 from megalith.engine.kernels.segments import fill_segments, run_stages
@@ -43,14 +43,14 @@ class Reinitialize(NamedTuple):
 
 @kernel
 def update(
-    action: Update, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+    action: Update, rows: Rows, starts: I64, secret: Secret, codes: U64, ids: I64, inputs: F32
 ) -> None:
     run_stages(action.stages, rows.values, starts, inputs, action.step)
 
 
 @kernel
 def assign(
-    action: Assign, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+    action: Assign, rows: Rows, starts: I64, secret: Secret, codes: U64, ids: I64, inputs: F32
 ) -> None:
     flat = inputs.reshape(-1)
     width = action.width
@@ -61,7 +61,7 @@ def assign(
 
 @kernel
 def assign_add(
-    action: AssignAdd, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+    action: AssignAdd, rows: Rows, starts: I64, secret: Secret, codes: U64, ids: I64, inputs: F32
 ) -> None:
     flat = inputs.reshape(-1)
     width = np.uint64(action.width)
@@ -81,14 +81,14 @@ def reinitialize(
     starts: I64,
     secret: Secret,
     codes: U64,
-    keys: I64,
+    ids: I64,
     inputs: F32,
 ) -> None:
     for i in range(starts.size):
         if starts[i] >= 0:
             copy_floats(rows.template, 0, rows.values, starts[i], rows.template.size)
-    keys_of(secret, codes, keys)
-    fill_segments(action.fills, rows.values, starts, keys)
+    ids_of(secret, codes, ids)
+    fill_segments(action.fills, rows.values, starts, ids)
 
 
 _KERNELS: dict[type, Any] = {
@@ -100,13 +100,13 @@ _KERNELS: dict[type, Any] = {
 
 
 def perform(
-    action: Any, rows: Rows, starts: I64, secret: Secret, codes: U64, keys: I64, inputs: F32
+    action: Any, rows: Rows, starts: I64, secret: Secret, codes: U64, ids: I64, inputs: F32
 ) -> None:
     """Do `action` to the rows at `starts`; -1 skips.
 
     Row i has the code codes[i] and takes inputs[i].
 
-    An action may overwrite the inputs. `keys` is scratch for the keys of the codes: an action runs
+    An action may overwrite the inputs. `ids` is scratch for the ids of the codes: an action runs
     under a latch, so it allocates nothing.
     """
     raise NotImplementedError  # kernels get the overload below
@@ -114,14 +114,14 @@ def perform(
 
 @overload(perform)
 def _perform(
-    action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any
+    action: Any, rows: Any, starts: Any, secret: Any, codes: Any, ids: Any, inputs: Any
 ) -> Any:
     act = _KERNELS[action.instance_class]
 
     def run(
-        action: Any, rows: Any, starts: Any, secret: Any, codes: Any, keys: Any, inputs: Any
+        action: Any, rows: Any, starts: Any, secret: Any, codes: Any, ids: Any, inputs: Any
     ) -> Any:
-        act(action, rows, starts, secret, codes, keys, inputs)
+        act(action, rows, starts, secret, codes, ids, inputs)
 
     return run
 

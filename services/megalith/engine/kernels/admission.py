@@ -61,20 +61,20 @@ def max_count(layout: CellLayout) -> np.int64:
 
 
 @kernel
-def signature_of(key: np.int64, layout: CellLayout) -> np.int64:
+def signature_of(row_id: np.int64, layout: CellLayout) -> np.int64:
     return np.int64(
-        (np.uint64(key) >> SIGNATURE_SHIFT) & np.uint64((1 << layout.signature_bits) - 1)
+        (np.uint64(row_id) >> SIGNATURE_SHIFT) & np.uint64((1 << layout.signature_bits) - 1)
     )
 
 
 @kernel
-def start_of(key: np.int64, layout: CellLayout) -> np.int64:
+def start_of(row_id: np.int64, layout: CellLayout) -> np.int64:
     """The cell at which the search begins, the same in every block.
 
     It is the low bits of the hash, scaled to total_size (below 2^32).
     """
     return np.int64(
-        ((mix(np.uint64(key)) & LOW_32) * np.uint64(layout.total_size)) >> np.uint64(32)
+        ((mix(np.uint64(row_id)) & LOW_32) * np.uint64(layout.total_size)) >> np.uint64(32)
     )
 
 
@@ -124,11 +124,16 @@ def turn(cells: Cells, elements: I64, counters: I64, layout: CellLayout) -> None
 
 @kernel
 def increase(
-    key: np.int64, count: np.int64, layout: CellLayout, cells: Cells, elements: I64, counters: I64
+    row_id: np.int64,
+    count: np.int64,
+    layout: CellLayout,
+    cells: Cells,
+    elements: I64,
+    counters: I64,
 ) -> np.int64:
     """Count `count` more sightings of an id; returns how often it had been seen before."""
-    start = start_of(key, layout)
-    signature = signature_of(key, layout)
+    start = start_of(row_id, layout)
+    signature = signature_of(row_id, layout)
     limit = max_count(layout)
     block = counters[HEAD]
     at = find(cells, layout, block, start, signature)
@@ -152,17 +157,17 @@ def increase(
 
 
 @kernel
-def threshold_of(key: np.int64, thresholds: I32) -> np.int64:
-    return np.int64(thresholds[(np.uint64(key) >> SLOT_SHIFT) & SLOT_MASK])
+def threshold_of(row_id: np.int64, thresholds: I32) -> np.int64:
+    return np.int64(thresholds[(np.uint64(row_id) >> SLOT_SHIFT) & SLOT_MASK])
 
 
 @kernel
-def look_ahead(key: np.int64, layout: CellLayout, cells: Cells, counters: I64) -> None:
+def look_ahead(row_id: np.int64, layout: CellLayout, cells: Cells, counters: I64) -> None:
     """Start loading the cells of an id in the head and in all blocks behind it.
 
     A new id is looked for in each.
     """
-    start = start_of(key, layout)
+    start = start_of(row_id, layout)
     block = counters[HEAD]
     prefetch(cells, block * layout.num_cells + start)
     for _ in range(min(counters[HEAD_INCREMENT], layout.backward)):
@@ -172,7 +177,7 @@ def look_ahead(key: np.int64, layout: CellLayout, cells: Cells, counters: I64) -
 
 @kernel
 def admit_counted(
-    keys: I64,
+    ids: I64,
     counts: I64,
     thresholds: I32,
     layout: CellLayout,
@@ -185,22 +190,22 @@ def admit_counted(
 
     Ids of threshold 0 leave no trace.
     """
-    for i in range(keys.size):
-        if i + AHEAD < keys.size:
-            look_ahead(keys[i + AHEAD], layout, cells, counters)
-        threshold = threshold_of(keys[i], thresholds)
+    for i in range(ids.size):
+        if i + AHEAD < ids.size:
+            look_ahead(ids[i + AHEAD], layout, cells, counters)
+        threshold = threshold_of(ids[i], thresholds)
         out[i] = (
             threshold <= 0
-            or increase(keys[i], counts[i], layout, cells, elements, counters) >= threshold
+            or increase(ids[i], counts[i], layout, cells, elements, counters) >= threshold
         )
 
 
 @kernel
-def read_counts(keys: I64, layout: CellLayout, cells: Cells, counters: I64, out: I64) -> None:
+def read_counts(ids: I64, layout: CellLayout, cells: Cells, counters: I64, out: I64) -> None:
     """How often each id was seen, as far as the filter remembers; changes nothing."""
-    for i in range(keys.size):
-        start = start_of(keys[i], layout)
-        signature = signature_of(keys[i], layout)
+    for i in range(ids.size):
+        start = start_of(ids[i], layout)
+        signature = signature_of(ids[i], layout)
         at = find(cells, layout, counters[HEAD], start, signature)
         if at == NOWHERE and layout.forward > 1:
             at = find(cells, layout, (counters[HEAD] + 1) % layout.ring, start, signature)
@@ -214,15 +219,15 @@ def read_counts(keys: I64, layout: CellLayout, cells: Cells, counters: I64, out:
 
 @kernel
 def admit_by_chance(
-    keys: I64, counts: I64, thresholds: I32, is_equal: bool, seed: int, first_draw: int, out: Bools
+    ids: I64, counts: I64, thresholds: I32, is_equal: bool, seed: int, first_draw: int, out: Bools
 ) -> None:
     """Admit an id with probability count/T, or with one that admits 95 % of ids within T sightings.
 
     Draws are a function of the seed and their number.
     """
     salt = mix(np.uint64(seed) + GOLDEN)
-    for i in range(keys.size):
-        threshold = threshold_of(keys[i], thresholds)
+    for i in range(ids.size):
+        threshold = threshold_of(ids[i], thresholds)
         draw = np.int64(mix(salt + GOLDEN * np.uint64(first_draw + i)) & LOW_32)
         if threshold <= 0:
             out[i] = True

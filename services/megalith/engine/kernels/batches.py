@@ -1,4 +1,4 @@
-"""Looking at a batch before it touches a table: repeated keys and numbers that are not finite."""
+"""Looking at a batch before it touches a table: repeated ids and numbers that are not finite."""
 
 import numpy as np
 
@@ -10,23 +10,23 @@ from megalith.kernels.mixing import GOLDEN
 
 
 @kernel
-def distinct(secret: Secret, keys: I64, first: I64, group: I64) -> Int:
-    """Number the distinct keys in order of first appearance; how many there are.
+def distinct(secret: Secret, ids: I64, first: I64, group: I64) -> Int:
+    """Number the distinct ids in order of first appearance; how many there are.
 
-    first[k] is the position where key number k appears first, group[i] the number of keys[i]. Codes
-    are multiplied once more: the keys of one request are often a part of a dump, whose codes share
+    first[k] is the position where id number k appears first, group[i] the number of ids[i]. Codes
+    are multiplied once more: the ids of one request are often a part of a dump, whose codes share
     their top bits.
     """
     bits = 4
-    while (1 << bits) < 2 * keys.size:
+    while (1 << bits) < 2 * ids.size:
         bits += 1
     numbers = np.full(1 << bits, -1, np.int64)
     mask = (1 << bits) - 1
     shift = np.uint64(64 - bits)
     count = 0
-    for i in range(keys.size):
-        slot = np.int64((code_of(secret, keys[i]) * GOLDEN) >> shift)
-        while numbers[slot] >= 0 and keys[first[numbers[slot]]] != keys[i]:
+    for i in range(ids.size):
+        slot = np.int64((code_of(secret, ids[i]) * GOLDEN) >> shift)
+        while numbers[slot] >= 0 and ids[first[numbers[slot]]] != ids[i]:
             slot = (slot + 1) & mask
         if numbers[slot] < 0:
             numbers[slot] = count

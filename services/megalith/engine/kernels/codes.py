@@ -1,4 +1,4 @@
-"""The code of a key: a hash that says where the key lives, and the key itself in another spelling.
+"""The code of an id: a hash that says where the id lives, and the id itself in another spelling.
 
 Three multiplications with shifts between them. The multipliers are secret, odd, and drawn for each
 table, so that nobody can choose ids that share a home. The last one alone keeps any two ids apart:
@@ -30,9 +30,9 @@ _LINE_SHIFT = np.uint64(2)
 
 
 @inlined
-def code_of(secret: Secret, key: Int) -> np.uint64:
-    """A bijection of 64 bits whose top bits depend on every bit of the key."""
-    x = np.uint64(key) * secret.multiply_0
+def code_of(secret: Secret, row_id: Int) -> np.uint64:
+    """A bijection of 64 bits whose top bits depend on every bit of the id."""
+    x = np.uint64(row_id) * secret.multiply_0
     x ^= x >> _SHIFT_1
     x *= secret.multiply_1
     x ^= x >> _SHIFT_2
@@ -42,7 +42,7 @@ def code_of(secret: Secret, key: Int) -> np.uint64:
 
 @inlined
 def id_of(secret: Secret, code: np.uint64) -> Int:
-    """The key whose code it is."""
+    """The id whose code it is."""
     x = code * secret.inverse_2
     x ^= (x >> _SHIFT_2) ^ (x >> _SHIFT_2_TWICE)
     x *= secret.inverse_1
@@ -51,8 +51,8 @@ def id_of(secret: Secret, code: np.uint64) -> Int:
 
 
 @kernel
-def keys_of(secret: Secret, codes: U64, out: I64) -> None:
-    """out[i] = the key whose code is codes[i]."""
+def ids_of(secret: Secret, codes: U64, out: I64) -> None:
+    """out[i] = the id whose code is codes[i]."""
     for i in range(codes.size):
         out[i] = id_of(secret, codes[i])
 

@@ -1,4 +1,4 @@
-"""Dropping rows by key."""
+"""Dropping rows by id."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ from megalith.kernels.jit import kernel
 
 
 @kernel
-def erase(index: Index, rows: Rows, keys: I64) -> Int:
-    """Drop the rows of keys, each under its partition's latch; how many there were."""
+def erase(index: Index, rows: Rows, ids: I64) -> Int:
+    """Drop the rows of ids, each under its partition's latch; how many there were."""
     slots = index.slots
     parts = index.parts
     erased = 0
     freed = np.empty(1, np.int64)
-    for i in range(keys.size):
-        code = code_of(index.secret, keys[i])
+    for i in range(ids.size):
+        code = code_of(index.secret, ids[i])
         record = partition_of(code) * RECORD
         enter(parts, record)
         slot = find(slots, home_of(parts, record, code), code)

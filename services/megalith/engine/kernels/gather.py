@@ -1,4 +1,4 @@
-"""Reading rows by key, without a lock.
+"""Reading rows by id, without a lock.
 
 Every block of ids is checked against the partitions' versions afterwards.
 """
@@ -45,7 +45,7 @@ def is_changed(parts: I64, versions: I64, code: np.uint64) -> bool:
 
 @inlined
 def find_row(index: Index, code: np.uint64) -> Int:
-    """The row of a key, -1 if absent."""
+    """The row of an id, -1 if absent."""
     slot = find(index.slots, home_of(index.parts, partition_of(code) * RECORD, code), code)
     return row_of(index.slots[2 * slot + 1]) if index.slots[2 * slot] == code else -1
 
@@ -60,8 +60,8 @@ def prefetch_row(values: F32, start: Int, count: Int) -> None:
 
 
 @kernel
-def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
-    """out[i] = the first out.shape[1] floats of the row of keys[i], zeros if absent.
+def gather(index: Index, values: F32, width: Int, ids: I64, out: F32) -> Int:
+    """out[i] = the first out.shape[1] floats of the row of ids[i], zeros if absent.
 
     Returns the number found.
 
@@ -80,11 +80,11 @@ def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
     late = np.empty(0, np.int64)
     num_late = 0
     found = 0
-    for begin in range(0, keys.size, BLOCK):
-        count = min(BLOCK, keys.size - begin)
+    for begin in range(0, ids.size, BLOCK):
+        count = min(BLOCK, ids.size - begin)
         note_versions(parts, versions)
         for i in range(count):
-            x = code_of(index.secret, keys[begin + i])
+            x = code_of(index.secret, ids[begin + i])
             codes[i] = x
             homes[i] = home_of(parts, partition_of(x) * RECORD, x)
         for i in range(count):
@@ -108,18 +108,18 @@ def gather(index: Index, values: F32, width: Int, keys: I64, out: F32) -> Int:
             found += hits
             continue
         if late.size == 0:
-            late = np.empty(keys.size, np.int64)
+            late = np.empty(ids.size, np.int64)
         for i in range(count):
             if is_changed(parts, versions, codes[i]):
                 late[num_late] = begin + i
                 num_late += 1
             elif starts[i] >= 0:
                 found += 1
-    return found + gather_late(index, values, width, keys, late[:num_late], out)
+    return found + gather_late(index, values, width, ids, late[:num_late], out)
 
 
 @kernel
-def gather_late(index: Index, values: F32, width: Int, keys: I64, late: I64, out: F32) -> Int:
+def gather_late(index: Index, values: F32, width: Int, ids: I64, late: I64, out: F32) -> Int:
     """Read the positions `late` again, in rounds, until no writer was beside any of them."""
     parts = index.parts
     left = late.size
@@ -129,7 +129,7 @@ def gather_late(index: Index, values: F32, width: Int, keys: I64, late: I64, out
     while left > 0:
         remaining = 0
         for i in range(left):
-            code = code_of(index.secret, keys[late[i]])
+            code = code_of(index.secret, ids[late[i]])
             record = partition_of(code) * RECORD
             is_latched = rounds > _PATIENCE
             if is_latched:
@@ -158,11 +158,11 @@ def gather_late(index: Index, values: F32, width: Int, keys: I64, late: I64, out
 
 
 @kernel
-def gather_entries(index: Index, values: F32, width: Int, keys: I64, out: F32, times: I64) -> None:
-    """Whole rows with their times, each read under its latch; -1 is the time of an absent key."""
+def gather_entries(index: Index, values: F32, width: Int, ids: I64, out: F32, times: I64) -> None:
+    """Whole rows with their times, each read under its latch; -1 is the time of an absent id."""
     flat = out.reshape(-1)
-    for i in range(keys.size):
-        code = code_of(index.secret, keys[i])
+    for i in range(ids.size):
+        code = code_of(index.secret, ids[i])
         record = partition_of(code) * RECORD
         times[i] = -1
         enter(index.parts, record)
@@ -175,26 +175,26 @@ def gather_entries(index: Index, values: F32, width: Int, keys: I64, out: F32, t
 
 
 @kernel
-def contains(index: Index, keys: I64, out: Bools) -> None:
-    """Whether each key has a row, read like `gather`."""
+def contains(index: Index, ids: I64, out: Bools) -> None:
+    """Whether each id has a row, read like `gather`."""
     slots = index.slots
     parts = index.parts
     versions = np.empty(PARTITIONS, np.int64)
     homes = np.empty(BLOCK, np.int64)
-    for begin in range(0, keys.size, BLOCK):
-        count = min(BLOCK, keys.size - begin)
+    for begin in range(0, ids.size, BLOCK):
+        count = min(BLOCK, ids.size - begin)
         note_versions(parts, versions)
         for i in range(count):
-            code = code_of(index.secret, keys[begin + i])
+            code = code_of(index.secret, ids[begin + i])
             homes[i] = home_of(parts, partition_of(code) * RECORD, code)
             prefetch(slots, 2 * homes[i])
         for i in range(count):
-            code = code_of(index.secret, keys[begin + i])
+            code = code_of(index.secret, ids[begin + i])
             out[begin + i] = holds(slots, find(slots, homes[i], code), code)
         if is_undisturbed(parts, versions):
             continue
         for i in range(count):
-            code = code_of(index.secret, keys[begin + i])
+            code = code_of(index.secret, ids[begin + i])
             if is_changed(parts, versions, code):
                 record = partition_of(code) * RECORD
                 enter(parts, record)

@@ -16,18 +16,18 @@ _FLOATS = 262144
 
 
 @inlined
-def part_length(num_keys: Int, width: Int) -> Int:
+def part_length(num_ids: Int, width: Int) -> Int:
     """How many ids to group at once: all, or as many as keep their inputs in the cache.
 
     Not fewer: a partition gets a thirty-second of them, and its blocks should be full.
     """
-    return min(num_keys, max(_LEAST, min(_MOST, _FLOATS // max(1, width))))
+    return min(num_ids, max(_LEAST, min(_MOST, _FLOATS // max(1, width))))
 
 
 @kernel
 def group(
     secret: Secret,
-    keys: I64,
+    ids: I64,
     inputs: F32,
     begin: Int,
     count: Int,
@@ -39,12 +39,12 @@ def group(
     """A stable counting sort by partition of the `count` positions from `begin` on.
 
     Partition p has its codes, positions of the batch and inputs in [bounds[p], bounds[p+1]); equal
-    keys stay in their order. The inputs are brought into the same order, so that an action reads
+    ids stay in their order. The inputs are brought into the same order, so that an action reads
     rows and inputs side by side and may overwrite what it got.
     """
     bounds[:] = 0
     for i in range(begin, begin + count):
-        bounds[partition_of(code_of(secret, keys[i])) + 1] += 1
+        bounds[partition_of(code_of(secret, ids[i])) + 1] += 1
     for p in range(PARTITIONS):
         bounds[p + 1] += bounds[p]
     ends = bounds[:PARTITIONS].copy()
@@ -52,7 +52,7 @@ def group(
     target = ordered.reshape(-1)
     width = inputs.shape[1]
     for i in range(begin, begin + count):
-        code = code_of(secret, keys[i])
+        code = code_of(secret, ids[i])
         p = partition_of(code)
         codes[ends[p]] = code
         positions[ends[p]] = i

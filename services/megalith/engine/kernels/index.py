@@ -3,7 +3,7 @@
 An entry is in its home line or, if that was full, in the first line after it that was not. So a
 search ends at its code or at a line that is not full, an insert writes one slot and moves nothing,
 and the entries of a line fill its slots from the first one on. (With the entries in the order of
-their codes a search for an absent key ends sooner, but an insert moves the rest of its cluster: 155
+their codes a search for an absent id ends sooner, but an insert moves the rest of its cluster: 155
 ns to insert an id instead of 105, at 10 M.)
 
 The home of a code is its share of all codes times the number of lines, counted down from the last
@@ -12,7 +12,7 @@ from the first line to the last takes every entry to its new home, past nothing 
 move. Expiry is the same pass. And a code is a cursor: a dump goes by homes, can stop, let the table
 grow, and go on where it was.
 
-A partition grows when it is 0.8 full, and also when keys come to lie far from their homes because
+A partition grows when it is 0.8 full, and also when ids come to lie far from their homes because
 their codes are close together. That happens when rows are loaded in the order of their codes, which
 is the order of a dump: the first ones all belong near the end of the range. Then it grows at once
 to the capacity at which their homes are far enough apart. Codes that no capacity keeps apart exist
@@ -106,7 +106,7 @@ def find(slots: U64, home: Int, code: np.uint64) -> Int:
 
     `holds` tells which.
 
-    A whole cache line is compared without a branch: 43 M probes/s of 10 M keys at 0.67 full. Slot
+    A whole cache line is compared without a branch: 43 M probes/s of 10 M ids at 0.67 full. Slot
     by slot, where the branch that ends the search is mispredicted, it was 31.
     """
     at = np.uint64(2 * home)
@@ -150,7 +150,7 @@ def entries_in(slots: U64, line: Int) -> Int:
 
 @inlined
 def insert(slots: U64, line: Int, code: np.uint64, entry: np.uint64) -> None:
-    """Put an absent key into the first line from `line` on that is not full."""
+    """Put an absent id into the first line from `line` on that is not full."""
     while is_full(slots, line):
         line += LINE
     at = np.uint64(2 * (line + entries_in(slots, line)))
@@ -210,19 +210,19 @@ def take_line(slots: U64, line: Int, taken: U64) -> Int:
 
 @inlined
 def is_spilt(slots: U64, parts: I64, record: Int, more: Int) -> bool:
-    """Whether `more` keys could reach the end of the partition's range."""
+    """Whether `more` ids could reach the end of the partition's range."""
     return bool(slots[2 * spilt_line(parts, record, more) + 1] != _ZERO)
 
 
 @inlined
 def spilt_line(parts: I64, record: Int, more: Int) -> Int:
-    """The line that must be free for `more` keys not to reach the last line, which stays free."""
+    """The line that must be free for `more` ids not to reach the last line, which stays free."""
     return line_of(parts[record + LAST] + parts[record + SPILL] - more)
 
 
 @inlined
 def farther(far: Int, slot: Int, home: Int) -> Int:
-    """`far`, or the slot that was filled if it is far from its key's home."""
+    """`far`, or the slot that was filled if it is far from its id's home."""
     return slot if slot - home > FAR_AWAY else far
 
 
@@ -300,8 +300,8 @@ def lengthen(parts: I64, record: Int, pool: I64) -> bool:
 def apart(slots: U64, parts: I64, record: Int, first: Int, last: Int, sample: U64) -> Int:
     """The capacity at which the entries of the lines first..last would just fit where they belong.
 
-    0 if no capacity of the partition would do, or if a line is empty: a key is far from its home
-    across full lines only, so there is no such key any more. It is an estimate from the middle half
+    0 if no capacity of the partition would do, or if a line is empty: an id is far from its home
+    across full lines only, so there is no such id any more. It is an estimate from the middle half
     of a sample: entries that came from elsewhere, or codes that were made to mislead it, change it
     little.
     """
@@ -327,7 +327,7 @@ def apart(slots: U64, parts: I64, record: Int, first: Int, last: Int, sample: U6
 
 @kernel
 def make_room(slots: U64, parts: I64, record: Int, more: Int, pool: I64, scratch: U64) -> bool:
-    """Let `more` keys fit, growing if need be; whether they do.
+    """Let `more` ids fit, growing if need be; whether they do.
 
     `scratch` has ROOM_SCRATCH words.
     """
@@ -349,7 +349,7 @@ def make_room(slots: U64, parts: I64, record: Int, more: Int, pool: I64, scratch
 
 @kernel
 def spread_out(slots: U64, parts: I64, record: Int, far: Int, pool: I64, scratch: U64) -> bool:
-    """Grow so that keys get nearer to their homes, if the one in slot `far` shows that this helps.
+    """Grow so that ids get nearer to their homes, if the one in slot `far` shows that this helps.
 
     Whether it did.
     """

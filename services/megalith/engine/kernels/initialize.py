@@ -27,7 +27,7 @@ def uniform(
 
 @kernel
 def fill_uniform(
-    values: F32, starts: I64, w: int, dim: int, keys: I64, seed: int, params: F32
+    values: F32, starts: I64, w: int, dim: int, ids: I64, seed: int, params: F32
 ) -> None:
     """Params: minval, maxval, the largest float below maxval. Rows with start -1 are skipped.
 
@@ -42,7 +42,7 @@ def fill_uniform(
         if starts[i] >= 0:
             x = np.uint64(starts[i] + w)
             first = np.uint64(w + 1)
-            stream = mix(np.uint64(keys[i]) ^ salt)
+            stream = mix(np.uint64(ids[i]) ^ salt)
             for j in range(np.uint64(dim)):
                 draw = mix(stream + GOLDEN * (first + j)) >> np.uint64(32)
                 values[x + j] = uniform(draw, minval, maxval, last)

@@ -2,12 +2,12 @@
 
 A slot of the index is two 64-bit words, four slots to a cache line:
 
-    slots[2*i]     the key's code (codes.py, a bijection: the key itself is not stored)
+    slots[2*i]     the id's code (codes.py, a bijection: the id itself is not stored)
     slots[2*i+1]   last update, Unix seconds << 32 | touched << 31 | row + 1    0 = the slot is free
 
 Zero means free, so fresh pages of the operating system are an empty index. The time sits in the
 slot because every update has that cache line at hand; an array of times beside the rows would cost
-one more miss per id. So does the touched bit: a row that has it is in the set of touched keys
+one more miss per id. So does the touched bit: a row that has it is in the set of touched ids
 already, and an update need not look there.
 
 The index is cut into PARTITIONS by the top bits of the code. Each has a record of RECORD int64 in
@@ -42,7 +42,7 @@ CAPACITY = 2  # slots of home lines, a multiple of LINE: they end with the line 
 USED = 3  # slots taken
 ROOM = 4  # the largest CAPACITY that the reserved addresses allow; constant
 SPILL = 5  # slots past the last home line; the last line of them stays free, so every search ends
-# A slot that was filled more than FAR_AWAY slots behind its key's home; 0 = none since the last
+# A slot that was filled more than FAR_AWAY slots behind its id's home; 0 = none since the last
 # look
 FAR = 6
 
@@ -51,7 +51,7 @@ LEAST_SPILL = 256  # slots of a spill at first (one page)
 MOST_SPILL = (
     1 << 20
 )  # slots that a spill has addresses for; needed only by ids chosen by someone who knows the secret
-# Slots between the home of a key and the line that has it. With codes that are spread evenly the
+# Slots between the home of an id and the line that has it. With codes that are spread evenly the
 # chance of as much is e^-43 at 0.8 full, so it says that they are not: rows come in the order of
 # their codes, as a dump gives them.
 FAR_AWAY = 512
@@ -96,7 +96,7 @@ class Secret(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Where every key is: slots as above, the partitions' records, and what codes are made with."""
+    """Where every id is: slots as above, the partitions' records, and what codes are made with."""
 
     slots: U64
     parts: I64

@@ -47,12 +47,12 @@ _SLOT_MASK = np.uint64(0x7FFF)
 
 
 @inlined
-def overdue(expire_s: I64, key: Int, time_s: Int, now_s: Int) -> Int:
+def overdue(expire_s: I64, row_id: Int, time_s: Int, now_s: Int) -> Int:
     """Seconds since the row expired, negative while it is alive.
 
     The slot of an id is its bits 48..62.
     """
-    return now_s - time_s - expire_s[np.int64((np.uint64(key) >> _SLOT_SHIFT) & _SLOT_MASK)]
+    return now_s - time_s - expire_s[np.int64((np.uint64(row_id) >> _SLOT_SHIFT) & _SLOT_MASK)]
 
 
 @inlined
@@ -84,13 +84,13 @@ def dump(
     expire_s: I64,
     now_s: Int,
     codes: U64,
-    keys: I64,
+    ids: I64,
     out: F32,
     times: I64,
 ) -> Int:
-    """Copy the rows of codes code..last that are not expired, as many as fit in `keys`; how many.
+    """Copy the rows of codes code..last that are not expired, as many as fit in `ids`; how many.
 
-    `expire_s` may be empty: then all rows count as alive. codes[i] is the code of keys[i].
+    `expire_s` may be empty: then all rows count as alive. codes[i] is the code of ids[i].
     """
     slots = index.slots
     parts = index.parts
@@ -98,13 +98,13 @@ def dump(
     flat = out.reshape(-1)
     count = 0
     is_done = bool(code > last)
-    while count < keys.size and not is_done:
+    while count < ids.size and not is_done:
         record = np.int64(code >> _TOP) * RECORD
         visited = 0
         enter(parts, record)
         home = home_of(parts, record, code)
         begin = begin_of(parts, record)
-        while home >= begin and visited < CHUNK and count < keys.size and not is_done:
+        while home >= begin and visited < CHUNK and count < ids.size and not is_done:
             slot = next_in(slots, parts, record, home, code)
             visited += 1
             if slot < 0:
@@ -114,10 +114,10 @@ def dump(
                 continue
             code = slots[2 * slot]
             entry = slots[2 * slot + 1]
-            key = id_of(index.secret, code)
-            is_due = expire_s.size > 0 and overdue(expire_s, key, time_of(entry), now_s) >= 0
+            row_id = id_of(index.secret, code)
+            is_due = expire_s.size > 0 and overdue(expire_s, row_id, time_of(entry), now_s) >= 0
             if code <= last and not is_due:
-                codes[count], keys[count], times[count] = code, key, time_of(entry)
+                codes[count], ids[count], times[count] = code, row_id, time_of(entry)
                 copy_floats(rows.values, row_of(entry) * width, flat, count * width, width)
                 count += 1
             is_done = bool(code >= last)

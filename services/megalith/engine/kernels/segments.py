@@ -65,25 +65,25 @@ def _run_stages(stages: Any, values: Any, starts: Any, grads: Any, step: Any) ->
     return run
 
 
-def fill_segments(fills: Any, values: F32, starts: I64, keys: I64) -> None:
+def fill_segments(fills: Any, values: F32, starts: I64, ids: I64) -> None:
     """Run every random initializer over the rows at `starts`; constants came with the template."""
     raise NotImplementedError  # kernels get the overload below
 
 
 @overload(fill_segments)
-def _fill_segments(fills: Any, values: Any, starts: Any, keys: Any) -> Any:
+def _fill_segments(fills: Any, values: Any, starts: Any, ids: Any) -> Any:
     if not len(fills):
 
-        def nothing(fills: Any, values: Any, starts: Any, keys: Any) -> Any:
+        def nothing(fills: Any, values: Any, starts: Any, ids: Any) -> Any:
             pass
 
         return nothing
     name = fills[0].instance_class.__name__
     fill = getattr(initialize, name)
 
-    def run(fills: Any, values: Any, starts: Any, keys: Any) -> Any:
+    def run(fills: Any, values: Any, starts: Any, ids: Any) -> Any:
         head = fills[0]
-        fill(values, starts, head.w, head.dim, keys, head.seed, head.params)
-        fill_segments(fills[1:], values, starts, keys)
+        fill(values, starts, head.w, head.dim, ids, head.seed, head.params)
+        fill_segments(fills[1:], values, starts, ids)
 
     return run

@@ -1,10 +1,10 @@
-"""An exact insert-only set of int64 keys.
+"""An exact insert-only set of int64 ids.
 
 It is a list in order of insertion, and an open-addressing index over it.
 
-slots    keys at the place their hash asks for or later, 0 = empty; a power of two of them
-listed   the distinct keys in order of insertion
-counts   [SIZE, HAS_ZERO]: how many are listed, and whether key 0, which no slot can show, is one
+slots    ids at the place their hash asks for or later, 0 = empty; a power of two of them
+listed   the distinct ids in order of insertion
+counts   [SIZE, HAS_ZERO]: how many are listed, and whether id 0, which no slot can show, is one
 """
 
 import numpy as np
@@ -22,19 +22,19 @@ from megalith.kernels.mixing import mix
 SIZE = 0
 HAS_ZERO = 1
 COUNTS = 2
-# A probe is one cache miss. With 2 M keys in a 32 MB index, 16 in flight give 60 M keys/s, 8 give
+# A probe is one cache miss. With 2 M ids in a 32 MB index, 16 in flight give 60 M ids/s, 8 give
 # 45, none 25.
 AHEAD = 16
 
 
 @kernel
-def home(key: np.int64, multiplier: np.uint64, shift: np.uint64) -> np.uint64:
-    """The slot at which the search for a key begins.
+def home(row_id: np.int64, multiplier: np.uint64, shift: np.uint64) -> np.uint64:
+    """The slot at which the search for an id begins.
 
-    The multiplier is odd and secret: nobody can choose keys that begin at the same slot (codes.py
+    The multiplier is odd and secret: nobody can choose ids that begin at the same slot (codes.py
     says why).
     """
-    return np.uint64((mix(np.uint64(key)) * multiplier) >> shift)
+    return np.uint64((mix(np.uint64(row_id)) * multiplier) >> shift)
 
 
 @kernel
@@ -48,9 +48,9 @@ def shift_of(slots: I64) -> np.uint64:
 
 @kernel
 def add(
-    keys: I64, capacity: int, multiplier: np.uint64, slots: I64, listed: I64, counts: I64
+    ids: I64, capacity: int, multiplier: np.uint64, slots: I64, listed: I64, counts: I64
 ) -> int:
-    """Insert keys in order; whenever more than `capacity` are held before one, drop them all.
+    """Insert ids in order; whenever more than `capacity` are held before one, drop them all.
 
     Returns the dropped.
     """
@@ -58,27 +58,27 @@ def add(
     shift = shift_of(slots)
     size = counts[SIZE]
     dropped = 0
-    for i in range(keys.size):
-        if i + AHEAD < keys.size:
-            prefetch(slots, home(keys[i + AHEAD], multiplier, shift))
+    for i in range(ids.size):
+        if i + AHEAD < ids.size:
+            prefetch(slots, home(ids[i + AHEAD], multiplier, shift))
         if size > capacity:
             counts[SIZE] = size
             clear(multiplier, slots, listed, counts)
             dropped += size
             size = 0
-        key = keys[i]
-        if key == 0:
+        row_id = ids[i]
+        if row_id == 0:
             if counts[HAS_ZERO] == 0:
                 counts[HAS_ZERO] = 1
                 listed[size] = 0
                 size += 1
             continue
-        slot = home(key, multiplier, shift)
-        while slots[slot] != 0 and slots[slot] != key:
+        slot = home(row_id, multiplier, shift)
+        while slots[slot] != 0 and slots[slot] != row_id:
             slot = (slot + np.uint64(1)) & mask
         if slots[slot] == 0:
-            slots[slot] = key
-            listed[size] = key
+            slots[slot] = row_id
+            listed[size] = row_id
             size += 1
     counts[SIZE] = size
     return dropped
@@ -86,10 +86,10 @@ def add(
 
 @kernel
 def clear(multiplier: np.uint64, slots: I64, listed: I64, counts: I64) -> None:
-    """Forget every key.
+    """Forget every id.
 
-    A small set empties the slots its keys lead to; past one in eight, writing all of them in order
-    is faster. Both leave nothing but zeros: every key sits between its home and the next empty
+    A small set empties the slots its ids lead to; past one in eight, writing all of them in order
+    is faster. Both leave nothing but zeros: every id sits between its home and the next empty
     slot, and all of those are wiped.
     """
     size = counts[SIZE]
@@ -109,13 +109,13 @@ def clear(multiplier: np.uint64, slots: I64, listed: I64, counts: I64) -> None:
 
 
 @kernel
-def lift(index: Index, keys: I64) -> None:
-    """Take the touched bit from the rows of `keys`, as far as they exist."""
-    codes = np.empty(keys.size, np.uint64)
-    positions = np.empty(keys.size, np.int64)
+def lift(index: Index, ids: I64) -> None:
+    """Take the touched bit from the rows of `ids`, as far as they exist."""
+    codes = np.empty(ids.size, np.uint64)
+    positions = np.empty(ids.size, np.int64)
     bounds = np.empty(PARTITIONS + 1, np.int64)
-    nothing = np.empty((keys.size, 0), np.float32)
-    group(index.secret, keys, nothing, 0, keys.size, codes, positions, nothing, bounds)
+    nothing = np.empty((ids.size, 0), np.float32)
+    group(index.secret, ids, nothing, 0, ids.size, codes, positions, nothing, bounds)
     for partition in range(PARTITIONS):
         record = partition * RECORD
         end = bounds[partition + 1]

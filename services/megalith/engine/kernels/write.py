@@ -1,4 +1,4 @@
-"""Writing rows by key.
+"""Writing rows by id.
 
 Each row is found or made, then acted on, under the latch of one partition at a time.
 """
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megalith.engine.kernels.actions import floats_at_risk, perform
-from megalith.engine.kernels.codes import code_of, home_of, keys_of, partition_of
+from megalith.engine.kernels.codes import code_of, home_of, ids_of, partition_of
 from megalith.engine.kernels.copying import copy_floats
 from megalith.engine.kernels.gather import prefetch_row
 from megalith.engine.kernels.grouping import group, part_length
@@ -71,21 +71,21 @@ class Notes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for the absent keys of a block.
+    """Memory for the absent ids of a block.
 
     It is taken before a latch is: running out of memory under one would leave it taken.
 
     spots     where the search for each ended: the first slot of a line that was not full
     claimed   rows for them
     fresh     where the rows that were made begin
-    keys      what the codes of the block spell
+    ids      what the codes of the block spell
     room      what growing a partition takes
     """
 
     spots: I64
     claimed: I64
     fresh: I64
-    keys: I64
+    ids: I64
     room: U64
 
 
@@ -118,23 +118,23 @@ def write(
     rows: Rows,
     fills: Any,
     action: Any,
-    keys: I64,
+    ids: I64,
     inputs: F32,
     times: I64,
     admitted: Bools,
     notes: Notes,
 ) -> Int:
-    """Act on the row of every key, in the order of the batch for equal keys; how many were absent.
+    """Act on the row of every id, in the order of the batch for equal ids; how many were absent.
 
-    Absent keys get a row first, if they may. `times` and `admitted` have one element for each
+    Absent ids get a row first, if they may. `times` and `admitted` have one element for each
     position or a single one for all. A time moves that of a row forward or leaves it; with time 0 a
     row keeps its own, and a new one gets the newest data time. A partition is latched for one block
-    of ids (10 us) at a time. Writers begin at the partition of their first key, so that they seldom
+    of ids (10 us) at a time. Writers begin at the partition of their first id, so that they seldom
     meet.
     """
-    if keys.size == 0:
+    if ids.size == 0:
         return 0
-    length = part_length(keys.size, inputs.shape[1])
+    length = part_length(ids.size, inputs.shape[1])
     codes = np.empty(length, np.uint64)
     positions = np.empty(length, np.int64)
     ordered = np.empty((length, inputs.shape[1]), np.float32)
@@ -144,12 +144,12 @@ def write(
     scratch = scratch_of_a_block()
     at_risk = floats_at_risk(action, rows.template.size)
     before = np.empty(WRITE_BLOCK * at_risk, np.float32)
-    first = partition_of(code_of(index.secret, keys[0]))
+    first = partition_of(code_of(index.secret, ids[0]))
     num_absent = 0
     is_filling = False
-    for part in range(0, keys.size, length):
-        size = min(length, keys.size - part)
-        group(index.secret, keys, inputs, part, size, codes, positions, ordered, bounds)
+    for part in range(0, ids.size, length):
+        size = min(length, ids.size - part)
+        group(index.secret, ids, inputs, part, size, codes, positions, ordered, bounds)
         for turn in range(PARTITIONS):
             partition = (first + turn) % PARTITIONS
             record = partition * RECORD
@@ -178,9 +178,7 @@ def write(
                     notes,
                 )
                 if created:
-                    begin_rows(
-                        rows, fills, index.secret, block, scratch.fresh[:count], scratch.keys
-                    )
+                    begin_rows(rows, fills, index.secret, block, scratch.fresh[:count], scratch.ids)
                 if created < granted:
                     give_rows(rows, scratch.claimed[created:granted])
                 if absent:
@@ -215,7 +213,7 @@ def write(
                     starts[:count],
                     index.secret,
                     block,
-                    scratch.keys,
+                    scratch.ids,
                     ordered[begin:after],
                 )
                 if at_risk:
@@ -228,7 +226,7 @@ def write(
 def fetch_ahead(index: Index, codes: U64, begin: Int, end: Int) -> None:
     """Fetch the home lines of the block after the next, and what follows full ones of the next.
 
-    Those of the next block are at hand. New keys need more lines than others, since they search to
+    Those of the next block are at hand. New ids need more lines than others, since they search to
     the end of their cluster.
     """
     for i in range(begin, min(begin + WRITE_BLOCK, end)):
@@ -240,7 +238,7 @@ def fetch_ahead(index: Index, codes: U64, begin: Int, end: Int) -> None:
 
 @kernel
 def claim(index: Index, rows: Rows, record: Int, count: Int, scratch: Scratch) -> Int:
-    """Claim rows and make room for a block that seems to have new keys only: `count` or none."""
+    """Claim rows and make room for a block that seems to have new ids only: `count` or none."""
     granted = take_rows(rows, count, scratch.claimed)
     if granted == count and make_room(
         index.slots, index.parts, record, count, rows.pool, scratch.room
@@ -278,7 +276,7 @@ def locate(
 ) -> tuple[Int, Int]:
     """Find and fetch the rows of a block, and note the time of those that exist.
 
-    Absent keys that are admitted get the first of the `granted` rows that were claimed; how many
+    Absent ids that are admitted get the first of the `granted` rows that were claimed; how many
     did, and how many are still absent.
     """
     slots = index.slots
@@ -363,17 +361,17 @@ def create(
     capacity = parts[record + CAPACITY]
     newest_s = rows.pool[POOL_NEWEST_S]
     far = 0
-    # Rows first: a full table must not grow its index for keys that it then refuses.
+    # Rows first: a full table must not grow its index for ids that it then refuses.
     is_room = granted > 0 and make_room(slots, parts, record, granted, rows.pool, scratch.room)
     has_grown = capacity != parts[record + CAPACITY]
     for i in range(codes.size):
         scratch.fresh[i] = -1
         if starts[i] >= 0 or not at(admitted, positions[i]):
             continue
-        # Only keys of this block came since the search, and all of them from its end on.
+        # Only ids of this block came since the search, and all of them from its end on.
         home = home_of(parts, record, codes[i])
         slot = find(slots, home if has_grown else spots[i], codes[i])
-        if holds(slots, slot, codes[i]):  # the same key a few positions before
+        if holds(slots, slot, codes[i]):  # the same id a few positions before
             starts[i] = row_of(slots[2 * slot + 1]) * width
             outcome[positions[i]] = EXISTING
         elif is_room and used < granted:
@@ -392,16 +390,16 @@ def create(
     parts[record + USED] += used
     if far:
         parts[record + FAR] = far
-    begin_rows(rows, fills, index.secret, codes, scratch.fresh[: codes.size], scratch.keys)
+    begin_rows(rows, fills, index.secret, codes, scratch.fresh[: codes.size], scratch.ids)
     give_rows(rows, claimed[used:granted])
 
 
 @kernel
-def begin_rows(rows: Rows, fills: Any, secret: Secret, codes: U64, fresh: I64, keys: I64) -> None:
-    """Give new rows their first values; -1 skips. `keys` is scratch of a block."""
+def begin_rows(rows: Rows, fills: Any, secret: Secret, codes: U64, fresh: I64, ids: I64) -> None:
+    """Give new rows their first values; -1 skips. `ids` is scratch of a block."""
     for i in range(fresh.size):
         if fresh[i] >= 0:
             copy_floats(rows.template, 0, rows.values, fresh[i], rows.template.size)
     if len(fills) > 0:
-        keys_of(secret, codes, keys)
-        fill_segments(fills, rows.values, fresh, keys)
+        ids_of(secret, codes, ids)
+        fill_segments(fills, rows.values, fresh, ids)

@@ -10,8 +10,8 @@ from megalith.errors import InvalidSetting
 from megalith.kernels.dtypes import F32, I64
 from megalith.schema.initializers import Constants, Initializer, Ones, RandomUniform, Zeros
 
-# (values, starts, w, dim, keys, seed, params): fill `dim` floats at offset `w` of the rows of
-# `keys`
+# (values, starts, w, dim, ids, seed, params): fill `dim` floats at offset `w` of the rows of
+# `ids`
 Fill = Callable[[F32, I64, int, int, I64, int, F32], None]
 
 

@@ -17,22 +17,22 @@ from megalith.errors import (
 from megalith.kernels.dtypes import F32, I64, Bools
 
 MAX_TIME_S = 2**32 - 1  # the year 2106
-_SECRET = draw()  # of this process: nobody can choose keys that take long to compare
+_SECRET = draw()  # of this process: nobody can choose ids that take long to compare
 
 
-def check_keys(keys: NDArray[Any], table: str) -> I64:
-    if not isinstance(keys, np.ndarray):
-        kind = type(keys).__name__
-        raise MalformedArray(f"table {table}: keys are a {kind}, need a contiguous int64 vector")
+def check_ids(ids: NDArray[Any], table: str) -> I64:
+    if not isinstance(ids, np.ndarray):
+        kind = type(ids).__name__
+        raise MalformedArray(f"table {table}: ids are a {kind}, need a contiguous int64 vector")
 
-    is_vector = keys.ndim == 1 and keys.flags.c_contiguous
-    if keys.dtype != np.int64 or not is_vector:
+    is_vector = ids.ndim == 1 and ids.flags.c_contiguous
+    if ids.dtype != np.int64 or not is_vector:
         raise MalformedArray(
-            f"table {table}: keys are {keys.dtype} of shape {keys.shape}, "
+            f"table {table}: ids are {ids.dtype} of shape {ids.shape}, "
             "need a contiguous int64 vector"
         )
 
-    return keys
+    return ids
 
 
 def check_floats(values: NDArray[Any], rows: int, width: int, table: str, what: str) -> F32:
@@ -67,7 +67,7 @@ def check_time(time_s: int, table: str) -> int:
 
 def check_times(times: NDArray[Any], count: int, table: str) -> I64:
     """One time in Unix seconds for each of `count` rows."""
-    check_keys(times, table)
+    check_ids(times, table)
     if times.size != count:
         raise ShapeMismatch(f"table {table}: {times.size} times for {count} rows")
 
@@ -93,17 +93,17 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def check_distinct(keys: I64, table: str) -> None:
-    """Refuse repeated keys where one row can have one value only."""
-    first = np.empty(keys.size, np.int64)
-    group = np.empty(keys.size, np.int64)
-    count = batches.distinct(_SECRET, keys, first, group)
+def check_distinct(ids: I64, table: str) -> None:
+    """Refuse repeated ids where one row can have one value only."""
+    first = np.empty(ids.size, np.int64)
+    group = np.empty(ids.size, np.int64)
+    count = batches.distinct(_SECRET, ids, first, group)
 
-    if count < keys.size:
-        is_again = first[group] != np.arange(keys.size)
-        again = keys[np.flatnonzero(is_again)[0]]
+    if count < ids.size:
+        is_again = first[group] != np.arange(ids.size)
+        again = ids[np.flatnonzero(is_again)[0]]
         raise DuplicateIds(
-            f"table {table}: {keys.size - count} of {keys.size} keys are repeated, e.g. {again}"
+            f"table {table}: {ids.size - count} of {ids.size} ids are repeated, e.g. {again}"
         )
 
 
@@ -127,19 +127,19 @@ def check_finite(values: F32, table: str, what: str) -> None:
         )
 
 
-def sum_by_key(keys: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
-    """Distinct keys in order of first appearance, the sums of their rows, and their counts.
+def sum_by_id(ids: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
+    """Distinct ids in order of first appearance, the sums of their rows, and their counts.
 
     Columns from `dim` on are no gradients but the weights that these belong to: the first row of a
-    key keeps its own.
+    id keeps its own.
     """
-    first = np.empty(keys.size, np.int64)
-    group = np.empty(keys.size, np.int64)
-    count = batches.distinct(_SECRET, keys, first, group)
+    first = np.empty(ids.size, np.int64)
+    group = np.empty(ids.size, np.int64)
+    count = batches.distinct(_SECRET, ids, first, group)
     first = first[:count]
 
     sums = np.zeros((count, values.shape[1]), np.float32)
     counts = np.zeros(count, np.int64)
     batches.sum_groups(values, group, sums, counts)
     sums[:, dim:] = values[first, dim:]
-    return keys[first], sums, counts
+    return ids[first], sums, counts

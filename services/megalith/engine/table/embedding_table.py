@@ -15,7 +15,7 @@ from megalith.engine.table.limits import limits, reserve
 from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.table.secret import draw
 from megalith.engine.table.stats import LoadResult, LocalCounts, WriteResult
-from megalith.engine.table.touched import TouchedKeySet, check_capacity
+from megalith.engine.table.touched import TouchedIdSet, check_capacity
 from megalith.engine.table.touched_rows import TouchedRows
 from megalith.engine.table.writer import EVERYTHING, Writer
 from megalith.errors import InvalidRequest, TableConflict
@@ -28,7 +28,7 @@ _STATUS[write.CREATED] = 0
 
 
 class RowEntries(NamedTuple):
-    """Whole rows. An absent key has time -1 and zeros."""
+    """Whole rows. An absent id has time -1 and zeros."""
 
     values: F32
     state: F32
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
     """
 
     offset: int
-    keys: I64
+    ids: I64
     rows: F32
     times: I64
 
@@ -68,7 +68,7 @@ class EmbeddingTable:
         config: TableConfig,
         *,
         admission: AdmissionFilter | None = None,
-        touched: TouchedKeySet | None = None,
+        touched: TouchedIdSet | None = None,
         clock: Callable[[], float] = time.time,
         secret: Secret | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class EmbeddingTable:
 
         if touched is None and config.touched_capacity:
             check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
-            touched = TouchedKeySet(config.touched_capacity)
+            touched = TouchedIdSet(config.touched_capacity)
 
         self._admission = admission
         self._config_and_filter = (config, admission)
@@ -99,20 +99,20 @@ class EmbeddingTable:
 
     # ------------------------------------------------------------------ reading
 
-    def lookup(self, keys: I64, out: F32 | None = None) -> F32:
-        """The embeddings of keys, zeros for absent ones; nothing is created.
+    def lookup(self, ids: I64, out: F32 | None = None) -> F32:
+        """The embeddings of ids, zeros for absent ones; nothing is created.
 
         A given `out` is filled and returned.
         """
-        checks.check_keys(keys, self.config.name)
+        checks.check_ids(ids, self.config.name)
         if out is None:
-            out = np.empty((keys.size, self.layout.dim), np.float32)
+            out = np.empty((ids.size, self.layout.dim), np.float32)
         else:
-            checks.check_writable(out, keys.size, self.layout.dim, self.config.name, "output rows")
+            checks.check_writable(out, ids.size, self.layout.dim, self.config.name, "output rows")
 
         index = self._index.arrays
         values = self._rows.arrays.values
-        found = gather.gather(index, values, self.layout.width, keys, out)
+        found = gather.gather(index, values, self.layout.width, ids, out)
 
         layout = self.layout
         segments = zip(layout.retrievers, layout.weight_offsets, layout.dims, strict=True)
@@ -120,28 +120,28 @@ class EmbeddingTable:
             retriever.forward(out, column, dim)
 
         with self._writer.lock:
-            self._writer.counts.looked_up += keys.size
+            self._writer.counts.looked_up += ids.size
             self._writer.counts.found += found
 
         return out
 
-    def lookup_entry(self, keys: I64) -> RowEntries:
-        """Embedding, optimizer state and time of each key, read together."""
-        checks.check_keys(keys, self.config.name)
-        rows = np.zeros((keys.size, self.layout.width), np.float32)
-        times = np.empty(keys.size, np.int64)
+    def lookup_entry(self, ids: I64) -> RowEntries:
+        """Embedding, optimizer state and time of each id, read together."""
+        checks.check_ids(ids, self.config.name)
+        rows = np.zeros((ids.size, self.layout.width), np.float32)
+        times = np.empty(ids.size, np.int64)
 
         index = self._index.arrays
         values = self._rows.arrays.values
-        gather.gather_entries(index, values, self.layout.width, keys, rows, times)
+        gather.gather_entries(index, values, self.layout.width, ids, rows, times)
 
         dim = self.layout.dim
         return RowEntries(rows[:, :dim], rows[:, dim:], times)
 
-    def contains(self, keys: I64) -> Bools:
-        checks.check_keys(keys, self.config.name)
-        out = np.empty(keys.size, np.bool_)
-        gather.contains(self._index.arrays, keys, out)
+    def contains(self, ids: I64) -> Bools:
+        checks.check_ids(ids, self.config.name)
+        out = np.empty(ids.size, np.bool_)
+        gather.contains(self._index.arrays, ids, out)
         return out
 
     def __len__(self) -> int:
@@ -185,46 +185,46 @@ class EmbeddingTable:
         return self._config_and_filter
 
     @property
-    def touched(self) -> TouchedKeySet | None:
+    def touched(self) -> TouchedIdSet | None:
         """Ids changed by gradients and `reinitialize`, for whoever follows the table.
 
         None if they are not tracked.
         """
-        return self._touched.keys
+        return self._touched.ids
 
     # ------------------------------------------------------------------ writing
 
-    def assign(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+    def assign(self, ids: I64, values: F32, req_time_s: int = 0) -> WriteResult:
         """Set embeddings; the optimizer state of existing rows stays.
 
-        The last of repeated keys wins.
+        The last of repeated ids wins.
         """
-        return self._assign(actions.Assign(self.layout.dim), keys, values, req_time_s)
+        return self._assign(actions.Assign(self.layout.dim), ids, values, req_time_s)
 
-    def assign_add(self, keys: I64, values: F32, req_time_s: int = 0) -> WriteResult:
+    def assign_add(self, ids: I64, values: F32, req_time_s: int = 0) -> WriteResult:
         """Add to embeddings, in absent rows to their initial value.
 
         A sum that is not finite is undone and counted.
         """
-        return self._assign(actions.AssignAdd(self.layout.dim), keys, values, req_time_s)
+        return self._assign(actions.AssignAdd(self.layout.dim), ids, values, req_time_s)
 
-    def check_values(self, keys: I64, values: F32) -> None:
+    def check_values(self, ids: I64, values: F32) -> None:
         """Raise what `assign` and `assign_add` would, changing nothing."""
         name = self.config.name
-        checks.check_keys(keys, name)
-        checks.check_floats(values, keys.size, self.layout.dim, name, "values")
+        checks.check_ids(ids, name)
+        checks.check_floats(values, ids.size, self.layout.dim, name, "values")
         checks.check_finite(values, name, "values")
 
-    def _assign(self, action: Any, keys: I64, values: F32, req_time_s: int) -> WriteResult:
-        self.check_values(keys, values)
+    def _assign(self, action: Any, ids: I64, values: F32, req_time_s: int) -> WriteResult:
+        self.check_values(ids, values)
         times = self._writer.note_time(req_time_s)
-        admitted = self._writer.admit(keys)
-        result, _ = self._writer.write(action, keys, values, times, admitted)
+        admitted = self._writer.admit(ids)
+        result, _ = self._writer.write(action, ids, values, times, admitted)
         return result
 
     def apply_gradients(
         self,
-        keys: I64,
+        ids: I64,
         grads: F32,
         learning_rates: Sequence[float] | F32 | None = None,
         *,
@@ -234,21 +234,21 @@ class EmbeddingTable:
     ) -> WriteResult:
         """One optimizer step for each position, in order.
 
-        With `dedup` it is one step for each distinct key, with the sum of its gradients, and the
-        filter is told how often the key occurs. The SDK sums before it sends, so no server asks for
+        With `dedup` it is one step for each distinct id, with the sum of its gradients, and the
+        filter is told how often the id occurs. The SDK sums before it sends, so no server asks for
         that; it is for a table that is trained in its own process. Pulled weights behind the
-        gradients, which dc takes, are not summed: those of a key's first position count.
+        gradients, which dc takes, are not summed: those of an id's first position count.
 
-        Absent keys that are admitted get a row first. Rates default to those of the optimizers at
+        Absent ids that are admitted get a row first. Rates default to those of the optimizers at
         `step`. A step that would leave weights or state not finite is undone and counted as
         `nonfinite`, like gradients that are skipped.
         """
-        rates = self.check_gradients(keys, grads, learning_rates, step)
-        return self.apply_checked(keys, grads, rates, req_time_s=req_time_s, step=step, dedup=dedup)
+        rates = self.check_gradients(ids, grads, learning_rates, step)
+        return self.apply_checked(ids, grads, rates, req_time_s=req_time_s, step=step, dedup=dedup)
 
     def apply_checked(
         self,
-        keys: I64,
+        ids: I64,
         grads: F32,
         rates: F32,
         *,
@@ -257,33 +257,33 @@ class EmbeddingTable:
         dedup: bool = False,
     ) -> WriteResult:
         """`apply_gradients` for a caller that got its rates from `check_gradients`."""
-        given = len(keys)
+        given = len(ids)
         counts = None
 
         if self.config.skip_nonfinite:
             finite = checks.finite_mask(grads)
             if finite is not None:
-                keys = keys[finite]
+                ids = ids[finite]
                 grads = grads[finite]
 
-        skipped = given - len(keys)
+        skipped = given - len(ids)
 
         if dedup:
-            keys, grads, counts = checks.sum_by_key(keys, grads, self.layout.dim)
-            distinct = len(keys)
+            ids, grads, counts = checks.sum_by_id(ids, grads, self.layout.dim)
+            distinct = len(ids)
             finite = self._finite_sums(grads)
             if finite is not None:
-                keys = keys[finite]
+                ids = ids[finite]
                 grads = grads[finite]
                 counts = counts[finite]
 
-            skipped += distinct - len(keys)
+            skipped += distinct - len(ids)
 
         times = self._writer.note_time(req_time_s)
-        admitted = self._writer.admit(keys, counts)
+        admitted = self._writer.admit(ids, counts)
         action = actions.Update(self.layout.stages(rates), step)
         track = self.touched is not None
-        result, changed = self._writer.write(action, keys, grads, times, admitted, track=track)
+        result, changed = self._writer.write(action, ids, grads, times, admitted, track=track)
 
         for retriever in self.layout.retrievers:
             retriever.advance(step)
@@ -297,7 +297,7 @@ class EmbeddingTable:
 
     def check_gradients(
         self,
-        keys: I64,
+        ids: I64,
         grads: F32,
         learning_rates: Sequence[float] | F32 | None = None,
         step: int = 0,
@@ -308,12 +308,12 @@ class EmbeddingTable:
 
         Returns the learning rates that it would use.
 
-        Sums by key, which may overflow, are looked at only with `dedup`: it costs adding them up
+        Sums by id, which may overflow, are looked at only with `dedup`: it costs adding them up
         twice.
         """
         name = self.config.name
-        checks.check_keys(keys, name)
-        checks.check_floats(grads, keys.size, self.layout.gradient_width, name, "gradients")
+        checks.check_ids(ids, name)
+        checks.check_floats(grads, ids.size, self.layout.gradient_width, name, "gradients")
         if not 0 <= step < 2**48:
             raise InvalidRequest(f"table {name}: step {step} is outside 0..2^48-1")
         if not self.config.skip_nonfinite:
@@ -321,41 +321,41 @@ class EmbeddingTable:
 
         rates = self.layout.rates(learning_rates, step)
         if dedup:
-            _, sums, _ = checks.sum_by_key(keys, grads, self.layout.dim)
+            _, sums, _ = checks.sum_by_id(ids, grads, self.layout.dim)
             self._finite_sums(sums)
 
         return rates
 
     def _finite_sums(self, sums: F32) -> Bools | None:
-        """Which sums by key did not overflow, None if none did.
+        """Which sums by id did not overflow, None if none did.
 
         Raises if such rows are not to be skipped.
         """
         if not self.config.skip_nonfinite:
-            checks.check_finite(sums, self.config.name, "gradients summed by key")
+            checks.check_finite(sums, self.config.name, "gradients summed by id")
             return None
 
         return checks.finite_mask(sums)
 
-    def reinitialize(self, keys: I64) -> I64:
+    def reinitialize(self, ids: I64) -> I64:
         """Make rows as new, creating absent ones without asking the filter.
 
-        The status of each key: 1 existed, 0 was created, -1 was not, because the table is full.
+        The status of each id: 1 existed, 0 was created, -1 was not, because the table is full.
         Whoever else creates or drops rows meanwhile, of several callers exactly the one that
         creates a row gets 0 for it. The time of the rows is the wall clock's, which is no data time
         and does not move `max_update_s`.
         """
-        checks.check_keys(keys, self.config.name)
+        checks.check_ids(ids, self.config.name)
         now_s = checks.check_time(int(self._clock()), self.config.name)
 
         times = np.array([now_s], np.int64)
-        inputs = np.empty((keys.size, 0), np.float32)
-        outcome = np.empty(keys.size, np.uint8)
+        inputs = np.empty((ids.size, 0), np.float32)
+        outcome = np.empty(ids.size, np.uint8)
         action = actions.Reinitialize(self.layout.fills)
         track = self.touched is not None
         _, changed = self._writer.write(
             action,
-            keys,
+            ids,
             inputs,
             times,
             EVERYTHING,
@@ -373,9 +373,9 @@ class EmbeddingTable:
         """
         return self._touched.steal()
 
-    def restore_touched(self, keys: I64, forgotten: int) -> None:
-        """Continue with the touched keys of a checkpoint; see `TouchedRows.restore`."""
-        self._touched.restore(keys, forgotten)
+    def restore_touched(self, ids: I64, forgotten: int) -> None:
+        """Continue with the touched ids of a checkpoint; see `TouchedRows.restore`."""
+        self._touched.restore(ids, forgotten)
 
     def reconfigure(self, config: TableConfig) -> None:
         """Take new settings, such as rates or expiry, and keep the rows.
@@ -432,13 +432,13 @@ class EmbeddingTable:
         finally:
             scan.leave_all(self._index.arrays.parts)
 
-    def erase(self, keys: I64) -> int:
-        """Drop the rows of keys, whatever their age; how many there were.
+    def erase(self, ids: I64) -> int:
+        """Drop the rows of ids, whatever their age; how many there were.
 
         Their memory is used again.
         """
-        checks.check_keys(keys, self.config.name)
-        dropped = erase.erase(self._index.arrays, self._rows.arrays, keys)
+        checks.check_ids(ids, self.config.name)
+        dropped = erase.erase(self._index.arrays, self._rows.arrays, ids)
         return int(dropped)
 
     def expire(self, now_s: int | None = None) -> int:
@@ -474,7 +474,7 @@ class EmbeddingTable:
 
         begin = (shard << 64) // num_shards
         end = ((shard + 1) << 64) // num_shards
-        keys = np.empty(limit, np.int64)
+        ids = np.empty(limit, np.int64)
         times = np.empty(limit, np.int64)
         codes = np.empty(limit, np.uint64)
         rows = np.empty((limit, self.layout.width), np.float32)
@@ -494,7 +494,7 @@ class EmbeddingTable:
                 expire_s,
                 self.max_update_s,
                 codes,
-                keys,
+                ids,
                 rows,
                 times,
             )
@@ -503,11 +503,11 @@ class EmbeddingTable:
         if count == limit:
             following = int(codes[count - 1]) + 1 - begin
 
-        return Chunk(following, keys[:count], rows[:count], times[:count])
+        return Chunk(following, ids[:count], rows[:count], times[:count])
 
     def load(
         self,
-        keys: I64,
+        ids: I64,
         rows: F32,
         times: I64,
         signature: str | None = None,
@@ -515,7 +515,7 @@ class EmbeddingTable:
         *,
         drop_expired: bool = False,
     ) -> LoadResult:
-        """Set whole rows, as `dump` gave them; neither filter nor touched keys take part.
+        """Set whole rows, as `dump` gave them; neither filter nor touched ids take part.
 
         `signature` is that of the table they come from (`layout.signature`): other optimizers are
         refused. `max_update_s` is the data time of that table. Without it the newest of `times` is
@@ -535,10 +535,10 @@ class EmbeddingTable:
                 f"table {name} has rows {self.layout.signature}, cannot load rows {signature}"
             )
 
-        checks.check_keys(keys, name)
-        checks.check_floats(rows, keys.size, self.layout.width, name, "rows")
-        checks.check_times(times, keys.size, name)
-        checks.check_distinct(keys, name)
+        checks.check_ids(ids, name)
+        checks.check_floats(rows, ids.size, self.layout.width, name, "rows")
+        checks.check_times(times, ids.size, name)
+        checks.check_distinct(ids, name)
 
         if max_update_s is None:
             max_update_s = int(times.max(initial=0))
@@ -548,15 +548,15 @@ class EmbeddingTable:
         expired = 0
         expiry = self._writer.expiry
         if drop_expired and not expiry.is_bounded:
-            is_expired = expiry.expired(keys, times, self.max_update_s)
+            is_expired = expiry.expired(ids, times, self.max_update_s)
             expired = int(np.count_nonzero(is_expired))
             if expired:
-                keys = keys[~is_expired]
+                ids = ids[~is_expired]
                 rows = rows[~is_expired]
                 times = times[~is_expired]
                 self._writer.count_expired(expired)
 
         action = actions.Assign(self.layout.width)
-        result, _ = self._writer.write(action, keys, rows, times, EVERYTHING)
-        replaced = keys.size - result.created - result.refused
+        result, _ = self._writer.write(action, ids, rows, times, EVERYTHING)
+        replaced = ids.size - result.created - result.refused
         return LoadResult(result.created, replaced, result.refused, expired)

@@ -56,12 +56,12 @@ class Expiry:
         self.seconds_by_slot = _seconds_by_slot(config.expire_days, by_slot)
         self._max_share = config.max_expire_share
 
-    def expired(self, keys: I64, times: I64, now_s: int) -> Bools:
+    def expired(self, ids: I64, times: I64, now_s: int) -> Bools:
         """Which of these rows are expired at `now_s`, by the rule of the kernels (`scan.overdue`).
 
         Rows of a file may have no time; see `dated`.
         """
-        slots = (keys >> 48) & (NUM_SLOTS - 1)
+        slots = (ids >> 48) & (NUM_SLOTS - 1)
         ages = now_s - dated(times, now_s)
         is_expired: Bools = ages >= self.seconds_by_slot[slots]
         return is_expired

@@ -1,4 +1,4 @@
-"""Which keys changed since somebody last asked: the replicas will; now only checkpoints do."""
+"""Which ids changed since somebody last asked: the replicas will; now only checkpoints do."""
 
 import threading
 
@@ -10,21 +10,21 @@ from megalith.engine.table.secret import draw
 from megalith.errors import InvalidSetting, LimitExceeded, MalformedArray
 from megalith.kernels.dtypes import I64
 
-DEFAULT_CAPACITY = 64 * 2**20 // 32  # keys
-_KEY_BYTES = 32  # at most, of slots and list
+DEFAULT_CAPACITY = 64 * 2**20 // 32  # ids
+_ID_BYTES = 32  # at most, of slots and list
 
 
-class TouchedKeySet:
-    """An exact set of int64 keys with a limit, emptied by `steal`.
+class TouchedIdSet:
+    """An exact set of int64 ids with a limit, emptied by `steal`.
 
-    Before each key, a set of more than `capacity` keys drops all it holds: so it holds capacity + 1
-    at most, and the insert after that starts over. `add` returns how many keys were dropped; a
-    caller that must not miss a key then sends everything instead.
+    Before each id, a set of more than `capacity` ids drops all it holds: so it holds capacity + 1
+    at most, and the insert after that starts over. `add` returns how many ids were dropped; a
+    caller that must not miss an id then sends everything instead.
 
-    Addresses for 32 bytes a key of capacity at most are taken when the set is made: an insert comes
-    after a write, so it must not fail for lack of them. The system gives the memory as keys come.
+    Addresses for 32 bytes an id of capacity at most are taken when the set is made: an insert comes
+    after a write, so it must not fail for lack of them. The system gives the memory as ids come.
     The lock guards the index, the list and both counters; it is held for one kernel call, about 17
-    ns a key, which releases the GIL.
+    ns an id, which releases the GIL.
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -35,20 +35,20 @@ class TouchedKeySet:
         self._counts = np.zeros(touched.COUNTS, np.int64)
         self._dropped = 0
 
-    def add(self, keys: I64) -> int:
-        """Insert keys, repeated ones once; returns how many held keys were dropped on the way."""
-        if keys.dtype != np.int64 or keys.ndim != 1 or not keys.flags.c_contiguous:
+    def add(self, ids: I64) -> int:
+        """Insert ids, repeated ones once; returns how many held ids were dropped on the way."""
+        if ids.dtype != np.int64 or ids.ndim != 1 or not ids.flags.c_contiguous:
             raise MalformedArray(
-                f"touched keys: {keys.dtype} of shape {keys.shape} is not a packed int64 vector"
+                f"touched ids: {ids.dtype} of shape {ids.shape} is not a packed int64 vector"
             )
 
-        if not keys.size:
+        if not ids.size:
             return 0
 
         with self._lock:
             dropped = int(
                 touched.add(
-                    keys, self.capacity, self._multiplier, self._slots, self._listed, self._counts
+                    ids, self.capacity, self._multiplier, self._slots, self._listed, self._counts
                 )
             )
 
@@ -56,37 +56,37 @@ class TouchedKeySet:
             return dropped
 
     def steal(self) -> I64:
-        """All keys in order of their first insertion, leaving the set empty.
+        """All ids in order of their first insertion, leaving the set empty.
 
         The array is the caller's.
         """
         with self._lock:
-            keys = self._listed[: self._counts[touched.SIZE]].copy()
-            if keys.size:
+            ids = self._listed[: self._counts[touched.SIZE]].copy()
+            if ids.size:
                 touched.clear(self._multiplier, self._slots, self._listed, self._counts)
 
-            return keys
+            return ids
 
     def held(self) -> I64:
-        """A copy of all keys; they stay."""
+        """A copy of all ids; they stay."""
         with self._lock:
             return self._listed[: self._counts[touched.SIZE]].copy()
 
     def resize(self, capacity: int) -> int:
-        """Hold up to `capacity` keys from now on.
+        """Hold up to `capacity` ids from now on.
 
         Returns how many of those at hand were dropped for it.
         """
         slots, listed = _room_for(capacity)  # before anything changes
         with self._lock:
-            keys = self._listed[: self._counts[touched.SIZE]].copy()
+            ids = self._listed[: self._counts[touched.SIZE]].copy()
             self.capacity = capacity
             self._counts[:] = 0
             self._slots = slots
             self._listed = listed
             dropped = int(
                 touched.add(
-                    keys, capacity, self._multiplier, self._slots, self._listed, self._counts
+                    ids, capacity, self._multiplier, self._slots, self._listed, self._counts
                 )
             )
 
@@ -95,13 +95,13 @@ class TouchedKeySet:
 
     @property
     def dropped(self) -> int:
-        """Keys dropped since the set was made."""
+        """Ids dropped since the set was made."""
         with self._lock:
             return self._dropped
 
     @property
     def size(self) -> int:
-        """Keys held.
+        """Ids held.
 
         It is not `len`: an empty set would be false, and a table would take it for none.
         """
@@ -109,9 +109,9 @@ class TouchedKeySet:
             return int(self._counts[touched.SIZE])
 
 
-def check_capacity(capacity: int, what: str = "touched keys") -> None:
+def check_capacity(capacity: int, what: str = "touched ids") -> None:
     """Refuse a set that no memory would hold; 0 stands for no set. `what` names it in the error."""
-    need = capacity * _KEY_BYTES
+    need = capacity * _ID_BYTES
     if need > physical_bytes():
         raise InvalidSetting(
             f"{what}: a capacity of {capacity} takes up to {need} bytes, "
@@ -120,9 +120,9 @@ def check_capacity(capacity: int, what: str = "touched keys") -> None:
 
 
 def _room_for(capacity: int) -> tuple[I64, I64]:
-    """Slots, all free, and the list of keys. Their pages come as they are written."""
+    """Slots, all free, and the list of ids. Their pages come as they are written."""
     if capacity < 1:
-        raise InvalidSetting(f"touched keys: capacity {capacity} must be 1 or more")
+        raise InvalidSetting(f"touched ids: capacity {capacity} must be 1 or more")
 
     check_capacity(capacity)
     least = 3 * (capacity + 1) // 2  # at 2/3 full most probes end in one line
@@ -131,5 +131,5 @@ def _room_for(capacity: int) -> tuple[I64, I64]:
         return np.zeros(num_slots, np.int64), np.empty(capacity + 1, np.int64)
     except MemoryError as error:
         raise LimitExceeded(
-            f"touched keys: the system refuses memory for a capacity of {capacity}"
+            f"touched ids: the system refuses memory for a capacity of {capacity}"
         ) from error

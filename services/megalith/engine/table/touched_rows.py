@@ -9,12 +9,12 @@ import numpy as np
 
 from megalith.engine.kernels import touched as bits
 from megalith.engine.table.index import IndexMemory
-from megalith.engine.table.touched import TouchedKeySet
+from megalith.engine.table.touched import TouchedIdSet
 from megalith.kernels.dtypes import I64
 
 
 class TouchedRows:
-    """The touched keys of one table, if they are tracked.
+    """The touched ids of one table, if they are tracked.
 
     Any number of threads may call any method.
 
@@ -24,16 +24,16 @@ class TouchedRows:
     next change is told again. `_lock` guards the count of the forgotten.
     """
 
-    def __init__(self, index: IndexMemory, keys: TouchedKeySet | None) -> None:
+    def __init__(self, index: IndexMemory, ids: TouchedIdSet | None) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._keys = keys
+        self._ids = ids
         self._forgotten = 0
 
     @property
-    def keys(self) -> TouchedKeySet | None:
+    def ids(self) -> TouchedIdSet | None:
         """The set; None if nothing is tracked."""
-        return self._keys
+        return self._ids
 
     @property
     def forgotten(self) -> int:
@@ -41,10 +41,10 @@ class TouchedRows:
         with self._lock:
             return self._forgotten
 
-    def note(self, keys: I64) -> int:
+    def note(self, ids: I64) -> int:
         """Put ids whose rows got the bit into the set; how many it forgot for that."""
-        held = self._keys  # once: `track` may put another in its place
-        dropped = 0 if held is None else held.add(keys)
+        held = self._ids  # once: `track` may put another in its place
+        dropped = 0 if held is None else held.add(ids)
         if dropped:
             self._forget(dropped)
 
@@ -56,27 +56,27 @@ class TouchedRows:
         Rows read after it hold every change that it tells of, and changes that it does not tell of
         come with the next call.
         """
-        held = self._keys
-        keys = np.empty(0, np.int64) if held is None else held.steal()
-        bits.lift(self._index.arrays, keys)
-        return keys
+        held = self._ids
+        ids = np.empty(0, np.int64) if held is None else held.steal()
+        bits.lift(self._index.arrays, ids)
+        return ids
 
-    def restore(self, keys: I64, forgotten: int) -> None:
-        """Continue with the touched keys of a checkpoint.
+    def restore(self, ids: I64, forgotten: int) -> None:
+        """Continue with the touched ids of a checkpoint.
 
         `forgotten` ids had been lost for lack of room.
         """
-        self.note(keys)
+        self.note(ids)
         with self._lock:
             self._forgotten += forgotten
 
     def track(self, capacity: int) -> None:
         """Hold up to `capacity` ids from now on; 0 tracks nothing."""
-        if self._keys is None or not capacity:
-            self._keys = TouchedKeySet(capacity) if capacity else None
+        if self._ids is None or not capacity:
+            self._ids = TouchedIdSet(capacity) if capacity else None
             self._forget(0)
         else:
-            self._forget(self._keys.resize(capacity))
+            self._forget(self._ids.resize(capacity))
 
     def _forget(self, dropped: int) -> None:
         """Let every row be noted again, because the set dropped ids.

@@ -7,7 +7,7 @@ import numpy as np
 
 from megalith.engine.admission.filters import AdmissionFilter
 from megalith.engine.kernels import gather, scan, write
-from megalith.engine.kernels.codes import keys_of
+from megalith.engine.kernels.codes import ids_of
 from megalith.engine.kernels.layout import POOL_NEWEST_S
 from megalith.engine.kernels.write import Notes
 from megalith.engine.table import checks
@@ -101,17 +101,17 @@ class Writer:
             with self.lock:
                 self._max_update_s = time_s
 
-    def admit(self, keys: I64, counts: I64 | None = None) -> Bools:
+    def admit(self, ids: I64, counts: I64 | None = None) -> Bools:
         """Which positions may get a row.
 
-        The filter sees absent keys only, by default each as one sighting.
+        The filter sees absent ids only, by default each as one sighting.
         """
         if self._admission is None:
             return EVERYTHING
 
-        keys = checks.frozen(keys)
-        admitted = np.empty(keys.size, np.bool_)
-        gather.contains(self._index.arrays, keys, admitted)
+        ids = checks.frozen(ids)
+        admitted = np.empty(ids.size, np.bool_)
+        gather.contains(self._index.arrays, ids, admitted)
 
         absent = np.flatnonzero(~admitted)
         if absent.size:
@@ -119,14 +119,14 @@ class Writer:
             if counts is not None:
                 sightings = counts[absent]
 
-            admitted[absent] = self._admission.admit(keys[absent], sightings)
+            admitted[absent] = self._admission.admit(ids[absent], sightings)
 
         return admitted
 
     def write(
         self,
         action: Any,
-        keys: I64,
+        ids: I64,
         inputs: F32,
         times: I64,
         admitted: Bools,
@@ -136,29 +136,29 @@ class Writer:
     ) -> tuple[WriteResult, I64]:
         """Act on every row, making room by expiry if there is none.
 
-        Returns what happened. With `track` the written rows get the touched bit, and the keys of
+        Returns what happened. With `track` the written rows get the touched bit, and the ids of
         those that did not have it are returned too. A given `outcome` is filled with what became of
         each position, as codes of the write kernel.
         """
-        keys = checks.frozen(keys)
+        ids = checks.frozen(ids)
         inputs = checks.frozen(inputs)
         if outcome is None:
-            outcome = np.empty(keys.size, np.uint8)
+            outcome = np.empty(ids.size, np.uint8)
 
-        num_tracked = keys.size if track else 0
+        num_tracked = ids.size if track else 0
         touched = np.empty(num_tracked, np.uint64)
         tally = np.zeros(2, np.int64)
         notes = Notes(outcome, touched, tally)
 
-        self._index.expect(self._rows.num_taken + keys.size)
+        self._index.expect(self._rows.num_taken + ids.size)
         arrays = (self._index.arrays, self._rows.arrays, self._layout.fills)
-        absent = write.write(*arrays, action, keys, inputs, times, admitted, notes)
+        absent = write.write(*arrays, action, ids, inputs, times, admitted, notes)
         if not absent:
-            return self._count(outcome[:0], notes), self._touched_keys(notes)
+            return self._count(outcome[:0], notes), self._touched_ids(notes)
 
         refused = np.flatnonzero(outcome == write.REFUSED)
         if refused.size and self._make_room():
-            left_keys = checks.frozen(keys[refused])
+            left_ids = checks.frozen(ids[refused])
             left_inputs = checks.frozen(inputs[refused])
             left_times = times
             if times.size > 1:
@@ -166,17 +166,17 @@ class Writer:
 
             again = np.empty(refused.size, np.uint8)
             retry = Notes(again, notes.touched, notes.tally)
-            write.write(*arrays, action, left_keys, left_inputs, left_times, EVERYTHING, retry)
+            write.write(*arrays, action, left_ids, left_inputs, left_times, EVERYTHING, retry)
             outcome[refused] = again
 
-        return self._count(outcome, notes), self._touched_keys(notes)
+        return self._count(outcome, notes), self._touched_ids(notes)
 
-    def _touched_keys(self, notes: Notes) -> I64:
-        """The keys of the rows that got the touched bit."""
+    def _touched_ids(self, notes: Notes) -> I64:
+        """The ids of the rows that got the touched bit."""
         codes = notes.touched[: notes.tally[0]]
-        keys = np.empty(codes.size, np.int64)
-        keys_of(self._index.arrays.secret, codes, keys)
-        return keys
+        ids = np.empty(codes.size, np.int64)
+        ids_of(self._index.arrays.secret, codes, ids)
+        return ids
 
     def expire(self, now_s: int) -> int:
         """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""

@@ -89,8 +89,8 @@ class LaneCalls:
     def _call(self, request: pb.LaneRequest, body: memoryview, reserve: Reserve) -> Reply:
         match request.WhichOneof("call"):
             case "pull":
-                keys = _cut(body, request.array_bytes, len(request.pull.tables))
-                reply, rows = self._data.pull(request.pull, keys, reserve)
+                ids = _cut(body, request.array_bytes, len(request.pull.tables))
+                reply, rows = self._data.pull(request.pull, ids, reserve)
                 sizes = [matrix.nbytes for matrix in rows]
                 sent = [frames.as_bytes(matrix) for matrix in rows]
                 return pb.LaneReply(pull=reply, array_bytes=sizes), sent

@@ -94,18 +94,18 @@ class RoutedBuckets:
     index: int
     routing: Routing
 
-    def check_owned(self, table: str, keys: NDArray[np.int64]) -> None:
+    def check_owned(self, table: str, ids: NDArray[np.int64]) -> None:
         """Raise ShardNotOwned if any id belongs to another server."""
-        if ownership.all_owned(keys, self.routing.owners, self.index):
+        if ownership.all_owned(ids, self.routing.owners, self.index):
             return
 
-        owners = self.routing.owner_of(keys)
+        owners = self.routing.owner_of(ids)
         foreign = np.flatnonzero(owners != self.index)
         first = foreign[0]
-        first_id = int(keys[first])
+        first_id = int(ids[first])
         its_owner = int(owners[first])
         raise ShardNotOwned(
-            f"table {table}: {foreign.size} of {keys.size} ids are not of ps {self.index} "
+            f"table {table}: {foreign.size} of {ids.size} ids are not of ps {self.index} "
             f"at epoch {self.routing.epoch}, the first is {first_id} of ps {its_owner}; "
             "refresh routing"
         )
@@ -252,7 +252,7 @@ class Contents:
             return Found(
                 buckets,
                 [self._table(name) for name in tables],
-                [self._variable(self._variables, key) for key in variables],
+                [self._variable(self._variables, name) for name in variables],
             )
 
     def find_table(self, epoch: int, name: str) -> tuple[RoutedBuckets, EmbeddingTable | None]:
@@ -265,10 +265,10 @@ class Contents:
 
             return buckets, table
 
-    def present_variables(self, keys: Sequence[str]) -> list[Variable]:
+    def present_variables(self, names: Sequence[str]) -> list[Variable]:
         """Those of the variables that are here."""
         with self._lock:
-            return [self._variables[key] for key in keys if key in self._variables]
+            return [self._variables[name] for name in names if name in self._variables]
 
     def width_of(self, name: str) -> int:
         """Floats of one row of a table; 0 if the table is not here."""

@@ -115,12 +115,12 @@ class Store:
         with self._lock:
             self.pulls += 1
 
-        for name, keys in tables:
-            found.buckets.check_owned(name, keys)
+        for name, ids in tables:
+            found.buckets.check_owned(name, ids)
 
         rows = []
-        for table, (_, keys) in zip(found.tables, tables, strict=True):
-            rows.append(table.lookup(keys))
+        for table, (_, ids) in zip(found.tables, tables, strict=True):
+            rows.append(table.lookup(ids))
 
         return rows, [variable.read() for variable in found.variables]
 
@@ -131,7 +131,7 @@ class Store:
 
         What is not here counts as nothing.
         """
-        num_floats = sum(self._contents.width_of(name) * keys.size for name, keys in tables)
+        num_floats = sum(self._contents.width_of(name) * ids.size for name, ids in tables)
         present = self._contents.present_variables(variables)
         return num_floats, sum(variable.config.initial.nbytes for variable in present)
 
@@ -160,10 +160,10 @@ class Store:
         self._writes.assign(epoch, sender, parts, is_added=is_added, req_time_s=req_time_s)
 
     def reinitialize(
-        self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]
+        self, epoch: int, sender: Sender, name: str, ids: NDArray[np.int64]
     ) -> NDArray[np.int8]:
         """See `Writes.reinitialize`."""
-        return self._writes.reinitialize(epoch, sender, name, keys)
+        return self._writes.reinitialize(epoch, sender, name, ids)
 
     def expire(self) -> dict[str, int]:
         """Drop what is expired in every table; rows dropped, by table."""

@@ -34,7 +34,7 @@ class TableGradients:
     """One table's part of a push."""
 
     table: str
-    keys: NDArray[np.int64]
+    ids: NDArray[np.int64]
     gradients: NDArray[np.float32]
     learning_rates: tuple[float, ...] = ()
 
@@ -53,7 +53,7 @@ class TableValues:
     """Embeddings to set or to add, of one table."""
 
     table: str
-    keys: NDArray[np.int64]
+    ids: NDArray[np.int64]
     values: NDArray[np.float32]
 
 
@@ -130,10 +130,10 @@ class Writes:
         rates = []
 
         for part, table in zip(gradients, found.tables, strict=True):
-            found.buckets.check_owned(part.table, part.keys)
+            found.buckets.check_owned(part.table, part.ids)
             own_rates = part.learning_rates or None
-            rates.append(table.check_gradients(part.keys, part.gradients, own_rates, step))
-            checks.check_distinct(part.keys, part.table)
+            rates.append(table.check_gradients(part.ids, part.gradients, own_rates, step))
+            checks.check_distinct(part.ids, part.table)
 
         for update, variable in zip(updates, found.variables, strict=True):
             variable.check(update.kind, update.value, step)
@@ -142,7 +142,7 @@ class Writes:
         def commit() -> WriteReply:
             for part, table, its_rates in zip(gradients, found.tables, rates, strict=True):
                 table.apply_checked(
-                    part.keys, part.gradients, its_rates, req_time_s=req_time_s, step=step
+                    part.ids, part.gradients, its_rates, req_time_s=req_time_s, step=step
                 )
 
             values = []
@@ -178,15 +178,15 @@ class Writes:
         require_distinct("table", names)
         found = self._contents.find(epoch, names)
         for part, table in zip(parts, found.tables, strict=True):
-            found.buckets.check_owned(part.table, part.keys)
-            table.check_values(part.keys, part.values)
+            found.buckets.check_owned(part.table, part.ids)
+            table.check_values(part.ids, part.values)
 
         def commit() -> WriteReply:
             for part, table in zip(parts, found.tables, strict=True):
                 if kind == "assign_add":
-                    table.assign_add(part.keys, part.values, req_time_s)
+                    table.assign_add(part.ids, part.values, req_time_s)
                 else:
-                    table.assign(part.keys, part.values, req_time_s)
+                    table.assign(part.ids, part.values, req_time_s)
 
             self._note()
             return kind, []
@@ -194,7 +194,7 @@ class Writes:
         return Prepared(commit)
 
     def reinitialize(
-        self, epoch: int, sender: Sender, name: str, keys: NDArray[np.int64]
+        self, epoch: int, sender: Sender, name: str, ids: NDArray[np.int64]
     ) -> NDArray[np.int8]:
         """Make rows as new.
 
@@ -202,27 +202,27 @@ class Writes:
         """
 
         def prepare() -> Prepared[WriteReply]:
-            return self._prepare_reinitialize(epoch, name, keys)
+            return self._prepare_reinitialize(epoch, name, ids)
 
         reply = self._once("reinitialize", sender, prepare)
         assert reply is not None  # it has no rest
         return reply[0]
 
     def _prepare_reinitialize(
-        self, epoch: int, name: str, keys: NDArray[np.int64]
+        self, epoch: int, name: str, ids: NDArray[np.int64]
     ) -> Prepared[WriteReply]:
         buckets, table = self._contents.find_table(epoch, name)
-        buckets.check_owned(name, keys)
+        buckets.check_owned(name, ids)
 
         def commit() -> WriteReply:
-            status = np.full(keys.size, _UNKNOWN, arrays.STATUS)
+            status = np.full(ids.size, _UNKNOWN, arrays.STATUS)
             if table is not None:
-                status[:] = table.reinitialize(keys)
+                status[:] = table.reinitialize(ids)
 
             self._note()
             return "reinitialize", [status]
 
-        return Prepared(commit, _reply_bytes([keys.size * arrays.STATUS.itemsize]))
+        return Prepared(commit, _reply_bytes([ids.size * arrays.STATUS.itemsize]))
 
     def _once(
         self, kind: str, sender: Sender, prepare: Callable[[], Prepared[WriteReply]]
