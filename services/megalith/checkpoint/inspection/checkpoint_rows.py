@@ -50,7 +50,7 @@ class TableRows:
         """
         parts = []
         for batch in self.batches():
-            buckets = routing.buckets_of(batch.keys)
+            buckets = routing.buckets_of(batch.ids)
             is_wanted = (buckets >= first) & (buckets < end)
             if is_wanted.all():
                 parts.append(batch)
@@ -58,8 +58,8 @@ class TableRows:
                 parts.append(_selected(batch, is_wanted))
 
         rows = _joined(parts, self.header)
-        order = np.argsort(rows.keys, kind="stable")
-        ids = rows.keys[order]
+        order = np.argsort(rows.ids, kind="stable")
+        ids = rows.ids[order]
         if (ids[1:] == ids[:-1]).any():
             raise CheckpointDamaged(
                 f"{self._directory}: table {self.name} has ids that occur twice; "
@@ -81,7 +81,7 @@ def tables_of(content: Manifest, directory: Path) -> dict[str, TableRows]:
 
 def _selected(batch: RowBatch, is_wanted: Bools) -> RowBatch:
     return RowBatch(
-        batch.keys[is_wanted],
+        batch.ids[is_wanted],
         batch.embeddings[is_wanted],
         batch.states[is_wanted],
         batch.times[is_wanted],
@@ -102,7 +102,7 @@ def _joined(parts: list[RowBatch], header: Header) -> RowBatch:
         return parts[0]
 
     return RowBatch(
-        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.ids for part in parts]),
         np.concatenate([part.embeddings for part in parts]),
         np.concatenate([part.states for part in parts]),
         np.concatenate([part.times for part in parts]),

@@ -205,7 +205,7 @@ def _compare_common(
     distances = np.sqrt(np.square(moved).sum(axis=1))
     distances[np.isnan(distances)] = np.inf  # a row that became NaN is the first to look at
     largest = changed[np.argsort(-distances, kind="stable")[:_LARGEST]]
-    ids = a.keys[rows_a[largest]].tolist()
+    ids = a.ids[rows_a[largest]].tolist()
     far = np.sort(distances)[::-1][:_LARGEST].tolist()
 
     for key, distance in zip(ids, far, strict=True):

@@ -131,7 +131,7 @@ def _write(
             writer = closing.enter_context(_writer(temporary, schema, kind))
             for batch in rows.batches():
                 writer.write_batch(_record_batch(batch, columns, make))
-                progress.add(round(batch.keys.size * bytes_per_row))
+                progress.add(round(batch.ids.size * bytes_per_row))
 
         os.replace(temporary, path)
     except BaseException:
@@ -169,7 +169,7 @@ def _no_rows(layout: RowLayout) -> RowBatch:
 
 
 def _record_batch(batch: RowBatch, columns: list[_Column], make: Any) -> pa.RecordBatch:
-    arrays = {"id": pa.array(batch.keys), "updated_s": pa.array(batch.times)}
+    arrays = {"id": pa.array(batch.ids), "updated_s": pa.array(batch.times)}
     for column in columns:
         values = batch.states if column.is_state else batch.embeddings
         part = values[:, column.first : column.first + column.width]

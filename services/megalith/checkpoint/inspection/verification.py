@@ -147,12 +147,12 @@ class _Verifier:
                 )
                 return
 
-            rows += batch.keys.size
-            buckets = routing.buckets_of(batch.keys)
+            rows += batch.ids.size
+            buckets = routing.buckets_of(batch.ids)
             seen[buckets] = True
             is_misplaced = record_batch.column("bucket").to_numpy() != buckets
             num_misplaced += int(np.count_nonzero(is_misplaced))
-            misplaced += batch.keys[is_misplaced][:_NAMED].tolist()
+            misplaced += batch.ids[is_misplaced][:_NAMED].tolist()
             not_finite += _num_not_finite(batch)
 
         self._check_count(file, rows, "rows")
