@@ -5,7 +5,7 @@ import pytest
 from megalith.discovery.interface import Discovery
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import DiscoveryFailed, IndexTaken, PeerUnreachable
-from megalith.runtime import presence
+from megalith.runtime import lease, presence
 from megalith.runtime.presence import Presence, assigned
 from megalith.runtime.server import ServerSettings
 from support.waiting import wait_until
@@ -60,6 +60,56 @@ def test_the_controller_is_found_as_given_then_by_the_back_end_then_in_the_model
         Presence("ps", 0, registry, "", "").find_controller()
     with pytest.raises(PeerUnreachable, match=r"no controller_server_addr.txt in /nowhere"):
         Presence("ps", 0, None, "", "/nowhere").find_controller()
+
+
+class Hung(Registry):
+    """A back end that hangs, once it is told to, until it is let go."""
+
+    def __init__(self, entries):
+        super().__init__(entries)
+        self.asked = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def _answer(self):
+        self.asked += 1
+        self.go_on.wait(30)
+
+
+def test_the_controller_is_asked_at_least_once_before_its_silence_counts():
+    longest_pause_between_tries_s = 1.0
+    assert presence._LOOK_S + longest_pause_between_tries_s < lease.SILENCE_S
+
+
+@pytest.mark.timeout(20)
+def test_a_back_end_that_hangs_keeps_nobody_from_asking_the_controller_where_it_last_was(tmp_path):
+    registry = Hung({"controller": {0: "registry:1"}})
+    here = Presence("ps", 0, registry, "", str(tmp_path))
+    assert here.find_controller() == "registry:1"
+
+    registry.go_on.clear()
+    for _ in range(3):
+        assert here.find_controller() == "registry:1"
+    assert registry.asked == 2, "the open question is not asked again"
+    (tmp_path / "controller_server_addr.txt").write_text("file:1")
+    assert here.find_controller() == "file:1", "what somebody has written is newer"
+
+    registry.entries = {"controller": {0: "registry:2"}}
+    registry.go_on.set()
+    wait_until(lambda: here.find_controller() == "registry:2")
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_much_later(monkeypatch):
+    registry = Hung({"controller": {0: "registry:1"}})
+    here = Presence("ps", 0, registry, "", "")
+    assert here.find_controller() == "registry:1"
+    registry.go_on.clear()
+    assert here.find_controller() == "registry:1"
+    registry.go_on.set()
+    wait_until(lambda: "find-controller" not in [each.name for each in threading.enumerate()])
+    registry.entries = {"controller": {0: "registry:2"}}
+    monkeypatch.setattr(presence, "_FRESH_S", 0.0)
+    assert here.find_controller() == "registry:2"
 
 
 def test_a_model_directory_that_cannot_be_read_now_is_looked_at_again(tmp_path):
