@@ -1,5 +1,8 @@
 """How training ends by itself: at the end of the data, or at a step."""
 
+import numpy as np
+
+from support.dated_task import DAY_S, FIRST_S
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -29,3 +32,20 @@ def test_training_ends_at_max_steps_and_a_job_that_is_there_already_takes_none(t
     )  # the worker that was in a step when the other one reached 20 finishes it
     assert sum(done) == step
     assert run_to_the_end(tmp_path, max_steps=20) == ("succeeded", step, [0, 0])
+
+
+def test_the_data_time_of_a_tasks_batches_decides_which_rows_expire(tmp_path):
+    """Twenty batches, each of a day of its own, in a table that keeps rows for five days."""
+    with Servers(tmp_path, num_ps=2, num_workers=1) as servers:
+        servers.start_all(batch_size=1, num_examples=20, task="support.dated_task:make_task")
+        cluster = servers.connect()
+        status = wait_until(lambda: (status := cluster.controller.status()).outcome and status, 100)
+        [worker] = [member for member in status.members if member.role == "worker"]
+        assert worker.metrics == {"day": 9.5}
+
+        # Each server has seen the days of its own rows only, so the last day of all goes to both.
+        newest = {"seen": (np.arange(100, 164), np.zeros((64, 1), np.float32))}
+        cluster.push(newest, req_time_s=FIRST_S + 19 * DAY_S + 3600)
+        assert cluster.expire() == {"seen": 15}
+        rows = cluster.pull({"seen": np.arange(20)}).rows["seen"]
+        np.testing.assert_array_equal(rows[:, 0], [0] * 15 + [1] * 5)

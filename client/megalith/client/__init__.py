@@ -23,7 +23,9 @@ from megalith.client._features.combiners import Sqrtn as Sqrtn
 from megalith.client._features.combiners import Sum as Sum
 from megalith.client._features.feature import Feature as Feature
 from megalith.client._features.feature import Slice as Slice
-from megalith.client._features.feature_set import Batch as Batch
+from megalith.client._features.feature_layouts import Batch as Batch
+from megalith.client._features.feature_layouts import FeatureLayouts as FeatureLayouts
+from megalith.client._features.feature_layouts import Located as Located
 from megalith.client._features.feature_set import FeatureSet as FeatureSet
 from megalith.client._features.hashing import hash_ids as hash_ids
 from megalith.client._features.layout import Columns as Columns

@@ -1,6 +1,6 @@
 """What a controller reports, as values, and how its messages become them."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from megalith.protos import common_pb2, coordination_pb2
@@ -36,6 +36,7 @@ class MemberStatus:
     examples: int = 0
     examples_per_s: float = 0.0
     loss: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)  # of recent steps, by name
     is_blocked: bool = False
     is_finished: bool = False
     failovers: int = 0

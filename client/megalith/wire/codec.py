@@ -243,6 +243,7 @@ def worker_report_to_proto(report: WorkerReport) -> coordination_pb2.WorkerRepor
 def worker_report_from_proto(message: coordination_pb2.WorkerReport) -> WorkerReport:
     values = _read(message, WorkerReport)
     values["results"] = dict(message.results)
+    values["metrics"] = dict(message.metrics)
     return WorkerReport(**values)
 
 

@@ -42,6 +42,7 @@ class WorkerReport:
     failovers: int = 0
     pushes_unknown: int = 0
     is_trained: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

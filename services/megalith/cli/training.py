@@ -1,7 +1,7 @@
 """Following a local cluster: progress while it trains, a summary at the end."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -126,7 +126,23 @@ def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
         mean = sum(losses) / len(losses)
         loss = f"{mean:.4f}"
 
-    return done, total, f"{step}  {rate:,.0f} examples/s  loss {loss}"
+    line = f"{step}  {rate:,.0f} examples/s  loss {loss}{_metrics(workers)}"
+    return done, total, line
+
+
+def _metrics(workers: Sequence[MemberStatus]) -> str:
+    """What tasks say of their steps beside the loss, as means over the workers."""
+    by_name: dict[str, list[float]] = {}
+    for member in workers:
+        for name, value in member.metrics.items():
+            by_name.setdefault(name, []).append(value)
+
+    shown = ""
+    for name, values in sorted(by_name.items()):
+        mean = sum(values) / len(values)
+        shown += f"  {_RESULT_NAMES.get(name, name)} {mean:.4f}"
+
+    return shown
 
 
 def _has_trained_its_share(worker: MemberStatus) -> bool:

@@ -114,13 +114,14 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport
     ):
         _check_count(f"worker report: {name}", getattr(message, name))
 
-    if len(message.results) > _MAX_RESULTS:
-        raise InvalidRequest(
-            f"worker report: {len(message.results)} results, at most {_MAX_RESULTS} are taken"
-        )
+    for what, figures in (("results", message.results), ("metrics", message.metrics)):
+        if len(figures) > _MAX_RESULTS:
+            raise InvalidRequest(
+                f"worker report: {len(figures)} {what}, at most {_MAX_RESULTS} are taken"
+            )
 
-    for name in message.results:
-        _check_length("worker report: the name of a result", name)
+        for name in figures:
+            _check_length(f"worker report: a name among the {what}", name)
 
     return codec.worker_report_from_proto(message)
 

@@ -75,7 +75,10 @@ class Batches:
         return number
 
 
-def _ids(table: str, values: ArrayLike) -> Ids:
+def _ids(table: str, values: ArrayLike | Ids) -> Ids:
+    if isinstance(values, Ids):
+        return values
+
     try:
         return Ids(values)
     except InvalidRequest as error:

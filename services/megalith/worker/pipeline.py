@@ -6,7 +6,7 @@ one call follows the other.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,14 @@ from megalith.worker.task import Task
 
 logger = logging.getLogger(__name__)
 
-# The loss of a step, and the keywords of Cluster.push that teach it to the servers
-Lesson = tuple[float, dict[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a step has found out. `content` are the keywords of the push that teaches it."""
+
+    loss: float
+    metrics: Mapping[str, float]
+    content: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class StepResult:
 
     num_examples: int
     loss: float
+    metrics: Mapping[str, float]
     raised: dict[str, NDArray[Any]]
 
 
@@ -43,7 +50,7 @@ class _PendingPush:
 
     answer: PendingCall[dict[str, NDArray[Any]]]
     num_examples: int
-    loss: float
+    lesson: Lesson
     is_open: bool = False  # it was asked about, and whether it is applied is not known yet
 
 
@@ -119,13 +126,13 @@ class Pipeline:
         for ahead in range(1, self._ahead + 1):
             self._pull_ahead(self._next + ahead)
 
-        loss, content = learn(pulled, batch)
+        lesson = learn(pulled, batch)
 
         # The next push waits for this one in any case, and must not be sent if this one failed.
         self._wait_for_push()
-        answer = self._cluster.begin_push(**content)
+        answer = self._cluster.begin_push(**lesson.content)
         num_examples = self._task.num_examples(batch.batch)
-        self._push = _PendingPush(answer, num_examples, loss)
+        self._push = _PendingPush(answer, num_examples, lesson)
         self._next += 1
         if not self._staleness:
             self._wait_for_push()
@@ -176,7 +183,8 @@ class Pipeline:
 
         self._push = None
         self.position += 1
-        self._on_step(StepResult(push.num_examples, push.loss, raised))
+        lesson = push.lesson
+        self._on_step(StepResult(push.num_examples, lesson.loss, lesson.metrics, raised))
 
     def _pulled(self, position: int) -> tuple[TrainingBatch, Pulled]:
         if position in self._pulls:

@@ -1,16 +1,17 @@
 """How far a worker is: counted step by step, read by reports."""
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from megalith.wire.reports import WorkerReport
 
 _RATE_WINDOW_S = 5.0
-_LOSS_STEPS = 20
+_RECENT_STEPS = 20  # over which losses and metrics are averaged
 
 
 class StepWatcher(Protocol):
@@ -28,7 +29,8 @@ class Progress:
         self._lock = threading.Lock()
         self._now = WorkerReport()
         self._recent: deque[tuple[float, int]] = deque()
-        self._losses: deque[float] = deque(maxlen=_LOSS_STEPS)
+        self._losses: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._metrics: dict[str, deque[float]] = {}
         self._last_step_at: float | None = None  # None after a hold
         self._watcher: StepWatcher | None = None
         self._pushes_unknown: Callable[[], int] = lambda: 0
@@ -51,19 +53,30 @@ class Progress:
             if self._now.is_blocked:
                 self._last_step_at = None
 
-    def step_done(self, global_step: int, num_examples: int, loss: float) -> None:
-        """One batch of the share is trained."""
+    def step_done(
+        self,
+        global_step: int,
+        num_examples: int,
+        loss: float,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """One batch of the share is trained.
+
+        A metric that a step does not have, or that is NaN, leaves the mean of that metric as it is.
+        """
         with self._lock:
             at = self._clock()
             self._recent.append((at, num_examples))
             self._losses.append(loss)
+            self._take_metrics(metrics or {})
             earlier = self._now
             self._now = replace(
                 earlier,
                 global_step=max(earlier.global_step, global_step),
                 position=earlier.position + 1,
                 examples=earlier.examples + num_examples,
-                loss=sum(self._losses) / len(self._losses),
+                loss=_mean(self._losses),
+                metrics={name: _mean(values) for name, values in self._metrics.items()},
             )
 
             before = self._last_step_at
@@ -72,6 +85,12 @@ class Progress:
         if self._watcher is not None:
             seconds = None if before is None else at - before
             self._watcher.step_done(seconds)
+
+    def _take_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if not math.isnan(value):
+                values = self._metrics.setdefault(name, deque(maxlen=_RECENT_STEPS))
+                values.append(value)
 
     def saw(self, global_step: int) -> None:
         """The global step is known to be at least that."""
@@ -108,3 +127,7 @@ class Progress:
 
         examples = sum(count for _, count in self._recent)
         return examples / span
+
+
+def _mean(values: Collection[float]) -> float:
+    return sum(values) / len(values)

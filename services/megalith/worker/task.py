@@ -4,13 +4,14 @@ import importlib
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 import megalith
+from megalith.client import Ids
 from megalith.errors import InvalidSetting
 from megalith.schema import TableConfig, VariableConfig
 
@@ -18,7 +19,7 @@ B = TypeVar("B")
 
 _MEGALITH = tuple(megalith.__path__)  # both roots of the package
 
-IdsByTable = Mapping[str, NDArray[np.int64]]
+IdsByTable = Mapping[str, NDArray[np.int64] | Ids]
 RowsByTable = Mapping[str, NDArray[np.float32]]
 Variables = Mapping[str, NDArray[Any]]  # their values by name
 # Reads the rows of these ids, by table, and the variables of these names.
@@ -30,12 +31,16 @@ class Gradients:
     """What one batch teaches.
 
     `rows` has, by table, one gradient row for each id that `Task.ids` asked for, in that order.
-    `variables` has the gradients of variables by name.
+    `variables` has the gradients of variables by name. `req_time_s` is the Unix time of the batch's
+    data, by which its rows expire; 0 if the data has none. `metrics` are further figures of the
+    step by name, such as its AUC: means over recent steps are shown beside the loss.
     """
 
     rows: RowsByTable
     variables: Variables
     loss: float
+    req_time_s: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Task(Protocol, Generic[B]):
@@ -61,7 +66,11 @@ class Task(Protocol, Generic[B]):
     def num_examples(self, batch: B) -> int: ...
 
     def ids(self, batch: B) -> IdsByTable:
-        """Which rows the batch needs, by table."""
+        """Which rows the batch needs, by table.
+
+        Ids that are distinct already may be given as `Ids(values, distinct=True)`, which saves the
+        worker the search for equal ones.
+        """
 
     def gradients(self, batch: B, rows: RowsByTable, variables: Variables) -> Gradients:
         """One forward and backward pass."""

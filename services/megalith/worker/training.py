@@ -147,9 +147,10 @@ class Training:
             "variable_gradients": computed.variables,
             "raise_variables": self._counter.least(self._view.state, done),
             "step": self._step,
+            "req_time_s": computed.req_time_s,
         }
 
-        return computed.loss, content
+        return Lesson(computed.loss, computed.metrics, content)
 
     def _on_step(self, step: StepResult) -> None:
         global_step = self._step
@@ -157,7 +158,7 @@ class Training:
         if step.raised:
             global_step = self._counter.answered(self._view.state, step.raised)
 
-        self._progress.step_done(global_step, step.num_examples, step.loss)
+        self._progress.step_done(global_step, step.num_examples, step.loss, step.metrics)
 
     def _drain(self) -> bool:
         """Before this worker is blocked: find out of all that it sent whether it is applied.

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 from megalith.cli.training import summary_line
 
 
-def status(*positions, phase="running", finished=False):
+def status(*positions, phase="running", finished=False, metrics=None):
     workers = [
         SimpleNamespace(
             role="worker",
@@ -11,6 +11,7 @@ def status(*positions, phase="running", finished=False):
             total_batches=total,
             examples_per_s=10.0,
             loss=0.5,
+            metrics=metrics or {},
             is_finished=finished,
         )
         for done, total in positions
@@ -38,3 +39,8 @@ def test_when_all_batches_are_done_the_rest_is_evaluation():
 
 def test_a_cluster_that_forms_says_so():
     assert summary_line(status((0, 9), phase="forming")) == (0, 0, "forming the cluster")
+
+
+def test_what_a_task_says_of_its_steps_stands_beside_the_loss():
+    line = summary_line(status((1, 9), metrics={"auc": 0.75}))[2]
+    assert line.endswith("loss 0.5000  AUC 0.7500")

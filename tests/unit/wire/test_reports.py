@@ -18,7 +18,7 @@ def filled(report, **given):
 
 
 RESTORED = filled(RestoreReport)
-WORKER = filled(WorkerReport, results={"auc": 0.7})
+WORKER = filled(WorkerReport, results={"auc": 0.7}, metrics={"auc": 0.6})
 PS = filled(PsReport, restored=RESTORED)
 
 

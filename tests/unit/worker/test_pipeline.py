@@ -9,7 +9,7 @@ import pytest
 
 from megalith.errors import InvalidRequest, OutcomeLost, OutcomeUnknown, Unavailable
 from megalith.worker.batches import share
-from megalith.worker.pipeline import Pipeline
+from megalith.worker.pipeline import Lesson, Pipeline
 
 
 class Begun:
@@ -116,7 +116,7 @@ def pipeline_of(cluster, staleness, total=6, prefetch=0, task=None):
 
 def push(pulled, drawn):
     assert pulled.rows is drawn.ids  # the ids of the pull are those of the push
-    return float(drawn.batch), {"number": drawn.batch}
+    return Lesson(float(drawn.batch), {}, {"number": drawn.batch})
 
 
 def test_with_a_staleness_of_0_every_pull_sees_all_pushes_before_it():

@@ -1,3 +1,5 @@
+import pytest
+
 from megalith.worker.progress import Progress
 
 
@@ -37,3 +39,12 @@ def test_the_step_never_goes_back():
     progress.step_done(9, 1, 0.0)
     progress.step_done(8, 1, 0.0)
     assert progress.snapshot().global_step == 9
+
+
+def test_metrics_are_means_over_the_steps_that_have_them():
+    progress = Progress()
+    progress.step_done(1, 1, 0.5, {"auc": 0.6})
+    progress.step_done(2, 1, 0.5, {"auc": float("nan")})
+    progress.step_done(3, 1, 0.5)
+    progress.step_done(4, 1, 0.5, {"auc": 0.8, "hits": 3.0})
+    assert progress.snapshot().metrics == {"auc": pytest.approx(0.7), "hits": 3.0}

@@ -1,87 +1,32 @@
-"""The features of a model: ids of a batch in, arrays for the model out, gradients back."""
+"""The features of a model on a cluster: ids of a batch in, arrays out, gradients back."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from megalith.client import _arguments
-from megalith.client._features import pooling
-from megalith.client._features.combiners import FirstN
 from megalith.client._features.feature import Feature
-from megalith.client._features.feature_tables import group_by_table, table_config
-from megalith.client._features.layout import Layout, Plan, plan
+from megalith.client._features.feature_layouts import (
+    Batch,
+    BatchIds,
+    FeatureLayouts,
+    Gradient,
+    Located,
+)
+from megalith.client._features.layout import Layout
 from megalith.client._features.prefetch import ahead
-from megalith.client._features.ragged import Ragged
-from megalith.client._ids import Ids
 from megalith.client._plans import PushOptions
 from megalith.client._transport.pending_call import PendingCall
-from megalith.errors import (
-    DtypeMismatch,
-    DuplicateIds,
-    InvalidRequest,
-    ShapeMismatch,
-    UnknownFeature,
-    UnknownLayout,
-)
-from megalith.kernels.dtypes import F32
 from megalith.schema import AdmissionConfig
-from megalith.schema.checks import as_array, require
 
 if TYPE_CHECKING:
     from megalith.client._cluster import Cluster, Pulled
 
 T = TypeVar("T")
-BatchIds = Mapping[str, Ragged | ArrayLike]
-Gradient = ArrayLike | Sequence[ArrayLike]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """A batch looked up: `batch["layout"]` is what the model sees.
-
-    `FeatureSet.apply` takes the gradient of it. `ids` are the distinct ids by table, `rows` their
-    rows as they were read, `uses` leads from examples to them.
-    """
-
-    size: int
-    variables: dict[str, NDArray[Any]]
-    outputs: dict[str, tuple[F32, ...]]
-    ids: dict[str, Ids]
-    rows: dict[str, F32]
-    uses: dict[str, pooling.Uses]
-
-    def __getitem__(self, layout: str) -> F32:
-        """The array of a layout; one of type none with several parts has `parts` instead."""
-        arrays = self.parts(layout)
-        if len(arrays) > 1:
-            raise InvalidRequest(
-                f"layout {layout} has {len(arrays)} arrays: take parts({layout!r})"
-            )
-
-        return arrays[0]
-
-    def parts(self, layout: str) -> tuple[F32, ...]:
-        """The arrays of a layout: one, or for type none one per part."""
-        if layout not in self.outputs:
-            raise UnknownLayout(f"no layout {layout!r}; there are {sorted(self.outputs)}")
-
-        return self.outputs[layout]
-
-
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """The ids of a batch, before their rows are there."""
-
-    size: int
-    ids: dict[str, Ids]  # distinct, by table
-    uses: dict[str, pooling.Uses]  # by feature
-
-
-class FeatureSet:
+class FeatureSet(FeatureLayouts):
     """Features, the tables they live in and the layouts in which the model sees them.
 
     `Cluster.create_features` makes one. Thread-safe: it keeps nothing of a batch. A lookup is one
@@ -98,42 +43,15 @@ class FeatureSet:
         admission: AdmissionConfig | None = None,
         memory_budget_bytes: int = 0,
     ) -> None:
-        _check_features(features)
-        for name, layout in _arguments.by_name(layouts, "layouts", "Layout").items():
-            require(isinstance(layout, Layout), f"layout {name}: {layout!r} is not a Layout")
-
+        super().__init__(
+            features,
+            layouts,
+            merge=merge,
+            admission=admission,
+            memory_budget_bytes=memory_budget_bytes,
+        )
         self._cluster = cluster
-        by_name = {feature.name: feature for feature in features}
-        self.features = {name: by_name[name] for name in sorted(by_name)}
-
-        if layouts is None:
-            self.layouts = {name: Layout.concat(name) for name in self.features}
-        else:
-            self.layouts = dict(layouts)
-
-        self._plans = {
-            name: plan(name, self.layouts[name], self.features) for name in sorted(self.layouts)
-        }
-        self._check_all_are_seen()
-
-        groups = group_by_table(list(self.features.values()), merge)
-        rule = admission or AdmissionConfig()
-        self.tables = tuple(
-            table_config(table, group, rule, memory_budget_bytes) for table, group in groups.items()
-        )
-        self.table_by_feature = {
-            feature.name: table for table, group in groups.items() for feature in group
-        }
         cluster.create_tables(*self.tables)
-
-    def _check_all_are_seen(self) -> None:
-        unused = set(self.features)
-        for layout in self._plans.values():
-            unused -= {target.feature for target in layout.targets}
-
-        require(
-            not unused, f"features {sorted(unused)} are in no layout: the model would not see them"
-        )
 
     def lookup(self, ids: BatchIds, *, variables: Iterable[str] = ()) -> Batch:
         """Arrays by layout for a batch, and variables by name, with one pull.
@@ -142,8 +60,9 @@ class FeatureSet:
         examples. A feature that is left out, like an example without ids, reads zeros; so does an
         id that no push has touched.
         """
-        located = self._located(self._lists(ids))
-        return self._batch(located, self._cluster.pull(located.ids, variables))
+        located = self.locate(ids)
+        pulled = self._cluster.pull(located.ids, variables)
+        return self.assemble(located, pulled.rows, pulled.variables)
 
     def prefetch(
         self, batches: Iterable[T], ids: Callable[[T], BatchIds], *, depth: int = 1
@@ -164,46 +83,10 @@ class FeatureSet:
         depth = _arguments.integer(depth, "prefetch: depth")
 
         def begin(batch: T) -> _PendingBatch:
-            located = self._located(self._lists(ids(batch)))
+            located = self.locate(ids(batch))
             return _PendingBatch(self, located, self._cluster.begin_pull(located.ids))
 
         return ahead(iterator, begin, depth)
-
-    def _lists(self, ids: BatchIds) -> dict[str, Ragged]:
-        """Checked ids by feature.
-
-        Row splits are copies: the batch keeps them until its gradients come.
-        """
-        by_feature = _arguments.by_name(ids, "ids", "a feature's ids")
-        return {name: self._checked(name, given) for name, given in by_feature.items()}
-
-    def _located(self, lists: dict[str, Ragged]) -> _Located:
-        size = _batch_size(lists)
-        ids: dict[str, Ids] = {}
-        uses: dict[str, pooling.Uses] = {}
-
-        for config in self.tables:
-            present = {
-                name: ragged
-                for name, ragged in lists.items()
-                if self._is_in(config.name, name, ragged)
-            }
-            if present:
-                distinct, located = pooling.locate(config.name, present)
-                # Routed once, for the pull and for the push.
-                ids[config.name] = Ids(distinct, distinct=True)
-                uses |= located
-
-        return _Located(size, ids, uses)
-
-    def _batch(self, located: _Located, pulled: "Pulled") -> Batch:
-        outputs = {
-            name: self._outputs(plan, located.size, located.uses, pulled.rows)
-            for name, plan in self._plans.items()
-        }
-        return Batch(
-            located.size, pulled.variables, outputs, located.ids, pulled.rows, located.uses
-        )
 
     def apply(
         self, batch: Batch, gradients: Mapping[str, Gradient], **options: Unpack[PushOptions]
@@ -223,7 +106,7 @@ class FeatureSet:
         options
             The keywords of `Cluster.push`, which also says what is returned.
         """
-        return self._cluster.push(self._summed(batch, gradients), **options)
+        return self._cluster.push(self.summed(batch, gradients), **options)
 
     def begin_apply(
         self, batch: Batch, gradients: Mapping[str, Gradient], **options: Unpack[PushOptions]
@@ -232,136 +115,22 @@ class FeatureSet:
 
         Bad gradients are refused here. What goes wrong later is raised by `result()`.
         """
-        return self._cluster.begin_push(self._summed(batch, gradients), **options)
-
-    def _summed(
-        self, batch: Batch, gradients: Mapping[str, Gradient]
-    ) -> dict[str, tuple[ArrayLike | Ids, ArrayLike]]:
-        """(ids, gradients) by table, as a push takes them, of the rows that a gradient reaches."""
-        if not isinstance(batch, Batch):
-            raise InvalidRequest(
-                f"apply takes the batch that lookup returned, not {type(batch).__name__}"
-            )
-
-        by_layout = _arguments.by_name(gradients, "gradients", "a layout's gradients")
-        checked = {
-            name: self._checked_gradient(name, batch, gradient)
-            for name, gradient in by_layout.items()
-        }
-
-        sums = {table: np.zeros_like(rows) for table, rows in batch.rows.items()}
-        trained: dict[str, dict[str, pooling.Uses]] = {table: {} for table in sums}
-
-        for name, arrays in sorted(checked.items()):
-            for target in self._plans[name].targets:
-                uses = batch.uses.get(target.feature)
-                if uses is None:
-                    continue
-
-                combiner = self.features[target.feature].combiner
-                rows = batch.rows[uses.table]
-                gradient = arrays[target.output]
-                pooling.spread(combiner, target, uses, rows, gradient, sums[uses.table])
-                trained[uses.table][target.feature] = uses
-
-        pushed: dict[str, tuple[ArrayLike | Ids, ArrayLike]] = {}
-
-        for table, ids in batch.ids.items():
-            used = pooling.rows_used(list(trained[table].values()), len(ids))
-            if used.all():
-                pushed[table] = ids, sums[table]
-            elif used.any():
-                pushed[table] = Ids(ids.values[used], distinct=True), sums[table][used]
-
-        return pushed
-
-    def _is_in(self, table: str, name: str, ragged: Ragged) -> bool:
-        return self.table_by_feature[name] == table and ragged.values.size > 0
-
-    def _checked(self, name: str, given: Ragged | ArrayLike) -> Ragged:
-        if name not in self.features:
-            raise UnknownFeature(f"no feature {name!r}; there are {sorted(self.features)}")
-
-        feature = self.features[name]
-        try:
-            ids = given.copied() if isinstance(given, Ragged) else Ragged.of(given)
-        except InvalidRequest as error:
-            raise type(error)(f"feature {name}: {error}") from error
-
-        if isinstance(feature.combiner, FirstN):
-            ids = ids.first(feature.combiner.n)
-
-        return feature.stored(ids)
-
-    def _outputs(
-        self, plan: Plan, size: int, uses: Mapping[str, pooling.Uses], rows: Mapping[str, F32]
-    ) -> tuple[F32, ...]:
-        outputs = tuple(np.zeros((size, *shape), np.float32) for shape in plan.shapes)
-        for target in plan.targets:
-            used = uses.get(target.feature)
-            if used is not None:
-                combiner = self.features[target.feature].combiner
-                pooling.combine(combiner, target, used, rows[used.table], outputs[target.output])
-
-        return outputs
-
-    def _checked_gradient(self, name: str, batch: Batch, gradient: Gradient) -> list[F32]:
-        """One float32 array per output of the layout."""
-        if name not in self._plans:
-            raise UnknownLayout(f"no layout {name!r}; there are {sorted(self._plans)}")
-
-        outputs = batch.parts(name)
-        is_list_of_several = isinstance(gradient, list) and len(outputs) > 1
-        are_several = isinstance(gradient, tuple) or is_list_of_several
-        given = cast(Any, gradient) if are_several else [gradient]
-        arrays: list[NDArray[Any]] = []
-        for array in given:
-            arrays.append(as_array(array, f"layout {name}: gradients"))
-
-        expected = [output.shape for output in outputs]
-        are_floats = all(array.dtype.kind == "f" for array in arrays)
-        if [array.shape for array in arrays] != expected or not are_floats:
-            found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
-            error = ShapeMismatch if are_floats else DtypeMismatch
-            shapes = [list(shape) for shape in expected]
-            raise error(f"layout {name}: gradients are {found}, expected float32 of {shapes}")
-
-        return [np.ascontiguousarray(array, np.float32) for array in arrays]
+        return self._cluster.begin_push(self.summed(batch, gradients), **options)
 
 
 class _PendingBatch:
     """A lookup whose pull was sent."""
 
     def __init__(
-        self, features: FeatureSet, located: _Located, pull: "PendingCall[Pulled]"
+        self, features: FeatureLayouts, located: Located, pull: "PendingCall[Pulled]"
     ) -> None:
         self._features = features
         self._located = located
         self._pull = pull
 
     def result(self) -> Batch:
-        return self._features._batch(self._located, self._pull.result())
+        pulled = self._pull.result()
+        return self._features.assemble(self._located, pulled.rows, pulled.variables)
 
     def abandon(self, reason: Exception) -> None:
         self._pull.abandon(reason)
-
-
-def _check_features(features: Sequence[Feature]) -> None:
-    require(bool(features), "features: there are none")
-    _arguments.instances(features, Feature, "features")
-    counts = Counter(feature.name for feature in features)
-    repeated = [name for name, count in counts.items() if count > 1]
-    if repeated:
-        raise DuplicateIds(f"features {repeated} are given more than once")
-
-
-def _batch_size(lists: Mapping[str, Ragged]) -> int:
-    """The number of examples, on which all features agree; 1 if there are shared lists only."""
-    if not lists:
-        raise InvalidRequest("the batch names no feature, so it has no number of examples")
-
-    sizes = {name: len(ragged) for name, ragged in lists.items() if not ragged.is_shared}
-    if len(set(sizes.values())) > 1:
-        raise ShapeMismatch(f"the features list different numbers of examples: {sizes}")
-
-    return next(iter(sizes.values()), 1)

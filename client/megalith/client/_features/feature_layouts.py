@@ -1,0 +1,282 @@
+"""Features and their layouts without a cluster: which rows a batch needs, and what is made of them.
+
+ids of a batch --locate--> distinct ids by table --(a pull)--> rows --assemble--> arrays by layout
+gradients of these arrays --summed--> one gradient for each distinct id --(a push)
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from megalith.client import _arguments
+from megalith.client._features import pooling
+from megalith.client._features.combiners import FirstN
+from megalith.client._features.feature import Feature
+from megalith.client._features.feature_tables import group_by_table, table_config
+from megalith.client._features.layout import Layout, Plan, plan
+from megalith.client._features.ragged import Ragged
+from megalith.client._ids import Ids
+from megalith.errors import (
+    DtypeMismatch,
+    DuplicateIds,
+    InvalidRequest,
+    ShapeMismatch,
+    UnknownFeature,
+    UnknownLayout,
+)
+from megalith.schema import AdmissionConfig
+from megalith.schema.checks import as_array, require
+
+F32 = NDArray[np.float32]
+BatchIds = Mapping[str, Ragged | ArrayLike]
+Gradient = ArrayLike | Sequence[ArrayLike]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A batch looked up: `batch["layout"]` is what the model sees.
+
+    `FeatureSet.apply` takes the gradient of it. `ids` are the distinct ids by table, `rows` their
+    rows as they were read, `uses` leads from examples to them.
+    """
+
+    size: int
+    variables: dict[str, NDArray[Any]]
+    outputs: dict[str, tuple[F32, ...]]
+    ids: dict[str, Ids]
+    rows: dict[str, F32]
+    uses: dict[str, pooling.Uses]
+
+    def __getitem__(self, layout: str) -> F32:
+        """The array of a layout; one of type none with several parts has `parts` instead."""
+        arrays = self.parts(layout)
+        if len(arrays) > 1:
+            raise InvalidRequest(
+                f"layout {layout} has {len(arrays)} arrays: take parts({layout!r})"
+            )
+
+        return arrays[0]
+
+    def parts(self, layout: str) -> tuple[F32, ...]:
+        """The arrays of a layout: one, or for type none one per part."""
+        if layout not in self.outputs:
+            raise UnknownLayout(f"no layout {layout!r}; there are {sorted(self.outputs)}")
+
+        return self.outputs[layout]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The ids of a batch, before their rows are there.
+
+    A pull of `ids` brings the rows; `uses` leads from examples to them.
+    """
+
+    size: int
+    ids: dict[str, Ids]  # distinct, by table
+    uses: dict[str, pooling.Uses]  # by feature
+
+
+class FeatureLayouts:
+    """Features, the tables they live in and the layouts in which the model sees them.
+
+    It knows no cluster and keeps nothing of a batch, so threads may share it. `FeatureSet` is one
+    with a cluster; a task of a worker, which is given its rows, uses this class itself.
+    """
+
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        layouts: Mapping[str, Layout] | None = None,
+        *,
+        merge: bool = True,
+        admission: AdmissionConfig | None = None,
+        memory_budget_bytes: int = 0,
+    ) -> None:
+        _check_features(features)
+        for name, layout in _arguments.by_name(layouts, "layouts", "Layout").items():
+            require(isinstance(layout, Layout), f"layout {name}: {layout!r} is not a Layout")
+
+        by_name = {feature.name: feature for feature in features}
+        self.features = {name: by_name[name] for name in sorted(by_name)}
+
+        if layouts is None:
+            self.layouts = {name: Layout.concat(name) for name in self.features}
+        else:
+            self.layouts = dict(layouts)
+
+        self._plans = {
+            name: plan(name, self.layouts[name], self.features) for name in sorted(self.layouts)
+        }
+        self._check_all_are_seen()
+
+        groups = group_by_table(list(self.features.values()), merge)
+        rule = admission or AdmissionConfig()
+        self.tables = tuple(
+            table_config(table, group, rule, memory_budget_bytes) for table, group in groups.items()
+        )
+        self.table_by_feature = {
+            feature.name: table for table, group in groups.items() for feature in group
+        }
+
+    def _check_all_are_seen(self) -> None:
+        unused = set(self.features)
+        for layout in self._plans.values():
+            unused -= {target.feature for target in layout.targets}
+
+        require(
+            not unused, f"features {sorted(unused)} are in no layout: the model would not see them"
+        )
+
+    def locate(self, ids: BatchIds) -> Located:
+        """Which rows a batch needs.
+
+        Each feature has its ids as Ragged, or as what `Ragged.of` takes; all of them list the same
+        examples. Row splits are copied: the batch keeps them until its gradients come.
+        """
+        by_feature = _arguments.by_name(ids, "ids", "a feature's ids")
+        lists = {name: self._checked(name, given) for name, given in by_feature.items()}
+        size = _batch_size(lists)
+        distinct: dict[str, Ids] = {}
+        uses: dict[str, pooling.Uses] = {}
+
+        for config in self.tables:
+            present = {
+                name: ragged
+                for name, ragged in lists.items()
+                if self._is_in(config.name, name, ragged)
+            }
+            if present:
+                values, uses_of_table = pooling.locate(config.name, present)
+                # Routed once, for the pull and for the push.
+                distinct[config.name] = Ids(values, distinct=True)
+                uses |= uses_of_table
+
+        return Located(size, distinct, uses)
+
+    def assemble(
+        self, located: Located, rows: Mapping[str, F32], variables: Mapping[str, NDArray[Any]]
+    ) -> Batch:
+        """Arrays by layout, from the rows that were pulled for the ids of a batch."""
+        outputs = {
+            name: self._outputs(plan, located.size, located.uses, rows)
+            for name, plan in self._plans.items()
+        }
+        return Batch(located.size, dict(variables), outputs, located.ids, dict(rows), located.uses)
+
+    def summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[Ids, F32]]:
+        """(ids, gradients) by table, as a push takes them, of the rows that a gradient reaches."""
+        if not isinstance(batch, Batch):
+            raise InvalidRequest(
+                f"apply takes the batch that lookup returned, not {type(batch).__name__}"
+            )
+
+        by_layout = _arguments.by_name(gradients, "gradients", "a layout's gradients")
+        checked = {
+            name: self._checked_gradient(name, batch, gradient)
+            for name, gradient in by_layout.items()
+        }
+
+        sums = {table: np.zeros_like(rows) for table, rows in batch.rows.items()}
+        trained: dict[str, dict[str, pooling.Uses]] = {table: {} for table in sums}
+
+        for name, arrays in sorted(checked.items()):
+            for target in self._plans[name].targets:
+                uses = batch.uses.get(target.feature)
+                if uses is None:
+                    continue
+
+                combiner = self.features[target.feature].combiner
+                rows = batch.rows[uses.table]
+                gradient = arrays[target.output]
+                pooling.spread(combiner, target, uses, rows, gradient, sums[uses.table])
+                trained[uses.table][target.feature] = uses
+
+        pushed: dict[str, tuple[Ids, F32]] = {}
+
+        for table, ids in batch.ids.items():
+            used = pooling.rows_used(list(trained[table].values()), len(ids))
+            if used.all():
+                pushed[table] = ids, sums[table]
+            elif used.any():
+                pushed[table] = Ids(ids.values[used], distinct=True), sums[table][used]
+
+        return pushed
+
+    def _is_in(self, table: str, name: str, ragged: Ragged) -> bool:
+        return self.table_by_feature[name] == table and ragged.values.size > 0
+
+    def _checked(self, name: str, given: Ragged | ArrayLike) -> Ragged:
+        if name not in self.features:
+            raise UnknownFeature(f"no feature {name!r}; there are {sorted(self.features)}")
+
+        feature = self.features[name]
+        try:
+            ids = given.copied() if isinstance(given, Ragged) else Ragged.of(given)
+        except InvalidRequest as error:
+            raise type(error)(f"feature {name}: {error}") from error
+
+        if isinstance(feature.combiner, FirstN):
+            ids = ids.first(feature.combiner.n)
+
+        return feature.stored(ids)
+
+    def _outputs(
+        self, plan: Plan, size: int, uses: Mapping[str, pooling.Uses], rows: Mapping[str, F32]
+    ) -> tuple[F32, ...]:
+        outputs = tuple(np.zeros((size, *shape), np.float32) for shape in plan.shapes)
+        for target in plan.targets:
+            used = uses.get(target.feature)
+            if used is not None:
+                combiner = self.features[target.feature].combiner
+                pooling.combine(combiner, target, used, rows[used.table], outputs[target.output])
+
+        return outputs
+
+    def _checked_gradient(self, name: str, batch: Batch, gradient: Gradient) -> list[F32]:
+        """One float32 array per output of the layout."""
+        if name not in self._plans:
+            raise UnknownLayout(f"no layout {name!r}; there are {sorted(self._plans)}")
+
+        outputs = batch.parts(name)
+        is_list_of_several = isinstance(gradient, list) and len(outputs) > 1
+        are_several = isinstance(gradient, tuple) or is_list_of_several
+        given = cast(Any, gradient) if are_several else [gradient]
+        arrays: list[NDArray[Any]] = []
+        for array in given:
+            arrays.append(as_array(array, f"layout {name}: gradients"))
+
+        expected = [output.shape for output in outputs]
+        are_floats = all(array.dtype.kind == "f" for array in arrays)
+        if [array.shape for array in arrays] != expected or not are_floats:
+            found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
+            error = ShapeMismatch if are_floats else DtypeMismatch
+            shapes = [list(shape) for shape in expected]
+            raise error(f"layout {name}: gradients are {found}, expected float32 of {shapes}")
+
+        return [np.ascontiguousarray(array, np.float32) for array in arrays]
+
+
+def _check_features(features: Sequence[Feature]) -> None:
+    require(bool(features), "features: there are none")
+    _arguments.instances(features, Feature, "features")
+    counts = Counter(feature.name for feature in features)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise DuplicateIds(f"features {repeated} are given more than once")
+
+
+def _batch_size(lists: Mapping[str, Ragged]) -> int:
+    """The number of examples, on which all features agree; 1 if there are shared lists only."""
+    if not lists:
+        raise InvalidRequest("the batch names no feature, so it has no number of examples")
+
+    sizes = {name: len(ragged) for name, ragged in lists.items() if not ragged.is_shared}
+    if len(set(sizes.values())) > 1:
+        raise ShapeMismatch(f"the features list different numbers of examples: {sizes}")
+
+    return next(iter(sizes.values()), 1)
