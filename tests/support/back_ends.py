@@ -31,13 +31,16 @@ def server_or_skip(kind):
 
     Without one the test is skipped with the way to get one.
     """
-    named = os.environ.get(_VARIABLES[kind])
-    if named:
-        return named
-    started = _started()
-    if kind not in started:
+    address = address_of(kind)
+    if not address:
         pytest.skip(f"no {kind} for tests: {HOW_TO_START}")
-    return started[kind]["address"]
+    return address
+
+
+def address_of(kind):
+    """host:port of that server; empty if there is none."""
+    named = os.environ.get(_VARIABLES[kind])
+    return named or _started().get(kind, {}).get("address", "")
 
 
 def can_start_zookeeper():

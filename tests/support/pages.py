@@ -35,6 +35,52 @@ class Block:
     line: int  # of its first line of text, from 1
     comment: str = ""
 
+    @property
+    def marks(self):
+        """What the comment says of running it."""
+        return _marks(self.comment)
+
+    def follows(self, other):
+        """Does this block stand right below the other one, as its output does?"""
+        return self.line == other.line + other.text.count("\n") + 2
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How a block is run. A page says it in a comment above the block, clauses with a semicolon:
+
+    not run: REASON               never, because of REASON
+    needs zookeeper               only where there is one; likewise consul, docker, grpcurl
+    runs until Ctrl-C             beside the blocks after it, up to the next such block
+    Ctrl-C at step 2000           the same, and ended at that step of the job
+    """
+
+    reason_not_to_run: str = ""
+    needs: tuple[str, ...] = ()
+    runs_on: bool = False
+    until_step: int = 0
+
+    @property
+    def is_run(self):
+        return not self.reason_not_to_run
+
+
+def _marks(comment):
+    if comment.startswith("not run:"):
+        return Marks(reason_not_to_run=comment.removeprefix("not run:").strip())
+    needs = []
+    runs_on = False
+    until_step = 0
+    for clause in filter(None, (part.strip() for part in comment.split(";"))):
+        at_step = re.fullmatch(r"Ctrl-C at step (\d+)", clause)
+        if clause.startswith("needs "):
+            needs.append(clause.removeprefix("needs ").strip())
+        elif clause == "runs until Ctrl-C":
+            runs_on = True
+        elif at_step:
+            runs_on, until_step = True, int(at_step[1])
+    return Marks(needs=tuple(needs), runs_on=runs_on, until_step=until_step)
+
 
 def blocks(text):
     """The fenced blocks of a page, in order."""

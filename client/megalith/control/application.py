@@ -61,8 +61,8 @@ def maybe_kill_application(reason: str, environ: Mapping[str, str] = os.environ)
 def maybe_finish_application(environ: Mapping[str, str] = os.environ) -> bool | None:
     """End the whole job as a success. True once the AppMaster has taken it, None without one.
 
-    False if it did not take it; the reference returns None there too, and a caller cannot tell the
-    cases apart.
+    False if it did not take it. Monolith returns None there too, so that its callers cannot tell
+    the two cases apart.
     """
     address = _appmaster_address(environ)
     if not address:

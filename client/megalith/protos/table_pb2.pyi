@@ -385,7 +385,7 @@ Global___RandomUniform: _TypeAlias = RandomUniform  # noqa: Y015
 
 @_typing.final
 class Optimizer(_message.Message):
-    """How gradients change a slice. Tags up to 15 follow the reference's optimizer records."""
+    """How gradients change a slice. Tags up to 15 follow Monolith's optimizer records."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -585,7 +585,7 @@ class Ftrl(_message.Message):
     l2_regularization_strength: _builtins.float
     """L2 penalty."""
     sign_bit_l1: _builtins.bool
-    """L1 as the reference computes it, for equal numbers."""
+    """L1 as Monolith computes it, for equal numbers."""
     warmup_steps: _builtins.int
     """Steps over which the rate rises from 0; 0 = none."""
     def __init__(

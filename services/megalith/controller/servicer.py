@@ -43,7 +43,7 @@ from megalith.wire import codec, routing
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
-    """The reference's five calls."""
+    """The five calls of Monolith's controller."""
 
     def __init__(self, coordinator: Coordinator, saver: Saver) -> None:
         self._coordinator = coordinator

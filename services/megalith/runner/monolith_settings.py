@@ -25,12 +25,12 @@ _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `
 _TABLE = "said per table in its TableConfig, by the program that creates it"
 _ALWAYS = "always so here"
 _TENSORFLOW = "steers TensorFlow, which is not used"
-_SYNCHRONOUS = "synchronous training: not part of Megalith yet"
-_SERVING = "serving and export: not part of Megalith yet"
-_INPUT = "input pipelines other than tasks: not part of Megalith yet"
-_PIPELINE = "the pipelined worker: not part of Megalith yet"
-_CHECKPOINT = "dense-only saves, retention and restore choice: not part of Megalith yet"
-_DENSE = "dense reload: not part of Megalith yet"
+_SYNCHRONOUS = "synchronous training: not there yet"
+_SERVING = "serving and export: not there yet"
+_INPUT = "input pipelines other than tasks: not there yet"
+_PIPELINE = "the pipelined worker: not there yet"
+_CHECKPOINT = "dense-only saves, tide and restore choice: not there yet"
+_DENSE = "dense reload: not there yet"
 _PLATFORM = "names of Monolith's own platform"
 
 LEFT_OUT: Mapping[str, str] = {
@@ -42,11 +42,11 @@ LEFT_OUT: Mapping[str, str] = {
             "filter_split_num",
             "filter_equal_probability",
             "hashtable_init_capacity",
-            "enable_fid_dedup",
-            "sort_id",
         ),
         _TABLE,
     ),
+    "enable_fid_dedup": f"{_ALWAYS}: the client sends each id of a batch once",
+    "sort_id": "the order of ids has no meaning here",
     **dict.fromkeys(
         ("enable_variable_prefetch", "enable_variable_postpush"),
         "variables travel with the rows: `staleness` holds for both",
@@ -54,7 +54,7 @@ LEFT_OUT: Mapping[str, str] = {
     "use_native_multi_hash_table": "one table format exists",
     "partial_recovery": f"{_ALWAYS}: only a replaced ps restores",
     "enable_variable_partition": _ALWAYS,
-    "mode": "train is the only mode; evaluation and inference are not part of Megalith yet",
+    "mode": "train is the only mode; evaluation and inference are not there yet",
     "force_shutdown_ps": f"{_ALWAYS}: parameter servers end with the job",
     "is_local": "`megalith up` and `megalith train` are local",
     "merge_sync_training_ckpt": _SYNCHRONOUS,
@@ -142,9 +142,6 @@ LEFT_OUT: Mapping[str, str] = {
             "profile_some_steps_from",
             "profile_save_steps_interval",
             "profile_with_nvprof_from_to",
-            "save_summary_steps",
-            "log_step_count_steps",
-            "tensorboard_log_path",
             "intra_op_parallelism_threads",
             "inter_op_parallelism_threads",
             "tf_grpc_worker_cache_threads",
@@ -153,6 +150,10 @@ LEFT_OUT: Mapping[str, str] = {
             "disable_native_metrics",
         ),
         _TENSORFLOW,
+    ),
+    **dict.fromkeys(
+        ("save_summary_steps", "log_step_count_steps", "tensorboard_log_path"),
+        "summaries for TensorBoard: not there yet; `/metrics` has steps and times",
     ),
     "tf_config": "the variable TF_CONFIG, with `discovery` = tf-config:",
     "zk_watch_address_family": "those ZooKeeper servers are asked that this machine can reach",

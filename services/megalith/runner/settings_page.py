@@ -20,7 +20,7 @@ _HEAD = """# Settings
 Every setting is a flag and an environment variable. A flag wins over the variable, and the variable
 over the default. For example, these two commands start the same cluster:
 
-<!-- not run: two ways to start a cluster that nobody here needs -->
+<!-- not run: both start a cluster of four servers, in the same folder -->
 ```sh
 megalith up --num-ps 4
 MEGALITH_RUNNER_NUM_PS=4 megalith up
@@ -57,7 +57,10 @@ import os
 from megalith.runner.config import RunnerConfig
 
 config = RunnerConfig.load(environ=os.environ, num_ps=4)
-print(config.num_ps)  # 4, whatever the variables say
+print(config.num_ps)
+```
+```text
+4
 ```
 """
 

@@ -17,7 +17,7 @@ class Sum:
 class Mean:
     """The sum of the rows, each times 1/count.
 
-    Zeros without ids (the reference's stand-alone op gives NaN).
+    Zeros without ids (Monolith's stand-alone op gives NaN).
     """
 
     name: ClassVar[str] = "mean"

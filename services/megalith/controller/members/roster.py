@@ -366,7 +366,7 @@ class Roster:
 
 
 def _is_blocked(seat: Seat, barrier: BarrierState) -> bool:
-    # Slot 0 of the reference is the barrier itself; with a chief connected the chief's own word is
+    # Slot 0 of Monolith is the barrier itself; with a chief connected the chief's own word is
     # better.
     if seat.index == 0 and not seat.is_connected:
         return barrier.is_placed
