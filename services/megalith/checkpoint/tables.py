@@ -13,9 +13,10 @@ the table.
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from megalith.checkpoint import arrow_files, manifest, schema_json
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import F32, I64
 from megalith.runtime.files import sync
@@ -61,50 +63,81 @@ def write(table: EmbeddingTable, config: TableConfig, directory: Path, name: str
 
     `config` is what the table had when its save began: it may get another one meanwhile.
     """
-    dim = table.layout.dim
-    about = {
-        _META: json.dumps(schema_json.to_json(config)),
-        _DATA_TIME: str(table.max_update_s),
-        _STATE_FIELDS: json.dumps(table.layout.state_fields),
-    }
-
-    schema = _schema(dim, table.layout.width - dim).with_metadata(about)
     limit = _rows_at_once(table.layout.width)
-    has_rows = np.zeros(routing.NUM_BUCKETS, np.bool_)
-    rows = 0
     offset = 0
-    path = directory / name
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with RowFile(config, table.layout, table.max_update_s, directory, name) as file:
         while True:
             part = table.dump(limit=limit, offset=offset, with_expired=True)
             if not part.ids.size:
                 break
 
             offset = part.offset
-            rows += part.ids.size
-            buckets = routing.buckets_of(part.ids)
-            has_rows[buckets] = True
-            columns = [
-                pa.array(buckets.astype(np.uint16)),
-                pa.array(part.ids),
-                _fixed_lists(part.rows[:, :dim]),
-                _fixed_lists(part.rows[:, dim:]),
-                pa.array(part.times.astype(np.uint32)),
-            ]
+            file.add(part.ids, part.rows, part.times)
 
-            batch = pa.record_batch(columns, schema=schema)
-            writer.write_batch(batch)
+    return file.written()
 
-    sync(path)
-    return ShardFile(
-        name=name,
-        kind=FileKind.TABLE,
-        table=config.name,
-        rows=rows,
-        bytes=path.stat().st_size,
-        sha256=manifest.sha256_of(path),
-        buckets=arrow_files.ranges_of(has_rows),
-    )
+
+class RowFile:
+    """The file of a table's rows while it is being written: a context, and `written` after it."""
+
+    def __init__(
+        self,
+        config: TableConfig,
+        layout: RowLayout,
+        data_time_s: int,
+        directory: Path,
+        name: str,
+    ) -> None:
+        about = {
+            _META: json.dumps(schema_json.to_json(config)),
+            _DATA_TIME: str(data_time_s),
+            _STATE_FIELDS: json.dumps(layout.state_fields),
+        }
+
+        self._table = config.name
+        self._dim = layout.dim
+        self._schema = _schema(layout.dim, layout.width - layout.dim).with_metadata(about)
+        self._path = directory / name
+        self._has_rows = np.zeros(routing.NUM_BUCKETS, np.bool_)
+        self._rows = 0
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        sink = self._open.enter_context(pa.OSFile(str(self._path), "wb"))
+        self._writer = self._open.enter_context(pa.ipc.new_file(sink, self._schema))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def add(self, ids: I64, rows: F32, times: I64) -> None:
+        """Write some rows: embedding and optimizer state side by side."""
+        buckets = routing.buckets_of(ids)
+        self._has_rows[buckets] = True
+        self._rows += ids.size
+        columns = [
+            pa.array(buckets.astype(np.uint16)),
+            pa.array(ids),
+            _fixed_lists(rows[:, : self._dim]),
+            _fixed_lists(rows[:, self._dim :]),
+            pa.array(times.astype(np.uint32)),
+        ]
+
+        batch = pa.record_batch(columns, schema=self._schema)
+        self._writer.write_batch(batch)
+
+    def written(self) -> ShardFile:
+        """What is on disk, once it is: the file is closed before."""
+        sync(self._path)
+        return ShardFile(
+            name=self._path.name,
+            kind=FileKind.TABLE,
+            table=self._table,
+            rows=self._rows,
+            bytes=self._path.stat().st_size,
+            sha256=manifest.sha256_of(self._path),
+            buckets=arrow_files.ranges_of(self._has_rows),
+        )
 
 
 def _rows_at_once(width: int) -> int:

@@ -27,8 +27,7 @@ class SegmentDetails:
 class TableDetails:
     """One table. `data_time_s` is the newest time of its data, Unix seconds; 0 = none seen.
 
-    `touched` are ids that had changed since somebody last asked; None if the table does not track
-    them. `filter_bytes` is what the counts of its admission filter take; None without a filter.
+    `filter_bytes` is what the counts of its admission filter take; None without a filter.
     """
 
     name: str
@@ -37,7 +36,6 @@ class TableDetails:
     data_time_s: int | None = None
     rows: int = 0
     bytes: int = 0
-    touched: int | None = None
     filter_bytes: int | None = None
     admission: str = ""
 
@@ -114,9 +112,7 @@ def _tables(content: Manifest, directory: Path) -> list[TableDetails]:
 
     for file in content.files:
         table = tables.get(file.table)
-        if table is not None and file.kind == FileKind.TOUCHED:
-            table.touched = (table.touched or 0) + file.rows
-        elif table is not None and file.kind == FileKind.FILTER:
+        if table is not None and file.kind == FileKind.FILTER:
             table.filter_bytes = (table.filter_bytes or 0) + file.bytes
 
     return [tables[name] for name in sorted(tables)]

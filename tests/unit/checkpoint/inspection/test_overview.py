@@ -65,10 +65,9 @@ def test_details_name_tables_segments_variables_and_routing(tmp_path):
     item, user = found.tables
     assert (item.name, item.rows, item.data_time_s) == ("item", 40, 1234)
     assert [(each.dim, each.optimizer) for each in item.segments] == [(1, "ftrl"), (2, "adagrad")]
-    assert (item.touched, item.filter_bytes, item.admission) == (None, None, "")
+    assert (item.filter_bytes, item.admission) == (None, "")
     assert user.admission == "sliding_hash_filter"
     assert user.filter_bytes > 0
-    assert user.touched == 0
     (w,) = found.variables
     assert (w.name, w.dtype, w.shape, w.parts, w.optimizer) == ("w", "float32", [4], 1, "adagrad")
     assert {file.name for file in found.files} | {MANIFEST} == {

@@ -18,6 +18,7 @@ from megalith.wire import routing
 from support import at_size, checkpoints
 
 FIRST_RELEASE = Path(__file__).parents[3] / "fixtures" / "checkpoint-v1"
+KINDS = (FileKind.TABLE, FileKind.FILTER, FileKind.VARIABLES)
 IDS = np.arange(-20, 20) * 0x0123456789ABCDE
 
 
@@ -54,7 +55,7 @@ def test_a_checkpoint_as_it_was_written_is_whole(whole):
     assert found.is_whole
     assert (found.step, found.rows, found.unnamed) == (120, 2 * IDS.size, [])
     assert found.bytes == sum(path.stat().st_size for path in whole.glob("*.arrow"))
-    assert {file.kind for file in manifest.read(whole).files} == set(FileKind)
+    assert {file.kind for file in manifest.read(whole).files} >= set(KINDS)
 
 
 def test_a_checkpoint_of_the_first_release_is_whole():
@@ -99,7 +100,7 @@ def test_bytes_that_were_added_are_found(copy):
     ]
 
 
-@pytest.mark.parametrize("kind", list(FileKind))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_file_is_named(copy, kind):
     file = file_of(copy, kind)
     (copy / file.name).unlink()
