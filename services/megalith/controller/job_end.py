@@ -10,6 +10,7 @@ from megalith.control import application
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.guarded import guarded
 from megalith.controller.members.journal_file import JournalKeeper
+from megalith.controller.saving.records import SavedCheckpoint
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import Unsaved
 from megalith.controller.selection.formation import Formation
@@ -120,7 +121,7 @@ class JobEnding:
         while True:
             try:
                 saved = self._saver.save()
-                return f"saved {saved.path}"
+                return self._told(saved)
             except Exception as error:  # also an unforeseen one: the model is in memory only
                 failure = str(error)
                 gives_up = self._gives_up(error)
@@ -138,6 +139,16 @@ class JobEnding:
                 return None
 
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _told(self, saved: SavedCheckpoint) -> str:
+        if saved.is_whole:
+            return f"saved {saved.path}"
+
+        unsaved = self._unsaved.text() or "the last updates"
+        return (
+            f"not saved whole: {unsaved}; {saved.path} has what is left, rows are missing in it, "
+            "and the next job does not start from it"
+        )
 
     def _gives_up(self, error: Exception) -> bool:
         """Whether the job ends unsaved if the last save fails like this for too long."""

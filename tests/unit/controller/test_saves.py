@@ -380,6 +380,8 @@ def test_a_save_of_servers_that_restored_too_little_is_listed_and_never_the_newe
     whole = saver.save()
     cluster.lacks_rows = True
     part = saver.save()
+    assert (whole.is_whole, part.is_whole) == (True, False)
+    assert not saver.last.is_whole
     assert part.path.name == "model.ckpt-r1-12"
     assert catalog.latest(tmp_path) == whole.path
     assert catalog.is_listed(tmp_path, part.path)

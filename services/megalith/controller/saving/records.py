@@ -11,7 +11,8 @@ class SavedCheckpoint:
 
     `moving_workers` are those that did not block in time, if the save was to hold training: the
     checkpoint may have a part of a step of theirs. `removed` are the names of older checkpoints
-    that are not kept any longer.
+    that are not kept any longer. One that is not `is_whole` lacks rows of the model, and no job
+    starts from it by itself.
     """
 
     path: Path
@@ -21,14 +22,15 @@ class SavedCheckpoint:
     seconds: float = 0.0
     moving_workers: tuple[int, ...] = ()
     removed: tuple[str, ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SaveRecord:
     """How the last save went. `path` is empty when it failed, `error` when it did not.
 
-    `is_own` = into the job's model directory; a job starts from no other one. `pushes` are those
-    that are in it for sure, by session of the ps.
+    `is_own` = into the job's model directory; a job starts from no other one, nor from one that is
+    not `is_whole`. `pushes` are those that are in it for sure, by session of the ps.
     """
 
     ended_at_s: float
@@ -37,6 +39,7 @@ class SaveRecord:
     path: str = ""
     error: str = ""
     is_own: bool = True
+    is_whole: bool = True
     pushes: Mapping[int, int] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0

@@ -147,6 +147,7 @@ class Saver:
                 rows=saved.rows,
                 bytes=saved.bytes,
                 removed=saved.removed,
+                is_whole=saved.is_whole,
             )
             return saved
         except OSError as error:
@@ -192,7 +193,8 @@ class Saver:
             self._coordinator.check_current()
             folder = catalog.publish(folder, target, step)
             is_published = True
-            recorded = self._record(target, folder, began_at_s, is_own)
+            is_whole = not self._coordinator.lacks_rows
+            recorded = self._record(target, folder, began_at_s, is_own, is_whole)
         except BaseException as error:
             # Unless the list names it, nobody knows of it yet, so nobody misses it.
             if not is_published or catalog.withdraw(target, folder):
@@ -211,7 +213,7 @@ class Saver:
         if is_own:
             self._note(recorded)
 
-        if self._coordinator.lacks_rows:
+        if not is_whole:
             logger.error(
                 "%s is saved apart: rows are missing in it, so the next job starts from the "
                 "checkpoint before it",
@@ -233,7 +235,13 @@ class Saver:
             "saved path=%s rows=%d bytes=%d seconds=%.2f", folder, saved.rows, num_bytes, seconds
         )
         return SavedCheckpoint(
-            folder, step, saved.rows, num_bytes, seconds, removed=recorded.removed
+            folder,
+            step,
+            saved.rows,
+            num_bytes,
+            seconds,
+            removed=recorded.removed,
+            is_whole=is_whole,
         )
 
     def _note(self, recorded: Recorded) -> None:
@@ -247,13 +255,14 @@ class Saver:
         except OSError as error:
             logger.warning("%s: %s", self._model_dir / exempt_list.FILE, error)
 
-    def _record(self, target: Path, folder: Path, saved_at_s: float, is_own: bool) -> Recorded:
+    def _record(
+        self, target: Path, folder: Path, saved_at_s: float, is_own: bool, is_whole: bool
+    ) -> Recorded:
         """Name the checkpoint in the list, and remove what is not kept of the job's own.
 
         Once it is named it stays: without its folder the job would not start again.
         """
         check_current = self._coordinator.check_current
-        is_whole = not self._coordinator.lacks_rows
         try:
             return catalog.record_latest(
                 target,

@@ -152,7 +152,8 @@ class SaveNews:
 
         self._schedule.restart(time.monotonic(), record.step)
 
-        if not record.error:
+        # A part of a model does not make up for what is not saved: nobody starts from it.
+        if not record.error and record.is_whole:
             path = str(Path(record.path).absolute())
             self._unsaved.saved(path, record.step)
             self._coordinator.checkpoint_saved(path, record.ended_at_s, record.pushes)
