@@ -1,5 +1,6 @@
 """The AppMaster over a real socket, in front of a real job."""
 
+import errno
 import json
 import threading
 from contextlib import closing
@@ -9,6 +10,7 @@ import pytest
 
 from megalith.client import errors
 from megalith.control import AppMaster, SupervisedProcess
+from megalith.controller.members import journal_file
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
 from megalith.wire.channel import open_channel
@@ -115,6 +117,24 @@ def test_suspend_holds_training_until_resume(stub, servers):
     step = servers.job.training_status()
     stub.resume(pb.ResumeRequest(), timeout=30)
     wait_until(lambda: servers.job.training_status() > step)
+
+
+def test_a_suspension_that_the_journal_cannot_keep_is_in_effect_and_its_status_says_so(
+    stub, servers, monkeypatch
+):
+    def no_space(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal_file, "write_atomically", no_space)
+    stub.suspend(pb.SuspendRequest(snapshot_id=1), timeout=30)
+
+    def status():
+        return stub.suspendStatus(pb.SuspendStatusRequest(), timeout=30)
+
+    wait_until(lambda: status().succeed)
+    assert "the next one forgets the suspension" in status().message
+    monkeypatch.undo()
+    wait_until(lambda: status().message == "every connected worker is blocked")
 
 
 def test_an_operator_does_not_undo_a_suspend_nor_pass_for_one(stub, servers):

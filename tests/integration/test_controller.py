@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from typer.testing import CliRunner
 
 from megalith.checkpoint import catalog, manifest, restore
 from megalith.checkpoint.format import MANIFEST
+from megalith.cli.app import app as cli_app
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
 from megalith.control import address_file
 from megalith.controller.members import job_files, journal_file
@@ -134,11 +136,23 @@ def test_stop_blocks_every_worker_and_nothing_moves_until_resume(training):
     wait_until(lambda: training.job.training_status() > step)
 
 
+def no_space(*arguments, **options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_whoever_stops_training_is_told_if_the_journal_cannot_keep_it(tmp_path, monkeypatch):
+    with Servers(tmp_path) as servers:
+        servers.start_controller()
+        monkeypatch.setattr(journal_file, "write_atomically", no_space)
+        stopped = CliRunner().invoke(cli_app, ["ctl", "--model-dir", str(tmp_path), "stop"])
+        assert "training is held\n" in stopped.stdout
+        assert "No space left on device" in stopped.stdout
+        assert "the next one forgets a stop of training" in stopped.stdout
+
+
 def test_a_stop_that_the_journal_cannot_keep_is_in_effect_and_the_status_says_so(
     tmp_path, monkeypatch
 ):
-    def no_space(*arguments, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     with Servers(tmp_path) as servers:
         servers.start_controller()

@@ -114,6 +114,9 @@ class Controller:
         BarrierAlreadyPlaced if this holder holds it already. Workers act on some actions: after
         "Stop" they end their shares once training is resumed. `holder` is "operator" or "platform".
         Each ends its own hold only, and training goes on once nobody holds it.
+
+        Training is held also if the controller cannot write that down, for example because the disk
+        is full. The next controller would then forget the hold: `status().journal_error` says so.
         """
         if not action and not reason and holder == "operator":
             # The public call, whose request has no field for any of the three.

@@ -105,6 +105,12 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
             return pb.SuspendStatusResponse(succeed=False, message=message)
 
         message = "every connected worker is blocked"
+        if status.journal_error:
+            message = (
+                f"{message}; if the controller dies now, the next one forgets the suspension: "
+                f"{status.journal_error}"
+            )
+
         return pb.SuspendStatusResponse(succeed=True, message=message)
 
     def resume(self, request: pb.ResumeRequest, context: grpc.ServicerContext) -> pb.ResumeResponse:

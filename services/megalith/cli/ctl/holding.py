@@ -7,9 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from megalith.cli.ctl.answers import say
 from megalith.cli.ctl.group import ControllerCall, command
-from megalith.cli.output import held_by
+from megalith.cli.output import held_by, journal_line
 from megalith.control import BarrierStatus, Controller
 from megalith.errors import BarrierAlreadyPlaced
 
@@ -41,13 +40,15 @@ HolderOption = Annotated[
 def stop(call: ControllerCall, action: ActionOption = "", reason: ReasonOption = "") -> None:
     """Hold training: every worker blocks at its next step boundary."""
 
-    def ask(job: Controller) -> None:
+    def ask(job: Controller) -> dict[str, Any]:
         try:
             job.stop(action, reason)
         except BarrierAlreadyPlaced as error:
             raise BarrierAlreadyPlaced(f"{error} {_ALREADY_STOPPED}") from None
 
-    call.answer(ask, say("training is held"))
+        return {"ok": True, "journal_error": job.status().journal_error}
+
+    call.answer(ask, _show_stopped)
 
 
 @command()
@@ -80,6 +81,12 @@ def _way_out(barrier: BarrierStatus) -> str:
     """
     is_held_by_platform = any(holder.kind == "platform" for holder in barrier.holders)
     return _PLATFORM_HOLDS if is_held_by_platform else ""
+
+
+def _show_stopped(answer: dict[str, Any]) -> None:
+    print("training is held")
+    if answer["journal_error"]:
+        print(f"the journal {journal_line(answer['journal_error'])}")
 
 
 def _show_resumed(answer: dict[str, Any]) -> None:
