@@ -2,11 +2,13 @@
 are not let in."""
 
 import contextlib
+import http.server
 import json
 import socket
 import socketserver
 import threading
 import time
+import types
 import urllib.request
 
 import pytest
@@ -81,6 +83,93 @@ def test_consul_an_entry_that_is_renewed_while_it_is_deregistered_stays_away(
     discovery.deregister("ps", 0, ADDRESS)
     time.sleep(0.5)
     assert ask(agent, f"health/service/{job}") == []
+
+
+class Agent(http.server.BaseHTTPRequestHandler):
+    """What an agent does with one service, in memory; it hangs before it says that a check is not
+    known."""
+
+    def setup(self):
+        super().setup()
+        self.state = self.server.state
+
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if "/agent/service/register" in self.path:
+            self.state.entries.append(json.loads(body))
+        elif "/agent/service/deregister/" in self.path:
+            self.state.entries.clear()
+        elif "/agent/check/pass/" in self.path:
+            self.state.is_hung.set()
+            self.state.go_on.wait(30)
+            self._reply(self.state.unknown, "unknown check")
+            return
+        self._reply(200, "")
+
+    def do_GET(self):
+        instances = [
+            {
+                "Service": {
+                    "ID": entry["id"],
+                    "Tags": entry["tags"],
+                    "Port": entry["port"],
+                },
+                "Node": {"Node": "here"},
+            }
+            for entry in self.state.entries
+        ]
+        self._reply(200, json.dumps(instances))
+
+    def _reply(self, status, text):
+        self.send_response(status)
+        self.send_header("X-Consul-Index", "1")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        """Nobody reads it."""
+
+
+@pytest.fixture(params=[404, 500])
+def forgetful(request):
+    """An agent that knows no check: newer ones answer 404 then, older ones 500."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Agent) as agent:
+        agent.state = types.SimpleNamespace(
+            entries=[], is_hung=threading.Event(), go_on=threading.Event(), unknown=request.param
+        )
+        agent.daemon_threads = True
+        threading.Thread(target=agent.serve_forever, daemon=True).start()
+        yield agent
+        agent.shutdown()
+
+
+@pytest.mark.timeout(120)
+def test_consul_an_agent_that_does_not_know_a_check_is_told_again_whatever_it_answers(
+    opened, forgetful, job
+):
+    forgetful.state.go_on.set()
+    discovery = opened(f"127.0.0.1:{forgetful.server_port}", job, ttl_s=0.5)
+    discovery.register("ps", 0, ADDRESS)
+    forgetful.state.entries.clear()  # as an agent that was restarted
+    wait_until(lambda: forgetful.state.entries, what="it is told again")
+
+
+@pytest.mark.timeout(120)
+def test_consul_a_renewal_that_hangs_while_an_entry_is_given_up_does_not_enter_it_again(
+    forgetful, job
+):
+    state = forgetful.state
+    discovery = ConsulDiscovery(f"127.0.0.1:{forgetful.server_port}", job, ttl_s=0.5)
+    discovery.register("ps", 0, ADDRESS)
+    assert len(state.entries) == 1
+    assert state.is_hung.wait(30)
+    discovery.close()
+    assert state.entries == []
+    state.go_on.set()
+    discovery._keeper.join(30)
+    assert not discovery._keeper.is_alive()
+    assert state.entries == []
 
 
 def test_consul_an_entry_that_nobody_renews_expires_and_one_that_is_renewed_stays(

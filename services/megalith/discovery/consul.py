@@ -167,8 +167,10 @@ class ConsulDiscovery(Discovery):
         self._client.http.connections_timeout = _CLOSE_S
         self._keeper.join(_CLOSE_S)
 
+        # Taken away first: a renewal that hangs, and outlives this call, enters none of them again.
         with self._lock:
             own = dict(self._own)
+            self._own.clear()
 
         for (name, index), address in own.items():
             service_id = self._id(name, index, address)
@@ -242,11 +244,15 @@ class ConsulDiscovery(Discovery):
     def _renew(self, name: str, index: int, address: str) -> None:
         check_id = f"service:{self._id(name, index, address)}"
         try:
-            self._ask_once(self._client.agent.check.ttl_pass, check_id)
+            is_known = self._ask_once(self._client.agent.check.ttl_pass, check_id)
         except DiscoveryFailed as error:
             if not isinstance(error.__cause__, consul.ConsulException):
                 raise
-            # The agent answers, but does not know the check: it was restarted.
+
+            is_known = False
+
+        # An agent that answers, but does not know the check, was restarted.
+        if not is_known and self._is_own(name, index, address):
             self._enter(name, index, address)
 
     def _id(self, name: str, index: int, address: str) -> str:
@@ -273,7 +279,9 @@ class ConsulDiscovery(Discovery):
         Every request here is idempotent.
         """
         return tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_TRIES),
+            stop=tenacity.stop_any(
+                tenacity.stop_after_attempt(_TRIES), tenacity.stop_when_event_set(self._stopping)
+            ),
             wait=JitteredBackoff(self._retry_wait_s, longest_s=self._retry_wait_s),
             retry=tenacity.retry_if_exception(_is_unreachable),
             sleep=tenacity.sleep_using_event(self._stopping),
