@@ -3,13 +3,13 @@
 import logging
 import threading
 from collections.abc import Callable
-from concurrent import futures
 from dataclasses import dataclass
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health
 
 from megalith.errors import InvalidSetting
+from megalith.runtime.health import Health
 from megalith.runtime.interceptor import ErrorInterceptor
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.metrics_page import MetricsServer
@@ -98,7 +98,6 @@ class RpcServer:
     ) -> None:
         self._settings = settings
         self._metrics_server = MetricsServer(metrics, settings.bind_host, settings.metrics_port)
-        self._names = [*services, ""]
         self.port = 0
         self.metrics_port = 0
 
@@ -115,21 +114,13 @@ class RpcServer:
             maximum_concurrent_rpcs=num_threads + settings.max_waiting_calls,
         )
 
-        # A pool of its own: a watcher that stays connected must not take a thread from the data
-        # path.
-        health_threads = futures.ThreadPoolExecutor(2, thread_name_prefix="health")
-        self._health = health.HealthServicer(
-            experimental_non_blocking=True,
-            experimental_thread_pool=health_threads,
-        )
-
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._health = Health([*services, ""])
+        self._health.add_to(self._server)
         for add in services.values():
             add(self._server)
 
         self._reflection = Reflection([*services, health.SERVICE_NAME])
         self._reflection.add_to(self._server)
-        self.set_serving(False)
 
     def start(self) -> None:
         """Bind both ports and answer. If the second cannot be bound, the first is given back."""
@@ -174,18 +165,11 @@ class RpcServer:
 
     def set_serving(self, is_serving: bool) -> None:
         """What the health protocol answers."""
-        serving = (
-            health_pb2.HealthCheckResponse.SERVING
-            if is_serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
-
-        for name in self._names:
-            self._health.set(name, serving)
+        self._health.set_serving(is_serving)
 
     def stop(self, grace_s: float) -> None:
         """Report NOT_SERVING, refuse new calls, give open ones `grace_s`, close both ports."""
-        self._health.enter_graceful_shutdown()
+        self._health.shut_down()
         done: threading.Event = self._server.stop(grace_s)
         done.wait()
         self._silent.stop()
