@@ -39,10 +39,20 @@ class JobCourse(ClusterCore):
             is_routed = self._run.is_routed or self._job_outcome.ending is not None
             if missing or not is_routed:
                 raise NotReady(f"cannot save: waiting for ps {sorted(missing)}")
-            if self._phase() is Phase.INITIALIZING:
+            if self._phase() is Phase.INITIALIZING and not self._is_chief_lost_for_good():
                 raise NotReady("cannot save: the chief has not created all tables yet")
 
             return self._sessions.tell(order, Role.PS)
+
+    def _is_chief_lost_for_good(self) -> bool:
+        """Whether nobody will create what a replaced ps lacks: the job ends, its chief is dead.
+
+        What all servers hold is still worth a checkpoint. Whether a table is missing is seen in
+        what they write.
+        """
+        chief = self._roster.workers[0]
+        is_ending = self._job_outcome.ending is not None
+        return is_ending and not self._roster.is_reachable(chief)
 
     def order_measurement(self, order: MeasureOrder) -> list[int]:
         """Tell every worker that is here to measure; returns their sessions."""
@@ -129,7 +139,8 @@ class JobCourse(ClusterCore):
 class Holding(ClusterCore):
     """Holds on training by operators, the platform, saves and stops by file.
 
-    A hold is on disk when its call returns, so it outlives this controller.
+    A hold is on disk when its call returns, so it outlives this controller. If it cannot be
+    written, training is held all the same, and the journal's `error` says that it would not.
     """
 
     def place_barrier(

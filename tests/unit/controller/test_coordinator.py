@@ -433,6 +433,27 @@ def test_a_trained_run_whose_replacement_restored_too_little_is_saved_and_ends_w
     assert cluster.lacks_rows  # so that what is saved is not what the next job starts from
 
 
+def test_a_job_that_ends_is_saved_though_its_chief_died_before_it_created_what_a_new_ps_lacks(
+    cluster, clock
+):
+    servers, workers = formed(cluster)
+    cluster.leave(servers[1].session)
+    clock.now += SUSPECT_S + 1
+    replacement = Member(cluster, Role.PS, 1, "two")
+    for server in (servers[0], replacement):
+        cluster.report_ps(server.session, PsReport(is_ready=True))
+    cluster.report_worker(workers[0].session, WorkerReport(initialized_epoch=1))
+    assert workers[0].state.phase is Phase.INITIALIZING
+    cluster.leave(workers[0].session)
+    cluster.begin_end(False, "the chief has no restarts left")
+    with pytest.raises(NotReady, match="the chief has not created"):
+        cluster.order_save(SaveShard("id", "/nowhere", 0))  # it may be back in a moment
+    clock.now += SUSPECT_S + 1
+    for server in (servers[0], replacement):
+        cluster.report_ps(server.session, PsReport(is_ready=True))
+    assert len(cluster.order_save(SaveShard("id", "/nowhere", 0))) == 2
+
+
 @pytest.mark.parametrize("num_workers", [10, 1000])
 def test_a_report_without_news_looks_at_no_other_member(num_workers):
     looks = 0

@@ -1,5 +1,7 @@
 """A controller that takes over from one that died."""
 
+import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.roster import Patience, Registration, Role
 from megalith.errors import InvalidRequest, NotInCluster, NotReady, RunUndecided, WrongRun
 from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from support.waiting import wait_until
 
 SUSPECT_S = 5.0
 PATIENCE = Patience(silence_s=10.0, suspect_s=SUSPECT_S, lost_worker_s=60.0)
@@ -197,6 +200,55 @@ def test_a_keeper_says_why_it_cannot_write_until_it_can(left, tmp_path):
     assert keeper.error == ""
     assert journal_file.read(directory) == left
     keeper.stop(is_over=False)
+
+
+@pytest.mark.timeout(60)
+def test_a_keeper_that_cannot_write_in_time_says_so_when_a_flush_returns(
+    left, tmp_path, monkeypatch
+):
+    go_on = threading.Event()
+    monkeypatch.setattr(journal_file, "_FLUSH_S", 0.2)
+    keeper = JournalKeeper(tmp_path, lambda: left, may_write=lambda: go_on.wait(30))
+    keeper.start()
+    keeper.flush()
+    assert keeper.error == f"{tmp_path / job_files.JOURNAL}: not written after 0 s"
+    go_on.set()
+    wait_until(lambda: keeper.error == "")
+    keeper.stop(is_over=False)
+
+
+def test_what_a_newer_controller_wrote_into_the_journal_is_ignored_and_the_hold_is_kept(
+    left, tmp_path, caplog
+):
+    keeper = JournalKeeper(tmp_path, lambda: left)
+    keeper.start()
+    keeper.flush()
+    keeper.stop(is_over=False)
+    path = tmp_path / job_files.JOURNAL
+    content = json.loads(path.read_bytes())
+    content["colour"] = "blue"
+    content["workers"][0]["mood"] = "good"
+    content["barrier"]["holders"][0]["until"] = 7
+    path.write_text(json.dumps(content))
+
+    assert journal_file.read(tmp_path) == left
+    assert left.barrier.is_placed
+    for field in ("colour of Journal", "mood of JournaledMember", "until of Holder"):
+        assert field in caplog.text
+
+
+def test_the_journal_of_a_controller_that_did_not_note_maps_tells_of_one_by_its_epoch(
+    left, tmp_path
+):
+    keeper = JournalKeeper(tmp_path, lambda: left)
+    keeper.start()
+    keeper.flush()
+    keeper.stop(is_over=False)
+    path = tmp_path / job_files.JOURNAL
+    content = json.loads(path.read_bytes())
+    del content["was_mapped"]
+    path.write_text(json.dumps(content))
+    assert journal_file.read(tmp_path).was_mapped
 
 
 def ready(cluster, *incarnations, **changes):

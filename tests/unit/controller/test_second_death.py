@@ -13,6 +13,7 @@ from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.losses import Loss, Losses
 from megalith.controller.members.roster import Patience, Registration, Role
 from megalith.errors import NotInCluster
+from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
 
 SUSPECT_S = 5.0
@@ -421,3 +422,56 @@ def test_a_run_whose_end_could_not_be_recorded_is_recorded_with_the_next_journal
     assert job_files.ended_runs(tmp_path) == ()
     keeper._record_ended(left)
     assert job_files.ended_runs(tmp_path) == ("abc",)
+
+
+def test_a_worker_that_was_replaced_counts_as_moving_for_the_next_controller_too(begin, clock):
+    first = begin(num_ps=1, num_workers=1)
+    ready(first, 0)
+    first.leave(join(first, Role.WORKER, 0, "cut-off", has_lease=True))
+    second_worker = join(first, Role.WORKER, 0, "new", has_lease=True)
+    first.report_worker(second_worker, WorkerReport(initialized_epoch=1, has_begun=True))
+
+    second = begin(first.journal(), num_ps=1, num_workers=1)
+    back = join(second, Role.WORKER, 0, "new", has_lease=True)
+    held = second.place_barrier()
+    second.report_worker(back, WorkerReport(is_blocked=True, barrier_id=held.id))
+    assert second.moving_workers() == (0,), "the one that is cut off may still train"
+    clock.now += LEASE_S + LEASE_MARGIN_S
+    assert second.moving_workers() == ()
+    assert not second.journal().workers[0].has_predecessor
+
+
+# --- whether a run has had a map ---
+
+
+def test_a_run_without_a_map_has_none_for_the_next_controller_whatever_the_run_before_it_had(
+    begin, clock
+):
+    first = begin()
+    for index in range(2):
+        ready(first, index)
+    second = begin(first.journal())
+    give_up_on_the_last_run(second, clock)
+    join(second, Role.PS, 0, "new-0")
+    left = second.journal()
+    assert (left.epoch, left.was_mapped) == (1, False)
+
+    asked = []
+    third = begin(
+        left, restore_fault=lambda restored, *, is_first: asked.append(is_first) or "differ"
+    )
+    assert not third.has_trained
+    ready(third, 0, "new-0")
+    ready(third, 1, "new-1")
+    clock.now += LEASE_S + LEASE_MARGIN_S
+    third.watch()
+    assert asked[0] is True, "its servers start together"
+    assert third.outcome == (False, "differ"), "there is nothing to save"
+
+
+def test_a_ps_that_served_no_map_does_not_say_that_this_run_had_one(begin):
+    cluster = begin()
+    join(cluster, Role.PS, 0, epoch=7)  # it was restoring in a run that is gone
+    assert not cluster.has_trained
+    join(cluster, Role.PS, 1, epoch=7, run_id=cluster.run_id)
+    assert cluster.has_trained

@@ -31,6 +31,7 @@ class JournaledMember:
     tables: int = 0
     variables: int = 0
     gone: Held | None = None  # of the ps before it, until this one says what it has restored
+    has_predecessor: bool = False  # whose lease may not be over
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Journal:
     run_gone: Held | None = None  # of the run before, until all ps of this one are ready
     ending: Ending | None = None
     lacks_rows: bool = False  # what is saved of the servers is a part of a model
+    was_mapped: bool = False  # this run has had a map; `epoch` may come from a run before it
     outcome: Outcome | None = None  # of a job whose controller died before everybody knew
     ended_runs: tuple[str, ...] = ()  # that this controller was left with and did not go on with
 
@@ -117,7 +119,7 @@ def _check_value(name: str, value: Any, declared: Any) -> None:
         raise ValueError(f"{name} is {value!r}, not of type {declared.__name__}")
 
 
-def journal_ps(seat: Seat) -> JournaledMember:
+def journal_ps(seat: Seat, has_predecessor: bool) -> JournaledMember:
     return JournaledMember(
         seat.address,
         seat.incarnation,
@@ -126,16 +128,18 @@ def journal_ps(seat: Seat) -> JournaledMember:
         pushes_saved=seat.pushes_saved,
         tables=seat.load.tables,
         variables=seat.load.variables,
+        has_predecessor=has_predecessor,
     )
 
 
-def journal_worker(seat: Seat) -> JournaledMember:
+def journal_worker(seat: Seat, has_predecessor: bool) -> JournaledMember:
     return JournaledMember(
         seat.address,
         seat.incarnation,
         position=seat.progress.position,
         total_batches=seat.progress.total_batches,
         pushes_unknown=seat.progress.pushes_unknown,
+        has_predecessor=has_predecessor,
     )
 
 

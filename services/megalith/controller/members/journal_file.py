@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from megalith.controller.guarded import guarded
 from megalith.controller.members import job_files
@@ -19,6 +19,10 @@ from megalith.runtime.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+# Raised when a field is added that an older controller must not ignore. Fields that it may ignore
+# are left out by `_known`, and the hold that the journal keeps is not forgotten because of them.
 _FORMAT = 3
 # Progress of workers that a new controller may not know; barriers and maps are written at once
 _EVERY_S = 0.25
@@ -97,31 +101,53 @@ def _parse(content: dict[str, Any]) -> Journal:
         raise ValueError(f"format is not {_FORMAT}")
 
     content.pop("generation", 0)
+    # In a journal that does not say it, the epoch alone tells of a map.
+    content.setdefault("was_mapped", content["epoch"] > 0)
     return Journal(
-        **content
+        **_known(Journal, content)
         | {
             "barrier": _barrier(content["barrier"]),
             "routed": tuple(content["routed"]),
             "ps": tuple(map(_member, content["ps"])),
             "workers": tuple(map(_member, content["workers"])),
-            "losses": tuple(Loss(**loss) for loss in content.get("losses", ())),
-            "run_gone": Held(**content["run_gone"]) if content.get("run_gone") else None,
-            "ending": Ending(**content["ending"]) if content.get("ending") else None,
-            "outcome": Outcome(**content["outcome"]) if content.get("outcome") else None,
+            "losses": tuple(Loss(**_known(Loss, loss)) for loss in content.get("losses", ())),
+            "run_gone": _maybe(Held, content.get("run_gone")),
+            "ending": _maybe(Ending, content.get("ending")),
+            "outcome": _maybe(Outcome, content.get("outcome")),
             "ended_runs": tuple(content.get("ended_runs", ())),
         }
     )
 
 
+def _maybe(kind: type[T], content: dict[str, Any] | None) -> T | None:
+    return kind(**_known(kind, content)) if content else None
+
+
+def _known(kind: type, content: dict[str, Any]) -> dict[str, Any]:
+    """Without the fields that a newer controller has added."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    unknown = sorted(set(content) - names)
+    if unknown:
+        logger.warning(
+            "the journal of a newer controller says more than this one knows; ignored: %s of %s",
+            ", ".join(unknown),
+            kind.__name__,
+        )
+
+    return {name: value for name, value in content.items() if name in names}
+
+
 def _member(content: dict[str, Any]) -> JournaledMember:
-    gone = content.get("gone")
-    return JournaledMember(**content | {"gone": Held(**gone) if gone else None})
+    known = _known(JournaledMember, content)
+    return JournaledMember(**known | {"gone": _maybe(Held, content.get("gone"))})
 
 
 def _barrier(content: dict[str, Any]) -> BarrierState:
-    holders = (
-        Holder(**holder | {"kind": HolderKind(holder["kind"])}) for holder in content["holders"]
-    )
+    holders = []
+    for holder in content["holders"]:
+        known = _known(Holder, holder)
+        holders.append(Holder(**known | {"kind": HolderKind(holder["kind"])}))
+
     return BarrierState(content["id"], tuple(holders))
 
 
@@ -175,7 +201,8 @@ class JournalKeeper:
     def flush(self) -> None:
         """Return once the present state is written, or a few seconds are over.
 
-        Not under a lock that `take` needs.
+        If it could not be written, `error` says so when this returns. Not under a lock that `take`
+        needs.
         """
         with self._due:
             self._asked += 1
@@ -186,11 +213,9 @@ class JournalKeeper:
             )
 
         if not is_done:
-            logger.warning(
-                "%s is not written after %.0f s; a restart now would forget this",
-                self._path,
-                _FLUSH_S,
-            )
+            # Until the next write, which clears it; whoever asks for the error now is told.
+            self._error = f"{self._path}: not written after {_FLUSH_S:.0f} s"
+            logger.warning("%s; a restart now would forget this", self._error)
 
     def stop(self, *, is_over: bool) -> None:
         """Stop writing. `is_over` = the job has its outcome, and the next one begins anew."""

@@ -259,6 +259,10 @@ class Roster:
         """Somebody before its holder may have a lease that begins now, at the latest."""
         seat.leased_until = self._clock() + LEASE_S + LEASE_MARGIN_S
 
+    def has_predecessor(self, seat: Seat) -> bool:
+        """Whether somebody before its holder may still act for it, by a lease that is not over."""
+        return self._clock() < seat.leased_until
+
     def unheard_s(self, seat: Seat) -> float:
         """Seconds since its holder was last heard; 0 if nobody has held it yet."""
         return self._clock() - seat.last_seen if seat.address else 0.0
@@ -283,12 +287,11 @@ class Roster:
 
     def missing_ps(self) -> list[int]:
         """Indices of ps that are not ready, or gone, or whose predecessor may still serve."""
-        now = self._clock()
         missing = []
 
         for seat in self.ps:
             is_here = seat.load.is_ready and self.is_reachable(seat)
-            if not is_here or now < seat.leased_until:
+            if not is_here or self.has_predecessor(seat):
                 missing.append(seat.index)
 
         return missing
@@ -320,12 +323,11 @@ class Roster:
 
         They do until its lease is over, because it may be alive and only cut off from here.
         """
-        now = self._clock()
-        if now < seat.leased_until:
+        if self.has_predecessor(seat):
             return True
 
         lease_ends_at = seat.last_seen + LEASE_S + LEASE_MARGIN_S
-        return seat.has_lease and not seat.is_connected and now < lease_ends_at
+        return seat.has_lease and not seat.is_connected and self._clock() < lease_ends_at
 
     def finished_workers(self) -> tuple[int, ...]:
         """Indices of workers that said so, or were lost for so long that they count as done."""

@@ -235,7 +235,8 @@ class Run:
             self._is_id_open = False
 
         self._epoch_floor = max(self._epoch_floor, registration.epoch)
-        self._was_mapped = self._was_mapped or registration.epoch > 0
+        # A member that names no run has seen maps, perhaps of another run, and served by none.
+        self._was_mapped = self._was_mapped or bool(registration.epoch and registration.run_id)
         if self.routing is not None and self._epoch_floor > self.routing.epoch:
             # A late member has seen newer maps than this controller: make one above
             self._routed_incarnations = ()
@@ -300,6 +301,7 @@ class Run:
 
     def journal(self) -> Journal:
         """What the next controller must know if this one dies now."""
+        has_predecessor = self._roster.has_predecessor
         return Journal(
             job=self._job,
             run_id=self.id,
@@ -309,8 +311,11 @@ class Run:
             first_step=self.first_step,
             barrier=self._barrier.state,
             routed=self._routed_incarnations,
-            ps=tuple(map(journal_ps, self._roster.ps)),
-            workers=tuple(map(journal_worker, self._roster.workers)),
+            ps=tuple(journal_ps(seat, has_predecessor(seat)) for seat in self._roster.ps),
+            workers=tuple(
+                journal_worker(seat, has_predecessor(seat)) for seat in self._roster.workers
+            ),
+            was_mapped=not self.is_new,
             ended_runs=self.not_continued,
         )
 
@@ -326,14 +331,15 @@ class Run:
             self._leave_behind(journal.run_id, journal.barrier.lasting)
             return
 
-        self._was_mapped = journal.epoch > 0
+        self._was_mapped = journal.was_mapped
         members = (*journal.ps, *journal.workers)
         for seat, member in zip(self._roster.seats, members, strict=True):
             is_routed = member.incarnation in journal.routed
             restore_seat(seat, member, is_ready=is_routed)
             self._roster.hear(seat)
-            if seat.role is Role.PS and journal.routed and not is_routed:
-                self._roster.wait_for_lease(seat)  # of whoever is in the map; it may still serve
+            is_map_anothers = seat.role is Role.PS and journal.routed and not is_routed
+            if is_map_anothers or member.has_predecessor:
+                self._roster.wait_for_lease(seat)  # of whoever may still serve or train
 
         if len(journal.routed) == len(self._roster.ps):
             self._last_routed = journal.routed
