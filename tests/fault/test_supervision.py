@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from megalith.cli.app import app as cli_app
 from megalith.control import address_file

@@ -8,7 +8,7 @@ import threading
 import grpc
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from megalith.cli.app import app
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors

@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from megalith.appmaster.config import AppMasterConfig, AppMasterServerSettings
 from megalith.appmaster.server import AppMasterServer
@@ -43,29 +43,32 @@ def test_operators_and_the_appmaster_find_the_controller_through_the_back_end(tm
     [
         (["--discovery", "zookeeper://zk1"], "--discovery=zookeeper://zk1 needs a name"),
         (["--discovery", "zokeeper"], "--discovery=zokeeper: expected one of"),
-        (["--discovery", "file:"], "--discovery=file: needs --model-dir, or the directory"),
         (["--discovery", "zookeeper"], "write --discovery zookeeper://127.0.0.1:2181"),
         (["--zk-servers", "a,b"], "--zk-servers is gone; write --discovery zookeeper://a,b"),
     ],
 )
 def test_ctl_names_a_back_end_that_cannot_be_asked_in_one_line(flags, line):
     asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])
-    assert (asked.exit_code, asked.stdout, len(asked.stderr.splitlines())) == (1, "", 1)
+    assert (asked.exit_code, asked.stdout, len(asked.stderr.splitlines())) == (2, "", 1)
     assert line in asked.stderr
 
 
 def test_ctl_app_does_not_take_the_model_directory_of_another_job(tmp_path):
     ctl = ["ctl", "--discovery", f"file://{tmp_path}", "--timeout-s", "0.2", "app"]
     asked = CliRunner().invoke(cli_app, [*ctl, "status"])
-    assert (asked.exit_code, asked.stdout) == (1, "")
-    assert "name it with --appmaster or --model-dir [INVALID_ARGUMENT]" in asked.stderr
+    assert (asked.exit_code, asked.stdout) == (2, "")
+    assert "name it with --appmaster or --model-dir" in asked.stderr
     asked = CliRunner().invoke(cli_app, [*ctl, "--model-dir", str(tmp_path), "status"])
     assert f"no appmaster_server_addr.txt in {tmp_path}" in asked.stderr
 
 
-def test_ctl_says_that_no_controller_is_registered(tmp_path):
-    flags = ["--timeout-s", "0.2", "--discovery", f"file://{tmp_path}"]
-    asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"])
+@pytest.mark.parametrize("is_default_dir", [True, False])
+def test_ctl_says_that_no_controller_is_registered(tmp_path, monkeypatch, is_default_dir):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    url = "file:" if is_default_dir else f"file://{tmp_path}"
+    flags = ["--timeout-s", "0.2", "--discovery", url]
+    asked = CliRunner().invoke(cli_app, ["ctl", *flags, "status"], prog_name="megalith")
     assert asked.exit_code == 1
     assert (
         asked.stderr

@@ -26,7 +26,7 @@ def python(program, *arguments, executable=sys.executable):
 @pytest.mark.parametrize(
     ("hidden", "module"),
     [
-        ("typer", "megalith.cli"),
+        ("click", "megalith"),
         ("grpc_health", "megalith.ps"),
         ("prometheus_client", "megalith.controller"),
         ("grpc_reflection", "megalith.worker"),

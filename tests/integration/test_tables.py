@@ -6,7 +6,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from megalith.cli.app import app
 from megalith.client import (

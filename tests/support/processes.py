@@ -150,7 +150,7 @@ class Processes:
         """`megalith ...` as a shell without job control starts it with `&`: with SIGINT ignored."""
         as_background_job = ["sh", "-c", 'trap "" INT; exec "$0" "$@"']
         return self.run(
-            "cli", [*as_background_job, sys.executable, "-m", "megalith.cli", *map(str, arguments)]
+            "cli", [*as_background_job, sys.executable, "-m", "megalith", *map(str, arguments)]
         )
 
     def start_controller(self, **settings):
@@ -196,7 +196,7 @@ def _let_go_on(pid):
 def run_cli(*arguments, timeout_s=240, environ=None):
     """`megalith ...` to its end: (status, stdout, stderr)."""
     done = subprocess.run(
-        [sys.executable, "-m", "megalith.cli", *map(str, arguments)],
+        [sys.executable, "-m", "megalith", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout_s,

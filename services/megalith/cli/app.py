@@ -1,83 +1,88 @@
-"""`megalith`: the whole product from one command."""
+"""`megalith`: the whole product from one command.
 
-import os
-from collections.abc import Callable
-from importlib import import_module
-from typing import Annotated
+A command is one line of the table below. Its module is imported when somebody runs it.
+"""
 
-import typer
+import click
 
-from megalith.cli import ctl
+from megalith.runtime.commands import Group, LazyCommand
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(ctl.app, name="ctl")
-
-# The flags are those of a dataclass, parsed by runtime.command_line; typer only passes them on.
-_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        # Imported here, as in the commands below: `megalith ctl` waits for nothing that it does not
-        # use.
-        from importlib.metadata import version
-
-        print(f"megalith {version('megalith')}")
-        raise typer.Exit
-
-
-VersionOption = Annotated[
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
-]
-
-
-@app.callback()
-def megalith(version: VersionOption = False) -> None:
-    """A training cluster for recommendation models."""
-
-
-def _up(context: typer.Context) -> None:
-    from megalith.cli import jobs
-
-    jobs.up(context)
-
-
-def _train(context: typer.Context) -> None:
-    from megalith.cli import jobs
-
-    jobs.train(context)
-
-
-def _add_service(name: str, config_class: str, help: str) -> None:
-    """`megalith <service>`: the same flags and environment as `python -m megalith.<service>`."""
-
-    def run(context: typer.Context) -> None:
-        from megalith.runtime import command_line
-
-        config = getattr(import_module(f"megalith.{name}.config"), config_class)
-        serve = import_module(f"megalith.{name}.server").run
-        raise typer.Exit(command_line.main(name, config, serve, context.args, os.environ))
-
-    _add_command(name, help, run)
+_SECTIONS = {
+    "A job on this machine": (
+        LazyCommand(
+            "train",
+            "megalith.cli.jobs:train",
+            "Train a task: start a cluster, show progress, save, stop it.",
+        ),
+        LazyCommand(
+            "up",
+            "megalith.cli.jobs:up",
+            "Start a cluster and keep it up until Ctrl-C or the end of the job.",
+        ),
+    ),
+    "A running job": (
+        LazyCommand(
+            "ctl", "megalith.cli.ctl:ctl", "Look at a job and drive it: status, stop, resume, save."
+        ),
+    ),
+    "One process of a cluster": (
+        LazyCommand(
+            "controller",
+            "megalith.cli.services:controller",
+            "Run the controller: membership, routing map, barrier, checkpoints, end of job.",
+        ),
+        LazyCommand(
+            "ps",
+            "megalith.cli.services:ps",
+            "Run a parameter server: tables of embedding rows and dense variables.",
+        ),
+        LazyCommand(
+            "worker",
+            "megalith.cli.services:worker",
+            "Run a worker: trains a task; worker 0 is the chief and creates tables.",
+        ),
+        LazyCommand(
+            "appmaster",
+            "megalith.cli.services:appmaster",
+            "Run the AppMaster: starts processes of a job again that died.",
+        ),
+    ),
+    "This command": (
+        LazyCommand("version", "megalith.cli.about:version", "Print the version."),
+        LazyCommand(
+            "completion",
+            "megalith.cli.about:completion",
+            "Print what makes a shell complete commands and options.",
+        ),
+    ),
+}
 
 
-def _add_command(name: str, help: str, run: Callable[[typer.Context], None]) -> None:
-    app.command(name, help=help, context_settings=_PASS_ON, add_help_option=False)(run)
+def _show_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from megalith.cli.about import print_version
+
+        print_version()
+        context.exit()
 
 
-_add_command(
-    "up", "Start a cluster on this machine and keep it up until Ctrl-C or the end of the job.", _up
+app = Group(
+    "megalith",
+    sections=_SECTIONS,
+    help="A training cluster for recommendation models.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_show_version,
+            help="Print the version and exit.",
+        )
+    ],
+    examples=(
+        "megalith train clicks           train the demo task, and stop",
+        "megalith up                     keep a cluster up in the folder model",
+        "megalith ctl status             how the job of the folder model stands",
+    ),
 )
-_add_command(
-    "train",
-    "Train a task on a cluster of this machine: start it, show progress and a summary, stop it.",
-    _train,
-)
-_add_service(
-    "controller",
-    "ControllerConfig",
-    "Run the controller: membership, routing, barrier, checkpoints.",
-)
-_add_service("ps", "PsConfig", "Run a parameter server.")
-_add_service("worker", "WorkerConfig", "Run a worker.")
-_add_service("appmaster", "AppMasterConfig", "Run the AppMaster, which supervises a job.")

@@ -1,15 +1,14 @@
 """`megalith up` and `megalith train`: a whole job on this machine, from its start to its end."""
 
-import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import typer
+from click.exceptions import Exit
 from rich.console import Console
 
 from megalith.cli import training
@@ -20,8 +19,10 @@ from megalith.cli.output import print_line, print_status
 from megalith.cli.supervision import Supervisor
 from megalith.cli.waiting import WaitingLines
 from megalith.control import ClusterStatus, Controller
-from megalith.errors import InvalidSetting, MegalithError
-from megalith.runner.config import RunnerConfig
+from megalith.errors import MegalithError
+from megalith.runner.config import PREFIX, RunnerConfig
+from megalith.runtime.command_line import SettingsCommand
+from megalith.runtime.commands import fail
 
 _DEFAULT_EXAMPLES = 2_000_000
 _POLL_S = 0.2
@@ -36,10 +37,7 @@ _NO_END = (
 )
 
 
-def up(context: typer.Context) -> None:
-    config = RunnerConfig.from_command_line(
-        "up", context.args, os.environ, summary=context.command.help or ""
-    )
+def _up(config: RunnerConfig) -> int:
     console = Console()
     with _running(console, config, False) as (cluster, supervisor, news):
         print_status(cluster.controller.status(), console)
@@ -61,7 +59,7 @@ def up(context: typer.Context) -> None:
         _wait_for_controller(cluster)
 
     has_failed = outcome is not None and outcome.outcome != "succeeded"
-    raise typer.Exit(1 if has_failed else 0)
+    return 1 if has_failed else 0
 
 
 def _drive(config: RunnerConfig) -> str:
@@ -112,21 +110,10 @@ def _wait_for_controller(cluster: LocalCluster) -> None:
         time.sleep(_POLL_S)
 
 
-def train(context: typer.Context) -> None:
-    now = time.strftime("%Y%m%d-%H%M%S")
-    config = RunnerConfig.from_command_line(
-        "train",
-        context.args,
-        os.environ,
-        summary=context.command.help or "",
-        positional="task",
-        model_dir=f"{DEFAULT_MODEL_DIR}/{now}",
-        num_examples=_DEFAULT_EXAMPLES,
-    )
-
+def _train(config: RunnerConfig) -> int:
     has_end = config.num_examples or config.max_steps
     if not config.num_workers or not has_end:
-        _fail(InvalidSetting(_NO_END))
+        fail(_NO_END)
 
     console = Console()
     with _running(console, config, True) as (cluster, supervisor, news):
@@ -135,7 +122,7 @@ def train(context: typer.Context) -> None:
         status = training.follow(cluster, supervisor, news, console)
         training.print_summary(status, time.monotonic() - started, console)
 
-    raise typer.Exit(0 if status.outcome == "succeeded" else 1)
+    return 0 if status.outcome == "succeeded" else 1
 
 
 @contextmanager
@@ -168,7 +155,7 @@ def _running(
     except KeyboardInterrupt:
         farewell = news.farewell()
         print_line(console, f"stopping; {farewell}" if farewell else "stopping")
-        raise typer.Exit(130 if is_run_to_end else 0) from None
+        raise Exit(130 if is_run_to_end else 0) from None
     finally:
         # From here on the end is near and bounded; another Ctrl-C must not leave processes behind.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -209,8 +196,36 @@ def _fail(error: MegalithError, farewell: str = "") -> NoReturn:
     if farewell:
         print(f"megalith: {farewell}", file=sys.stderr)
 
-    raise typer.Exit(1) from None
+    raise Exit(1) from None
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _train_defaults() -> dict[str, Any]:
+    now = time.strftime("%Y%m%d-%H%M%S")
+    return {"model_dir": f"{DEFAULT_MODEL_DIR}/{now}", "num_examples": _DEFAULT_EXAMPLES}
+
+
+up = SettingsCommand(
+    "up",
+    RunnerConfig,
+    _up,
+    prefix=PREFIX,
+    help="Start a cluster and keep it up until Ctrl-C or the end of the job.",
+    first=("model_dir", "num_ps", "num_workers", "task", "save_every_s"),
+    examples=("megalith up", "megalith up --workers 0 --save-every-s 600 --restart 3"),
+)
+train = SettingsCommand(
+    "train",
+    RunnerConfig,
+    _train,
+    prefix=PREFIX,
+    help="Train a task: start a cluster, show progress, save, stop it.",
+    first=("num_examples", "batch_size", "num_ps", "num_workers", "model_dir"),
+    examples=("megalith train clicks", "megalith train my_package:make_task --workers 4"),
+    positional="task",
+    defaults=_train_defaults,
+    shown={"model_dir": f"default: {DEFAULT_MODEL_DIR}/<date>-<time>"},
+)

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from megalith.controller.config import ControllerConfig
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
-from megalith.runtime import command_line, settings
+from megalith.runtime import settings
 from megalith.runtime.removed_settings import Removed
 from megalith.worker.config import WorkerConfig
 
@@ -140,32 +140,6 @@ class RunnerConfig:
         `flags` are texts by field name.
         """
         return settings.load(cls, PREFIX, code=code, flags=flags, environ=environ)
-
-    @classmethod
-    def from_command_line(
-        cls,
-        command: str,
-        argv: Sequence[str],
-        environ: Mapping[str, str],
-        *,
-        summary: str,
-        positional: str = "",
-        **defaults: Any,
-    ) -> Self:
-        """The job of `megalith <command>`.
-
-        A bad setting is one line on stderr and exit status 2.
-        """
-        return command_line.parse(
-            command,
-            cls,
-            argv,
-            environ,
-            prefix=PREFIX,
-            summary=summary,
-            positional=positional,
-            defaults=defaults,
-        )
 
     def settings_of(self, service: str) -> dict[str, Any]:
         """What this job sets on every process of that service."""

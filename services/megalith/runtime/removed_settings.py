@@ -1,9 +1,9 @@
 """Settings that are gone: whoever still gives one is told what to write instead."""
 
-import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from megalith.errors import InvalidSetting
 
@@ -38,14 +38,17 @@ class Removed:
             )
 
     def _flags(self, kept: str, argv: Sequence[str]) -> dict[str, str]:
-        # Without a value, so that a flag at the end of the line is named too.
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for name in (kept, *self.names):
-            parser.add_argument(_flag(name), dest=name, nargs="?", const="")
+        name_by_flag = {_flag(name): name for name in (kept, *self.names)}
+        given = {}
+        for word, next_word in zip_longest(argv, argv[1:], fillvalue=""):
+            flag, equals, text = word.partition("=")
+            if flag not in name_by_flag:
+                continue
 
-        known, _ = parser.parse_known_args(argv)
-        given = vars(known)
-        return {name: text for name, text in given.items() if text is not None}
+            is_bare = next_word.startswith("-")
+            given[name_by_flag[flag]] = text if equals or is_bare else next_word
+
+        return given
 
     def _variables(self, kept: str, prefix: str, environ: Mapping[str, str]) -> dict[str, str]:
         given = {}

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from megalith.cli.ctl.watching import watch
+from megalith.cli.ctl.watching import show_again_and_again
 from megalith.cli.output import print_status
 from megalith.control import (
     BarrierHolder,
@@ -150,7 +150,7 @@ def test_a_watch_outlives_the_controller_and_ends_with_the_job(capsys):
             raise answer
         return answer
 
-    watch(ask, 0.5, as_json=True, sleep=slept.append)
+    show_again_and_again(ask, 0.5, as_json=True, sleep=slept.append)
     out, err = capsys.readouterr()
     assert [json.loads(line)["outcome"] for line in out.splitlines()] == ["", "succeeded"]
     assert err == "megalith ctl status: nobody there\n"
@@ -159,7 +159,7 @@ def test_a_watch_outlives_the_controller_and_ends_with_the_job(capsys):
 
 def test_a_watch_without_a_terminal_repeats_the_status(capsys):
     answers = [STATUS, dataclasses.replace(STATUS, outcome="failed", reason="killed")]
-    watch(lambda: answers.pop(0), 0.5, as_json=False, sleep=lambda seconds: None)
+    show_again_and_again(lambda: answers.pop(0), 0.5, as_json=False, sleep=lambda seconds: None)
     out = capsys.readouterr().out
     assert out.count("epoch 3") == 2
     assert "outcome    failed: killed" in out
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_a_watch(capsys):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
-    watch(lambda: STATUS, 0.5, as_json=True, sleep=interrupt)
+    show_again_and_again(lambda: STATUS, 0.5, as_json=True, sleep=interrupt)
     assert capsys.readouterr().out.count("\n") == 1
 
 
@@ -187,7 +187,7 @@ def test_a_watch_ends_when_the_controller_stays_away_and_says_how_the_job_was_la
 
     seen = "last seen running at step 1234; not saved: steps 1200..1234 since /m/model.ckpt-1200"
     with pytest.raises(PeerUnreachable, match=seen):
-        watch(ask, 1.0, as_json=True, sleep=sleep, clock=lambda: now[0])
+        show_again_and_again(ask, 1.0, as_json=True, sleep=sleep, clock=lambda: now[0])
     assert now[0] == 30.0
     assert capsys.readouterr().err.count("nobody there") == 29
 

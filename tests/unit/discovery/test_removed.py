@@ -3,7 +3,9 @@
 import os
 
 import pytest
+from click.testing import CliRunner
 
+from megalith.cli.app import app
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.runner.config import RunnerConfig
@@ -54,9 +56,14 @@ def test_a_variable_that_is_gone_names_the_variable_to_set():
     )
 
 
-def test_on_the_command_line_it_is_one_error_and_exit_status_2(capsys):
-    with pytest.raises(SystemExit) as exit:
-        RunnerConfig.from_command_line("up", ["--zk-servers", "zk1"], {}, summary="")
-    assert exit.value.code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error == ("megalith up: error: --zk-servers is gone; write --discovery zookeeper://zk1")
+def test_on_the_command_line_it_is_one_line_and_exit_status_2():
+    for line in (
+        "up --zk-servers zk1",
+        "ctl --zk-servers zk1 status",
+        "ctl status --zk-servers zk1",
+    ):
+        done = CliRunner().invoke(app, line.split(), prog_name="megalith")
+        assert done.exit_code == 2
+        assert done.stderr.startswith("megalith ")
+        assert done.stderr.endswith(": --zk-servers is gone; write --discovery zookeeper://zk1\n")
+        assert done.stderr.count("\n") == 1

@@ -3,12 +3,14 @@ services."""
 
 import dataclasses
 
+import click
 import pytest
 
 from megalith.errors import InvalidSetting
 from megalith.runner import plan
-from megalith.runner.config import SERVICES, RunnerConfig
+from megalith.runner.config import PREFIX, SERVICES, RunnerConfig
 from megalith.runtime import settings
+from megalith.runtime.command_line import SettingsCommand
 
 ENVIRON = {
     "MEGALITH_RUNNER_NUM_PS": "3",
@@ -26,23 +28,26 @@ def test_a_default_given_in_code_wins_too():
     assert RunnerConfig.load(environ=ENVIRON, flags={"num_ps": "4"}, num_ps=2).num_ps == 2
 
 
-def test_a_command_s_own_default_loses_to_the_environment():
-    config = RunnerConfig.from_command_line(
-        "train", ["--ps=4"], ENVIRON, summary="", num_examples=5000, seed=7
+def parse(argv, environ=None, **settings):
+    """The configuration of a command with these arguments."""
+    seen = []
+    command = SettingsCommand(
+        "train", RunnerConfig, seen.append, environ or {}, prefix=PREFIX, help="", **settings
     )
+    command.main(argv, prog_name="megalith train", standalone_mode=False)
+    return seen[0]
+
+
+def test_a_command_s_own_default_loses_to_the_environment():
+    config = parse(["--ps=4"], ENVIRON, defaults=lambda: {"num_examples": 5000, "seed": 7})
     assert (config.num_ps, config.seed, config.num_examples) == (4, 5, 5000)
 
 
-def test_the_task_may_come_first_but_not_twice(capsys):
-    def parse(*argv):
-        return RunnerConfig.from_command_line("train", argv, {}, summary="", positional="task")
-
-    assert parse("mine:make", "--workers", "1").task == "mine:make"
-    assert parse("--task", "mine:make").task == "mine:make"
-    with pytest.raises(SystemExit) as exit:
-        parse("mine:make", "--task=other")
-    assert exit.value.code == 2
-    assert "'mine:make': --task=other is given as well" in capsys.readouterr().err
+def test_the_task_may_come_first_but_not_twice():
+    assert parse(["mine:make", "--workers", "1"], positional="task").task == "mine:make"
+    assert parse(["--task", "mine:make"], positional="task").task == "mine:make"
+    with pytest.raises(click.UsageError, match="'mine:make': --task=other is given as well"):
+        parse(["mine:make", "--task=other"], positional="task")
 
 
 BAD = {

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import typer
+from click.exceptions import Exit
 
 from megalith.errors import MegalithError
-from megalith.wire.status import status_of
 
 R = TypeVar("R")
 
@@ -21,10 +20,12 @@ def errors_as_one_line(command: str) -> Iterator[None]:
     try:
         yield
     except MegalithError as error:
+        from megalith.wire.status import status_of
+
         line = " ".join(str(error).split())
         status = status_of(type(error)).name
-        print(f"megalith {command}: {line} [{status}]", file=sys.stderr)
-        raise typer.Exit(1) from None
+        print(f"{command}: {line} [{status}]", file=sys.stderr)
+        raise Exit(1) from None
 
 
 def answer_with(

@@ -3,147 +3,133 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
+import click
 
-from megalith.cli.ctl import group
-from megalith.cli.ctl.answers import answer_with, errors_as_one_line, say
-from megalith.cli.ctl.options import (
-    AppMasterOption,
-    DirectoryOption,
-    JsonOption,
-    ModelDirOption,
-    with_options_of,
-)
+from megalith.cli.ctl.answers import answer_with, say
+from megalith.cli.ctl.options import Given, application_options, directory_option
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR, first_named, named_in
 from megalith.control import Application, AppMaster, SavepointStatus, SupervisedProcess
-from megalith.errors import InvalidSetting, SaveFailed
+from megalith.errors import SaveFailed
+from megalith.runtime.commands import Command, Group, LazyCommand, Option, fail
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 R = TypeVar("R")
 
-_HELP = (
-    "The job as its resource manager sees it: "
-    "status, kill, succeed, savepoints, restarts of processes."
+_REASON_HELP = "Why, for whoever looks later."
+
+
+def _one(name: str, summary: str) -> LazyCommand:
+    return LazyCommand(name, f"{__name__}:{name.replace('-', '_')}", summary)
+
+
+app = Group(
+    "app",
+    sections={
+        "Look at a job": (
+            _one("status", "Show how the application stands, its processes and savepoints."),
+            _one("savepoint-status", "Show how a savepoint is doing."),
+        ),
+        "Drive it": (
+            _one("kill", "End the job as a failure; every process exits. Nothing is saved."),
+            _one("succeed", "End the job as a success; every process exits. Nothing is saved."),
+            _one("suspend", "Hold training at the barrier."),
+            _one("resume", "Let training go on that the platform holds."),
+            _one("savepoint", "Begin a savepoint: a checkpoint taken in the background."),
+            _one("restart", "Have one process that is down started again."),
+            _one("restart-policy", "Set how often each process that died is started again."),
+        ),
+    },
+    help="The job as its platform sees it: kill, succeed, savepoints, restarts.",
+    params=application_options(),
+    examples=("megalith ctl app restart worker-1", "megalith ctl app savepoint --wait"),
 )
-app = typer.Typer(no_args_is_help=True, help=_HELP)
-group.app.add_typer(app, name="app")
-
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for whoever looks later.")]
-ExitCodeOption = Annotated[int, typer.Option(help="What the application reports as its exit code.")]
-GraceOption = Annotated[
-    float, typer.Option("--grace-s", min=0, help="Seconds that the processes get to end.")
-]
-WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Wait until it is complete; a failed one is an error.")
-]
-LongestWaitOption = Annotated[float, typer.Option(min=0, help="Longest wait, in seconds.")]
-SavepointArgument = Annotated[str, typer.Argument(help="As `savepoint` printed it.")]
-MaxRestartsArgument = Annotated[
-    int, typer.Argument(min=0, help="Restarts of each process; 0 = none.")
-]
-ProcessArgument = Annotated[
-    str, typer.Argument(help="Its name, as `status` shows it: ps-0, worker-1, ...")
-]
 
 
-@dataclass(frozen=True, slots=True)
-class AppOptions:
-    """Options of `megalith ctl app` itself; those of a sub-command win."""
-
-    appmaster: str
-    model_dir: str
-    as_json: bool
-    timeout_s: float
-    is_discovery_used: bool
-
-
-@app.callback(help=_HELP)
-def application(
-    context: typer.Context,
-    appmaster: AppMasterOption = "",
-    model_dir: ModelDirOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    outer: group.CtlOptions = context.obj
-    context.obj = AppOptions(
-        appmaster,
-        model_dir or outer.model_dir,
-        as_json or outer.as_json,
-        outer.timeout_s,
-        outer.discovery.is_used,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class AppMasterCall:
     """One call of a command to the AppMaster, with the options that all of them take."""
 
-    context: typer.Context
-    appmaster: AppMasterOption = ""
-    model_dir: ModelDirOption = ""
-    as_json: JsonOption = False
+    def __init__(self, context: click.Context) -> None:
+        self._given = Given(context)
+        self._name = self._given.command
 
     def answer(self, ask: Callable[[AppMaster], R], show: Callable[[Any], None]) -> None:
         """Ask the AppMaster, then show the answer; an error is one line and exit status 1."""
-        target: AppOptions = self.context.obj
-        name = f"ctl app {self.context.info_name}"
-        is_json = self.as_json or target.as_json
-        with errors_as_one_line(name):
-            address, directory = self._which_job(target)
-
-        master = AppMaster(address, directory, target.timeout_s)
+        address, directory = self._which_job()
+        master = AppMaster(address, directory, self._given.timeout_s)
         with closing(master):
-            answer_with(name, is_json, lambda: ask(master), show)
+            answer_with(self._name, self._given.is_json, lambda: ask(master), show)
 
-    def _which_job(self, target: AppOptions) -> tuple[str | None, str | None]:
+    def _which_job(self) -> tuple[str | None, str | None]:
         """(The AppMaster's address, the model directory), one of them None."""
-        named = first_named(
-            (self.appmaster, self.model_dir),
-            (target.appmaster, target.model_dir),
-            named_in(os.environ, "appmaster"),
-        )
-
+        by_flags = self._given.pairs("appmaster", "model_dir")
+        named = first_named(*by_flags, named_in(os.environ, "appmaster"))
         if named is not None:
             return named
 
-        if target.is_discovery_used:
+        if self._given.discovery.is_used:
             # The default directory would be another job's.
-            raise InvalidSetting(
+            fail(
                 "an AppMaster is in no discovery back end: name it with --appmaster or --model-dir"
             )
 
         return None, DEFAULT_MODEL_DIR
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(name: str, *own: click.Parameter) -> Callable[[Callable[..., None]], Command]:
     """Make a function a command: it gets an AppMasterCall, and after it its own options."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name)(with_options_of(AppMasterCall, function))
-        return function
+    def register(function: Callable[..., None]) -> Command:
+        names = [param.name for param in own]
+
+        def run(**given: Any) -> None:
+            call = AppMasterCall(click.get_current_context())
+            function(call, **{each: given[each] for each in names if each is not None})
+
+        params = [*own, *application_options()]
+        return Command(name, callback=run, params=params, help=function.__doc__)
 
     return register
 
 
-@command()
+def _reason(default: str) -> Option:
+    help = f"{_REASON_HELP}  [default: {default}]"
+    return Option(["--reason"], default=default, metavar="TEXT", help=help)
+
+
+def _grace() -> Option:
+    return Option(
+        ["--grace-s"],
+        type=click.FloatRange(min=0),
+        default=20.0,
+        metavar="SECONDS",
+        help="Seconds that the processes get to end.  [default: 20]",
+    )
+
+
+@command("status")
 def status(call: AppMasterCall) -> None:
-    """Show the application: how it stands, its processes and their restarts, its savepoints."""
+    """Show how the application stands, its processes and savepoints."""
     call.answer(AppMaster.status, _show)
 
 
-@command()
-def kill(
-    call: AppMasterCall,
-    reason: ReasonOption = "killed by an operator",
-    exit_code: ExitCodeOption = 1,
-    grace_s: GraceOption = 20.0,
-) -> None:
-    """End the job as a failure; every process exits.
+@command(
+    "kill",
+    _reason("killed by an operator"),
+    Option(
+        ["--exit-code"],
+        type=int,
+        default=1,
+        metavar="N",
+        help="What the application reports as its exit code.  [default: 1]",
+    ),
+    _grace(),
+)
+def kill(call: AppMasterCall, reason: str, exit_code: int, grace_s: float) -> None:
+    """End the job as a failure; every process exits. Nothing is saved.
 
     Works also when the controller hangs, if `up` supervises it.
     """
@@ -154,13 +140,12 @@ def kill(
     call.answer(ask, say("the job is killed"))
 
 
-@command()
-def succeed(
-    call: AppMasterCall,
-    reason: ReasonOption = "ended by an operator",
-    grace_s: GraceOption = 20.0,
-) -> None:
-    """End the job as a success; every process exits. Nothing is saved: take a savepoint first."""
+@command("succeed", _reason("ended by an operator"), _grace())
+def succeed(call: AppMasterCall, reason: str, grace_s: float) -> None:
+    """End the job as a success; every process exits. Nothing is saved.
+
+    `megalith ctl app savepoint --wait` saves first.
+    """
 
     def ask(master: AppMaster) -> None:
         master.succeed(reason, grace_s=grace_s)
@@ -168,26 +153,35 @@ def succeed(
     call.answer(ask, say("the job has succeeded"))
 
 
-@command()
+@command("suspend")
 def suspend(call: AppMasterCall) -> None:
     """Hold training at the barrier."""
     call.answer(AppMaster.suspend, say("training is held"))
 
 
-@command()
+@command("resume")
 def resume(call: AppMasterCall) -> None:
-    """Let held training go on."""
+    """Let training go on that the platform holds."""
     call.answer(AppMaster.resume, say("training goes on"))
 
 
-@command()
-def savepoint(
-    call: AppMasterCall,
-    directory: DirectoryOption = "",
-    wait: WaitOption = False,
-    wait_s: LongestWaitOption = 3600.0,
-) -> None:
-    """Begin a savepoint: a checkpoint taken in the background, followed by its id."""
+@command(
+    "savepoint",
+    directory_option(),
+    Option(["--wait"], is_flag=True, help="Wait until it is complete; a failed one is an error."),
+    Option(
+        ["--wait-s"],
+        type=click.FloatRange(min=0),
+        default=3600.0,
+        metavar="SECONDS",
+        help="Longest wait.  [default: 3600]",
+    ),
+)
+def savepoint(call: AppMasterCall, directory: str, wait: bool, wait_s: float) -> None:
+    """Begin a savepoint: a checkpoint taken in the background.
+
+    The id that is printed is for `savepoint-status`.
+    """
 
     def ask(master: AppMaster) -> SavepointStatus:
         where = os.path.abspath(directory) if directory else ""
@@ -204,8 +198,8 @@ def savepoint(
     call.answer(ask, _show_savepoint)
 
 
-@command("savepoint-status")
-def savepoint_status(call: AppMasterCall, savepoint_id: SavepointArgument) -> None:
+@command("savepoint-status", click.Argument(["savepoint_id"], metavar="SAVEPOINT"))
+def savepoint_status(call: AppMasterCall, savepoint_id: str) -> None:
     """Show how a savepoint is doing."""
 
     def ask(master: AppMaster) -> SavepointStatus:
@@ -214,9 +208,15 @@ def savepoint_status(call: AppMasterCall, savepoint_id: SavepointArgument) -> No
     call.answer(ask, _show_savepoint)
 
 
-@command("restart-policy")
-def restart_policy(call: AppMasterCall, max_restarts: MaxRestartsArgument) -> None:
-    """Set how often each process that died is started again."""
+@command(
+    "restart-policy",
+    click.Argument(["max_restarts"], type=click.IntRange(min=0), metavar="RESTARTS"),
+)
+def restart_policy(call: AppMasterCall, max_restarts: int) -> None:
+    """Set how often each process that died is started again.
+
+    0 RESTARTS: no process is started again.
+    """
 
     def ask(master: AppMaster) -> None:
         master.set_max_restarts(max_restarts)
@@ -228,9 +228,13 @@ def restart_policy(call: AppMasterCall, max_restarts: MaxRestartsArgument) -> No
     call.answer(ask, say(text))
 
 
-@command()
-def restart(call: AppMasterCall, process: ProcessArgument) -> None:
-    """Have one process that is down started again, whatever the policy says."""
+@command("restart", click.Argument(["process"]))
+def restart(call: AppMasterCall, process: str) -> None:
+    """Have one process that is down started again.
+
+    PROCESS is its name, as `status` shows it: ps-0, worker-1, ... The restart policy does not
+    matter.
+    """
 
     def ask(master: AppMaster) -> None:
         master.restart(process)
@@ -239,6 +243,8 @@ def restart(call: AppMasterCall, process: ProcessArgument) -> None:
 
 
 def _show(shown: Application) -> None:
+    from rich.console import Console
+
     console = Console()
     state = "RUNNING"
     if shown.final_status != "UNDEFINED":
@@ -263,7 +269,10 @@ def _show(shown: Application) -> None:
         _show_savepoint(each)
 
 
-def _processes(processes: Sequence[SupervisedProcess]) -> Table:
+def _processes(processes: Sequence[SupervisedProcess]) -> "Table":
+    from rich.box import SIMPLE
+    from rich.table import Table
+
     table = Table("process", "pid", "state", "restarts", box=SIMPLE, pad_edge=False)
     for process in processes:
         restarts = process.starts - 1

@@ -1,16 +1,14 @@
 """`megalith ctl stop`, `resume` and `block-status`: hold training and let it go on."""
 
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
+import click
 
-from megalith.cli.ctl.group import ControllerCall, command
+from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.cli.output import held_by, journal_line
 from megalith.control import BarrierStatus, Controller
 from megalith.errors import BarrierAlreadyPlaced
+from megalith.runtime.commands import Option
 
 _ALREADY_STOPPED = "An operator has stopped training; `megalith ctl resume` lets it go on."
 _PLATFORM_HOLDS = (
@@ -19,26 +17,26 @@ _PLATFORM_HOLDS = (
 )
 
 
-class ResumedHolder(StrEnum):
-    """Whose hold a person may end."""
+_ACTION = Option(
+    ["--action"],
+    default="",
+    metavar="ACTION",
+    help="What workers do when training is resumed. Stop: end their shares, save, end the job.",
+)
+_REASON = Option(
+    ["--reason"], default="", metavar="TEXT", help="Why, for whoever looks at the status."
+)
+_HOLDER = Option(
+    ["--holder"],
+    type=click.Choice(["operator", "platform"]),
+    default="operator",
+    help="Whose hold to end. platform: of an AppMaster that is gone.  [default: operator]",
+)
 
-    OPERATOR = "operator"
-    PLATFORM = "platform"
 
-
-ActionOption = Annotated[
-    str, typer.Option(help="What workers do: Stop = end their shares when resumed.")
-]
-ReasonOption = Annotated[str, typer.Option(help="Why, for whoever looks at the status.")]
-HolderOption = Annotated[
-    ResumedHolder,
-    typer.Option(help="Whose hold to end. platform: of an AppMaster that is gone."),
-]
-
-
-@command()
-def stop(call: ControllerCall, action: ActionOption = "", reason: ReasonOption = "") -> None:
-    """Hold training: every worker blocks at its next step boundary."""
+@command("stop", _ACTION, _REASON)
+def stop(call: ControllerCall, action: str, reason: str) -> None:
+    """Hold training: every worker blocks at its next step."""
 
     def ask(job: Controller) -> dict[str, Any]:
         try:
@@ -51,12 +49,12 @@ def stop(call: ControllerCall, action: ActionOption = "", reason: ReasonOption =
     call.answer(ask, _show_stopped)
 
 
-@command()
-def resume(call: ControllerCall, holder: HolderOption = ResumedHolder.OPERATOR) -> None:
-    """Let training that an operator or a ps out of memory stopped go on."""
+@command("resume", _HOLDER)
+def resume(call: ControllerCall, holder: str) -> None:
+    """Let training go on that an operator or a ps out of memory stopped."""
 
     def ask(job: Controller) -> dict[str, Any]:
-        job.resume(holder.value)
+        job.resume(holder)
         barrier = job.status().barrier
         return {"ok": True, "held_by": held_by(barrier), "way_out": _way_out(barrier)}
 
@@ -97,6 +95,9 @@ def _show_resumed(answer: dict[str, Any]) -> None:
 
 
 def _show_blocked(answer: dict[str, list[int]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     blocked = answer["blocked_indices"]
     unblocked = answer["unblocked_indices"]
     table = Table("worker", "blocked")

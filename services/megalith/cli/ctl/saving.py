@@ -1,21 +1,17 @@
 """`megalith ctl save`: a checkpoint now."""
 
 import os
-from typing import Annotated
 
-import typer
-
-from megalith.cli.ctl.group import ControllerCall, command
-from megalith.cli.ctl.options import DirectoryOption
+from megalith.cli.ctl.calls import ControllerCall, command
+from megalith.cli.ctl.options import directory_option
 from megalith.control import Controller, SaveResult
+from megalith.runtime.commands import Option
 
-HoldOption = Annotated[
-    bool, typer.Option("--hold", help="Hold training meanwhile: one moment of all workers.")
-]
+_HOLD = Option(["--hold"], is_flag=True, help="Hold training meanwhile: one moment of all workers.")
 
 
-@command()
-def save(call: ControllerCall, directory: DirectoryOption = "", hold: HoldOption = False) -> None:
+@command("save", directory_option(), _HOLD)
+def save(call: ControllerCall, directory: str, hold: bool) -> None:
     """Save a checkpoint and wait until it is complete."""
 
     def ask(job: Controller) -> SaveResult:

@@ -1,32 +1,37 @@
 """`megalith ctl status` and `training-status`: how the job stands."""
 
-from typing import Annotated
-
-import typer
+import click
 
 from megalith.cli.ctl.answers import errors_as_one_line
-from megalith.cli.ctl.group import ControllerCall, command
-from megalith.cli.ctl.watching import watch
-from megalith.cli.output import print_status
+from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.control import Controller
+from megalith.runtime.commands import Option
 
-WatchOption = Annotated[
-    bool, typer.Option("--watch", help="Show it again and again, until the job ends.")
-]
-EveryOption = Annotated[
-    float, typer.Option("--every-s", min=0.1, help="Seconds between two looks of --watch.")
-]
+_WATCH = Option(
+    ["--watch"], is_flag=True, help="Show it again and again, until the job ends or Ctrl-C."
+)
+_EVERY = Option(
+    ["--every-s"],
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    metavar="SECONDS",
+    help="Seconds between two looks of --watch.  [default: 1]",
+)
 
 
-@command()
-def status(call: ControllerCall, is_watch: WatchOption = False, every_s: EveryOption = 1.0) -> None:
-    """Show every process, the step, the barrier, the last save and the next one."""
-    if not is_watch:
-        call.answer(Controller.status, print_status)
+@command("status", _WATCH, _EVERY)
+def status(call: ControllerCall, watch: bool, every_s: float) -> None:
+    """Show every process, the step, who holds training, the last save and the next one."""
+    if watch:
+        from megalith.cli.ctl.watching import show_again_and_again
+
+        with errors_as_one_line(call.name), call.job() as job:
+            show_again_and_again(job.status, every_s, call.is_json)
         return
 
-    with errors_as_one_line(call.name), call.job() as job:
-        watch(job.status, every_s, call.is_json)
+    from megalith.cli.output import print_status
+
+    call.answer(Controller.status, print_status)
 
 
 @command("training-status")

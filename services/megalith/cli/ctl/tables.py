@@ -7,18 +7,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from megalith.cli.ctl.answers import answer_with
-from megalith.cli.ctl.group import ControllerCall, command
+from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.client import TableStats, VariableStats
 
 _MIN_WIDTH = 160  # columns that were cut to fit would show wrong figures
 
 
-@command()
+@command("tables")
 def tables(call: ControllerCall) -> None:
-    """Show what each table holds on all servers together, and what was left out of it.
+    """Show what each table holds, and what was left out of it.
 
-    Left out are ids that were refused or barred, and values that are not finite. Below the table:
-    what is missing on a ps that was replaced, and the variables of which updates were left out.
+    The figures are of all servers together. Left out are ids that were refused or barred, and
+    values that are not finite. Below the table: what is missing on a ps that was replaced, and the
+    variables of which updates were left out.
     With --json, `megalith ctl variables` says what there is to say of variables.
     """
     with call.cluster() as cluster:
@@ -27,9 +28,9 @@ def tables(call: ControllerCall) -> None:
             answer_with(call.name, False, cluster.variable_stats, _show_left_out)
 
 
-@command()
+@command("variables")
 def variables(call: ControllerCall) -> None:
-    """Show in how many parts servers hold each variable, and how many of its updates overflowed.
+    """Show the parts of each variable, and the updates that were left out.
 
     Updates that would have overflowed a variable were left out.
     """
@@ -37,7 +38,7 @@ def variables(call: ControllerCall) -> None:
         answer_with(call.name, call.is_json, cluster.variable_stats, _show_variables)
 
 
-@command()
+@command("expire")
 def expire(call: ControllerCall) -> None:
     """Drop expired rows now, instead of at the next --expire-every-s.
 

@@ -20,7 +20,7 @@ from megalith.errors import MegalithError, PeerUnreachable
 _AWAY_S = 30.0  # longer than a controller takes to be started again
 
 
-def watch(
+def show_again_and_again(
     ask: Callable[[], ClusterStatus],
     every_s: float,
     as_json: bool,

@@ -1,5 +1,0 @@
-"""`python -m megalith.cli`: the `megalith` command where no script is installed."""
-
-from megalith.cli.entry import main
-
-main()
