@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from typer.testing import CliRunner
 
 from megalith.checkpoint import catalog, manifest, restore
 from megalith.checkpoint.format import MANIFEST
