@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 
@@ -52,6 +53,35 @@ def test_however_up_ends_no_process_and_no_port_is_left(processes, number):
     for address in listening:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) != 0
+
+
+def test_ctrl_c_saves_all_that_was_trained_and_the_next_up_goes_on_from_it(processes):
+    cli, _, _ = up(processes)
+    cli.signal(signal.SIGINT)
+    assert cli.wait() == 0
+    path, rows = re.search(r"saved (\S+): ([\d,]+) rows in", cli.output()).groups()
+    assert f"stopping; saved: {path}" in cli.output()
+    again, _, job = up(processes, "--save-on-exit", "false")
+    wait_until(lambda: f"restored {path}: step" in again.output())
+    assert f"{rows} rows on 2 ps" in again.output()
+    wait_until(lambda: job.status().unsaved.startswith("steps "))
+    again.signal(signal.SIGINT)
+    assert again.wait() == 0
+    assert re.search(rf"stopping; not saved: steps \d+\.\.\d+ since {path}", again.output())
+
+
+def test_a_second_ctrl_c_ends_a_save_that_hangs_and_says_what_is_not_saved(processes):
+    cli, children, _ = up(processes)
+    ps = next(pid for pid in children if "megalith.ps" in arguments_of(pid))
+    os.kill(ps, signal.SIGSTOP)
+    cli.signal(signal.SIGINT)
+    wait_until(lambda: "Ctrl-C again stops at once" in cli.output())
+    cli.signal(signal.SIGINT)
+    assert cli.wait() == 1
+    assert "stopping at once" in cli.output()
+    assert "stopping; not saved: steps 0.." in cli.output()
+    assert all(is_gone(child) for child in children)
+    assert list(processes.model_dir.glob("model.ckpt-*")) == []
 
 
 def test_ctl_drives_a_running_job(processes):

@@ -95,6 +95,8 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
         1,
         "--batch-size",
         256,
+        "--save-every-s",
+        0,
     )
     wait_until(lambda: "Ctrl-C stops everything" in cli.output() or cli.poll() is not None)
     assert "no saves are planned" in cli.output()
@@ -146,7 +148,7 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     restored = f"restored {saved.path}: step {saved.step}, {saved.rows:,} rows on 1 ps"
     wait_until(lambda: restored in cli.output(), what="it is said after the loss")
 
-    # A controller that is started again still knows; and what is not saved is said at the end.
+    # A controller that is started again still knows; and what was trained is saved at the end.
     controller = next(
         pid for pid in children_of(cli.pid) if "megalith.controller" in arguments_of(pid)
     )
@@ -157,9 +159,8 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     assert cli.output().count("lost: ps 0") == 2
     cli.signal(signal.SIGINT)
     assert cli.wait() == 0
-    assert re.search(
-        rf"stopping; not saved: steps {saved.step}\.\.\d+ since {saved.path}", cli.output()
-    )
+    assert re.search(rf"saving steps {saved.step}\.\.\d+ since {saved.path}", cli.output())
+    assert re.search(r"stopping; saved: \S+/model\.ckpt-\d+", cli.output())
 
 
 def test_app_kill_says_killed_why_and_what_is_not_saved_on_the_terminal_of_up(processes):

@@ -149,7 +149,7 @@ def test_what_died_with_up_is_said_by_the_next_one_and_not_by_the_one_after(proc
     assert [loss.rows for loss in job.status().losses] == [0]
     cli.signal(signal.SIGTERM)
     assert cli.wait() == 0
-    assert "stopping; not saved: " in cli.output()
+    assert "stopping; saved: " in cli.output()
     assert not (
         processes.model_dir / "controller_last_words.txt"
     ).exists()  # this one has said it itself

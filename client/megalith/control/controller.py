@@ -154,14 +154,22 @@ class Controller:
         return reply.global_step
 
     def save(
-        self, directory: str = "", timeout_s: float = 3600.0, *, hold: bool = False
+        self,
+        directory: str = "",
+        timeout_s: float = 3600.0,
+        *,
+        hold: bool = False,
+        is_last: bool = False,
     ) -> SaveResult:
         """Save a checkpoint and wait until it is complete; allowed while stopped.
 
         `hold` stops training meanwhile. Workers that do not block in time are not waited for; the
-        answer names them as its `moving_workers`.
+        answer names them as its `moving_workers`. With `is_last` training stays held after a save
+        that succeeds: for who ends the job next.
         """
-        request = coordination_pb2.SaveRequest(directory=directory, hold_training=hold)
+        request = coordination_pb2.SaveRequest(
+            directory=directory, hold_training=hold, is_last=is_last
+        )
         reply = self._once(lambda at: _coordination(at).Save, request, timeout_s)
         return SaveResult(
             reply.path,

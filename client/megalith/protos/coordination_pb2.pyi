@@ -1436,19 +1436,23 @@ class SaveRequest(_message.Message):
 
     DIRECTORY_FIELD_NUMBER: _builtins.int
     HOLD_TRAINING_FIELD_NUMBER: _builtins.int
+    IS_LAST_FIELD_NUMBER: _builtins.int
     directory: _builtins.str
     """Where the checkpoint goes; empty = the model directory. Another job's is refused (model_dir_in_use)."""
     hold_training: _builtins.bool
     """Place the barrier for the save, so that the checkpoint is one moment of all workers."""
+    is_last: _builtins.bool
+    """With hold_training: training stays held after a save that succeeds, because the caller ends"""
     def __init__(
         self,
         *,
         directory: _builtins.str = ...,
         hold_training: _builtins.bool = ...,
+        is_last: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "hold_training", b"hold_training"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "hold_training", b"hold_training", "is_last", b"is_last"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

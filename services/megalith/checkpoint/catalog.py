@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from megalith.checkpoint import exempt_list, listing, manifest
+from megalith.checkpoint import exempt_list, listing, manifest, row_counts
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.retention import Retention
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
@@ -217,7 +217,20 @@ def record_latest(
         return Recorded(is_newest)
 
     shutil.rmtree(aside, ignore_errors=True)
+    _remove_row_counts(model_dir, dropped)
     return Recorded(is_newest, (dropped,))
+
+
+def _remove_row_counts(model_dir: Path, dropped: str) -> None:
+    """The counts of a step go with its last checkpoint."""
+    parts = _FOLDER.fullmatch(dropped)
+    if parts is None:
+        return
+
+    step = int(parts["step"])
+    left = [_FOLDER.fullmatch(path.name) for path in _folders(model_dir)]
+    if step not in [int(each["step"]) for each in left if each]:
+        row_counts.path_of(model_dir, step).unlink(missing_ok=True)
 
 
 def _drop(

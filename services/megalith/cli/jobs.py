@@ -13,6 +13,7 @@ from rich.console import Console
 
 from megalith.cli import training
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
+from megalith.cli.leaving import leave
 from megalith.cli.local import LocalCluster
 from megalith.cli.news import News
 from megalith.cli.output import print_line, print_status
@@ -153,9 +154,14 @@ def _running(
     except MegalithError as error:
         _fail(error, news.farewell())
     except KeyboardInterrupt:
-        farewell = news.farewell()
-        print_line(console, f"stopping; {farewell}" if farewell else "stopping")
-        raise Exit(130 if is_run_to_end else 0) from None
+        is_saved = leave(
+            cluster.controller,
+            news,
+            console,
+            saves=config.save_on_exit,
+            timeout_s=config.final_save_timeout_s,
+        )
+        raise Exit(130 if is_run_to_end else int(not is_saved)) from None
     finally:
         # From here on the end is near and bounded; another Ctrl-C must not leave processes behind.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from megalith.controller.saving.tide import TideWindow
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.runtime.server import ServerSettings
@@ -65,7 +66,8 @@ class ControllerConfig:
         30.0,
     )
     final_save_timeout_s: float = setting(
-        "A job that fails is saved first; seconds that it tries to, before it ends unsaved.",
+        "A job that fails, or is told to stop, is saved first; seconds that it tries to, before it "
+        "ends unsaved.",
         300.0,
     )
     save_every_s: float = setting(
@@ -76,6 +78,12 @@ class ControllerConfig:
     save_every_steps: int = setting(
         "Steps between two saves; 0 = none. Not together with --save-every-s.", 0
     )
+    tide_window: str = setting(
+        "Hours of the day, UTC, in which the settings above decide about saves, like 22:00-06:30; "
+        "outside them --tide-save-s does. Empty = all day.",
+        "",
+    )
+    tide_save_s: float = setting("Seconds between two saves outside --tide-window.", 0.0)
     max_to_keep: int = setting(
         "Checkpoints that are kept, beside those that monolith_checkpoint exempts; with each save "
         "the oldest is removed. 0 = all are kept.",
@@ -131,6 +139,7 @@ class ControllerConfig:
         if self.save_every_steps and self.save_every_s == SAVE_EVERY_S:
             object.__setattr__(self, "save_every_s", 0.0)
 
+        TideWindow.parse(self.tide_window, self.tide_save_s)
         if not (self.max_to_keep >= 0 and self.keep_every_n_hours >= 0):
             raise InvalidSetting("--max-to-keep and --keep-every-n-hours: below 0")
 

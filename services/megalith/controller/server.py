@@ -25,6 +25,7 @@ from megalith.controller.saving import leftovers
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveNews, SaveSchedule, ScheduledSaves, Unsaved
 from megalith.controller.saving.start_point import StartPoint
+from megalith.controller.saving.tide import TideWindow
 from megalith.controller.selection.formation import Formation
 from megalith.controller.selection.offers import Shape
 from megalith.controller.selection.ps_list import PsListFile
@@ -116,8 +117,9 @@ class ControllerServer:
         model_name = config.job or self._model_dir.name
         job_metrics = JobMetrics(metrics, self._coordinator, model_name, forming.num_left_ps)
 
+        tide = TideWindow.parse(config.tide_window, config.tide_save_s)
         schedule = SaveSchedule(
-            config.save_every_s, config.save_every_steps, time.monotonic(), step
+            config.save_every_s, config.save_every_steps, time.monotonic(), step, tide
         )
         self._unsaved = Unsaved(self._coordinator, checkpoint_path, step)
         news = SaveNews(self._coordinator, schedule, self._unsaved, job_metrics)

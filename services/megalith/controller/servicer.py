@@ -143,7 +143,9 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
     def Save(
         self, request: coordination_pb2.SaveRequest, context: grpc.ServicerContext
     ) -> coordination_pb2.SaveResponse:
-        saved = self._saver.save(request.directory, hold=request.hold_training)
+        saved = self._saver.save(
+            request.directory, hold=request.hold_training, is_last=request.is_last
+        )
         return coordination_pb2.SaveResponse(
             path=str(saved.path),
             step=saved.step,

@@ -109,9 +109,16 @@ class RunnerConfig:
     rejoin_timeout_s: float = _as_in("rejoin_timeout_s", *_MEMBERS)
     save_timeout_s: float = _as_in("save_timeout_s", "controller")
     final_save_timeout_s: float = _as_in("final_save_timeout_s", "controller")
+    save_on_exit: bool = _job(
+        "Save before `up` or `train` stops because of Ctrl-C or SIGTERM, for at most "
+        "--final-save-timeout-s.",
+        True,
+    )
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
     save_every_steps: int = _as_in("save_every_steps", "controller")
+    tide_window: str = _as_in("tide_window", "controller")
+    tide_save_s: float = _as_in("tide_save_s", "controller")
     max_to_keep: int = _as_in("max_to_keep", "controller")
     keep_every_n_hours: float = _as_in("keep_every_n_hours", "controller")
     action_poll_s: float = _as_in("action_poll_s", "controller")

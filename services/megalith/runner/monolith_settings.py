@@ -19,6 +19,11 @@ RENAMED: Mapping[str, str] = {
     "enable_embedding_postpush": "staleness",
     "feature_eviction_on_save": "expire_on_save",
     "checkpoints_max_to_keep": "max_to_keep",
+    "tide_start_hour": "tide_window",
+    "tide_start_minute": "tide_window",
+    "tide_end_hour": "tide_window",
+    "tide_end_minute": "tide_window",
+    "tide_save_secs": "tide_save_s",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
@@ -87,11 +92,6 @@ LEFT_OUT: Mapping[str, str] = {
             "enable_model_ckpt_info",
             "restore_dir",
             "restore_ckpt",
-            "tide_start_hour",
-            "tide_start_minute",
-            "tide_end_hour",
-            "tide_end_minute",
-            "tide_save_secs",
         ),
         _CHECKPOINT,
     ),

@@ -143,7 +143,7 @@ def _job() -> list[list[str]]:
     for leaf in leaves(RunnerConfig):
         flag, variable, default, meaning = _row(leaf, PREFIX)
         field = RunnerConfig.__dataclass_fields__[leaf.name]
-        reaches = ", ".join(field.metadata["reaches"])
+        reaches = ", ".join(field.metadata["reaches"]) or "`up` and `train`"
         rows.append([flag, variable, default, reaches, meaning])
 
     return rows

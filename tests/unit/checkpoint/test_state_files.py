@@ -5,9 +5,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.checkpoint import exempt_list, state_text
+from megalith.checkpoint import exempt_list, row_counts, state_text
 from megalith.checkpoint.exempt_list import ExemptList
 from megalith.checkpoint.listing import Listing
+from megalith.checkpoint.manifest import Manifest, ShardFile
 
 Field = descriptor_pb2.FieldDescriptorProto
 
@@ -138,3 +139,34 @@ def test_a_file_of_somebody_else_under_that_name_is_left_alone_and_exempts_nothi
     assert file.read_text() == "{not text format}"
     assert exempt_list.read(tmp_path) is None
     assert exempt_list.is_unreadable(tmp_path)
+
+
+def test_row_counts_are_what_protobuf_would_write(tmp_path):
+    file = descriptor_pb2.FileDescriptorProto(name="info.proto", syntax="proto3")
+    message = file.message_type.add(name="CkptInfo")
+    many, one = Field.LABEL_REPEATED, Field.LABEL_OPTIONAL
+    entry = message.nested_type.add(name="FeatureCountsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=one)
+    entry.field.add(name="value", number=2, type=Field.TYPE_INT64, label=one)
+    counts = message.field.add(name="feature_counts", number=2, type=Field.TYPE_MESSAGE, label=many)
+    counts.type_name = ".CkptInfo.FeatureCountsEntry"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    info = message_factory.GetMessageClass(pool.FindMessageTypeByName("CkptInfo"))()
+    info.feature_counts.update({'a "b"': 7, "user": 30})
+
+    files = [
+        ShardFile(f"f{number}", kind, table, rows, 1, "")
+        for number, (kind, table, rows) in enumerate(
+            [
+                ("table", "user", 10),
+                ("table", "user", 20),
+                ("table", 'a "b"', 7),
+                ("filter", "x", 9),
+            ]
+        )
+    ]
+    row_counts.write(tmp_path, Manifest(step=5, num_ps=2, saved_at_s=1.0, files=tuple(files)))
+    text = (tmp_path / "ckpt.info-5").read_text()
+    assert text == text_format.MessageToString(info)

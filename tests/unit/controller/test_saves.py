@@ -92,7 +92,7 @@ def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_pat
     )
 
 
-@pytest.mark.golden("Extra.save_with_barrier")
+@pytest.mark.golden("Extra.save_with_barrier", "G11")
 def test_a_save_that_holds_training_writes_behind_the_barrier_and_always_lets_go(saver, cluster):
     events = []
     cluster.hold = lambda action, reason, timeout_s: (
@@ -171,6 +171,7 @@ def test_a_second_save_of_a_step_is_a_new_folder_and_touches_nothing_of_the_firs
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "checkpoint",
+        "ckpt.info-12",
         "model.ckpt-12",
         "model.ckpt-r1-12",
         "model.ckpt-r2-12",
@@ -660,3 +661,16 @@ def test_what_is_saved_elsewhere_stays_there(cluster, tmp_path):
     for _ in range(3):
         assert saver.save(str(tmp_path / "elsewhere")).removed == ()
     assert len(list((tmp_path / "elsewhere").glob("model.ckpt-*"))) == 3
+
+
+def test_after_the_last_save_training_stays_held_unless_the_save_failed(saver, cluster):
+    held = []
+    cluster.hold = lambda action, reason, timeout_s: (held.append(1), held.clear)[1]
+    cluster.on_order = lambda order: saver.answer(1, ShardSaved(order.save_id, [], error="full"))
+    cluster.alive = {1}
+    with pytest.raises(SaveFailed):
+        saver.save(hold=True, is_last=True)
+    assert held == []
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save(hold=True, is_last=True)
+    assert held == [1]

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megalith.checkpoint import catalog, exempt_list
+from megalith.checkpoint import catalog, exempt_list, row_counts
 from megalith.checkpoint.catalog import Recorded
 from megalith.checkpoint.format import LIST
+from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.retention import Retention
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members import job_files
@@ -78,12 +79,14 @@ class Saver:
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
         self._shards = ShardWriting(coordinator, timeout_s, appear_s)
 
-    def save(self, directory: str = "", hold: bool = False) -> SavedCheckpoint:
+    def save(
+        self, directory: str = "", hold: bool = False, is_last: bool = False
+    ) -> SavedCheckpoint:
         """Write a checkpoint of the current step and wait until it is complete.
 
         SaveFailed leaves the old one. With `hold` training is held meanwhile, with the action
         "Save": the checkpoint is one moment of all workers, except of those that do not block in
-        time.
+        time. If `is_last`, training stays held after a save that succeeds.
         """
         if not self._queue.acquire(blocking=False):
             raise LimitExceeded(
@@ -92,7 +95,7 @@ class Saver:
 
         try:
             with self._turn:
-                return self._held(directory) if hold else self._tried(directory)
+                return self._held(directory, is_last) if hold else self._tried(directory)
         finally:
             self._queue.release()
 
@@ -105,14 +108,17 @@ class Saver:
         seconds = time.monotonic() - under_way.began_at
         return SaveProgress(under_way.step, seconds, _bytes_in(under_way.folder))
 
-    def _held(self, directory: str) -> SavedCheckpoint:
+    def _held(self, directory: str, is_last: bool) -> SavedCheckpoint:
         let_go = self._coordinator.hold("Save", "save", self._hold_s)
+        stays_held = False
         try:
             moving_workers = self._coordinator.moving_workers()
             saved = self._tried(directory)
+            stays_held = is_last
             return replace(saved, moving_workers=moving_workers)
         finally:
-            let_go()
+            if not stays_held:
+                let_go()
 
     def _tried(self, directory: str) -> SavedCheckpoint:
         """Save, and once more if a ps or a disk has failed.
@@ -211,7 +217,7 @@ class Saver:
             self._under_way = None
 
         if is_own:
-            self._note(recorded)
+            self._note(recorded, saved)
 
         if not is_whole:
             logger.error(
@@ -244,7 +250,7 @@ class Saver:
             is_whole=is_whole,
         )
 
-    def _note(self, recorded: Recorded) -> None:
+    def _note(self, recorded: Recorded, saved: Manifest) -> None:
         """What a save of the job's own changes beside the list. The checkpoint stands without."""
         self.num_removed += len(recorded.removed)
         for name in recorded.removed:
@@ -252,8 +258,9 @@ class Saver:
 
         try:
             exempt_list.note_save(self._model_dir, self._clock())
+            row_counts.write(self._model_dir, saved)
         except OSError as error:
-            logger.warning("%s: %s", self._model_dir / exempt_list.FILE, error)
+            logger.warning("the checkpoint is saved, a file beside it is not: %s", error)
 
     def _record(
         self, target: Path, folder: Path, saved_at_s: float, is_own: bool, is_whole: bool

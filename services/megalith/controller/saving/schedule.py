@@ -12,6 +12,7 @@ from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.members.directives import Phase
 from megalith.controller.saving.records import SaveRecord
 from megalith.controller.saving.saves import Saver
+from megalith.controller.saving.tide import TideWindow
 from megalith.errors import MegalithError
 
 logger = logging.getLogger(__name__)
@@ -22,14 +23,24 @@ _EVERY_S = 0.5  # between two looks at whether a save is due, or possible
 class SaveSchedule:
     """Counts from the last save, asked for or planned, and from the start.
 
+    So there is no save at the start. Outside the hours of `tide` its seconds count alone.
+
     `_lock` guards where it counts from.
     Times are those of a monotonic clock: setting the machine's clock neither brings a save forward
     nor delays it.
     """
 
-    def __init__(self, every_s: float, every_steps: int, now: float, step: int) -> None:
-        self._every_s = every_s
-        self._every_steps = every_steps
+    def __init__(
+        self,
+        every_s: float,
+        every_steps: int,
+        now: float,
+        step: int,
+        tide: TideWindow | None = None,
+    ) -> None:
+        self._planned_s = every_s
+        self._planned_steps = every_steps
+        self._tide = tide
         self._lock = threading.Lock()
         self._last_at = now
         self._last_step = step
@@ -40,25 +51,30 @@ class SaveSchedule:
             self._last_at = now
             self._last_step = step
 
+    def _cadence(self) -> tuple[float, int]:
+        """(seconds, steps) between two saves, as they count at this time of the day."""
+        if self._tide is not None and not self._tide.is_open:
+            return self._tide.save_s, 0
+
+        return self._planned_s, self._planned_steps
+
     def is_due(self, now: float, step: int) -> bool:
-        is_due_by_clock = self._every_s > 0 and self.next_s(now) <= 0
-        is_due_by_steps = self._every_steps > 0 and step >= self.next_step
-        return is_due_by_clock or is_due_by_steps
+        next_step = self.next_step
+        is_due_by_steps = next_step > 0 and step >= next_step
+        return is_due_by_steps or self.next_s(now) <= 0
 
     def next_s(self, now: float) -> float:
         """Seconds until a save is due by the clock; infinite without one."""
+        every_s, _ = self._cadence()
         with self._lock:
-            if not self._every_s:
-                return math.inf
-            return self._last_at + self._every_s - now
+            return self._last_at + every_s - now if every_s else math.inf
 
     @property
     def next_step(self) -> int:
         """The step at which a save is due; 0 without one."""
+        _, every_steps = self._cadence()
         with self._lock:
-            if not self._every_steps:
-                return 0
-            return self._last_step + self._every_steps
+            return self._last_step + every_steps if every_steps else 0
 
 
 class Unsaved:

@@ -1,0 +1,38 @@
+"""The file `ckpt.info-<step>` of a model directory: how many rows each table has in a checkpoint.
+
+It is Monolith's, in its text format:
+
+    feature_counts {
+      key: "user"
+      value: 391125
+    }
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from megalith.checkpoint import state_text
+from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.manifest import Manifest
+from megalith.runtime.files import write_atomically
+
+
+def path_of(model_dir: Path, step: int) -> Path:
+    return model_dir / f"ckpt.info-{step}"
+
+
+def write(model_dir: Path, content: Manifest) -> None:
+    """Say what a checkpoint has; a later one of the same step takes the place of an earlier one."""
+    counts: Counter[str] = Counter()
+    for file in content.files:
+        if file.kind == FileKind.TABLE:
+            counts[file.table] += file.rows
+
+    text = "".join(_entry(table, counts[table]) for table in sorted(counts))
+    write_atomically(path_of(model_dir, content.step), text.encode())
+
+
+def _entry(table: str, rows: int) -> str:
+    key = state_text.string_lines("key", [table])
+    value = state_text.line("value", str(rows))
+    return f"feature_counts {{\n  {key}  {value}}}\n"

@@ -1,0 +1,96 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from megalith.cli.leaving import leave
+from megalith.cli.news import News
+from megalith.control import BarrierStatus, ClusterStatus, SaveResult
+from megalith.errors import SaveFailed
+
+STATUS = ClusterStatus(
+    address="h:0",
+    model_dir="model",
+    phase="running",
+    epoch=1,
+    is_stopped=False,
+    global_step=40,
+    last_checkpoint="",
+    outcome="",
+    reason="",
+    results={},
+    members=(),
+    job="job",
+    up_s=1.0,
+    barrier=BarrierStatus(0, False, "", ""),
+    last_save=None,
+    next_save_s=None,
+    next_save_step=None,
+)
+UNSAVED = "steps 12..40 since model/model.ckpt-12"
+
+
+class Job:
+    """A controller that answers from memory; `fails` is what its save raises."""
+
+    def __init__(self, now, fails=None):
+        self._now = now
+        self._fails = fails
+        self.saves = []
+
+    def status(self):
+        return self._now
+
+    def save(self, timeout_s, hold, is_last):
+        self.saves.append((timeout_s, hold, is_last))
+        if self._fails:
+            raise self._fails
+        self._now = replace(self._now, unsaved="", last_checkpoint="model/model.ckpt-40")
+        return SaveResult("model/model.ckpt-40", 40, 1234, seconds=0.5)
+
+
+@pytest.fixture
+def left():
+    """(job, whether all was saved, what was printed) after a leave."""
+
+    def run(unsaved=UNSAVED, fails=None, saves=True):
+        job = Job(replace(STATUS, unsaved=unsaved), fails)
+        console = Console(file=io.StringIO(), width=200)
+        news = News(console, "model")
+        news.tell(job.status())
+        is_saved = leave(job, news, console, saves=saves, timeout_s=300.0)
+        return job, is_saved, console.file.getvalue()
+
+    return run
+
+
+def test_what_was_trained_is_saved_behind_the_barrier_and_said(left):
+    job, is_saved, said = left()
+    assert is_saved
+    assert job.saves == [(300.0, True, True)]
+    assert f"saving {UNSAVED}, for at most 300 s" in said
+    assert "saved model/model.ckpt-40: 1,234 rows in 0.5 s" in said
+    assert "stopping; saved: model/model.ckpt-40" in said
+
+
+def test_nothing_is_saved_where_nothing_is_new_or_it_is_not_wanted(left):
+    assert left(unsaved="")[0].saves == []
+    job, is_saved, said = left(saves=False)
+    assert is_saved
+    assert job.saves == []
+    assert f"stopping; not saved: {UNSAVED}" in said
+
+
+def test_a_save_that_fails_is_said_and_so_is_what_is_lost(left):
+    _, is_saved, said = left(fails=SaveFailed("no space left on /disk"))
+    assert not is_saved
+    assert "the last save failed: no space left on /disk" in said
+    assert f"stopping; not saved: {UNSAVED}" in said
+
+
+def test_a_second_ctrl_c_stops_at_once_and_says_what_is_not_saved(left):
+    _, is_saved, said = left(fails=KeyboardInterrupt())
+    assert not is_saved
+    assert "stopping at once" in said
+    assert f"stopping; not saved: {UNSAVED}" in said
