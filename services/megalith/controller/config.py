@@ -59,6 +59,14 @@ class ControllerConfig:
         "limit; then it is held again.",
         60.0,
     )
+    restore_ckpt: str = setting(
+        "Name of the checkpoint to start from, once; empty = the newest.", ""
+    )
+    restore_dir: str = setting(
+        "Model directory of another job to take the first checkpoint from; nothing is copied. "
+        "A directory that has checkpoints of its own starts from those.",
+        "",
+    )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
         "Longest wait for workers to block when a save is to hold training; it then goes on "

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from megalith.checkpoint import catalog, exempt_list, manifest
+from megalith.checkpoint import catalog, exempt_list, manifest, override
 from megalith.checkpoint.retention import Retention
 from megalith.control import address_file
 from megalith.controller.action_file import ActionFile
@@ -68,6 +68,7 @@ class ControllerServer:
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
         catalog.complete_list(self._model_dir)
+        override.apply(self._model_dir, config.restore_ckpt, config.restore_dir)
         catalog.recover_list(self._model_dir)
         exempt_list.create(self._model_dir)
         start_point = StartPoint(self._model_dir)

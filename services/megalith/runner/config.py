@@ -107,6 +107,8 @@ class RunnerConfig:
     max_retries: int = _as_in("max_retries", "worker")
     chief_timeout_s: float = _as_in("chief_timeout_s", "worker")
     rejoin_timeout_s: float = _as_in("rejoin_timeout_s", *_MEMBERS)
+    restore_ckpt: str = _as_in("restore_ckpt", "controller")
+    restore_dir: str = _as_in("restore_dir", "controller")
     save_timeout_s: float = _as_in("save_timeout_s", "controller")
     final_save_timeout_s: float = _as_in("final_save_timeout_s", "controller")
     save_on_exit: bool = _job(

@@ -90,8 +90,6 @@ LEFT_OUT: Mapping[str, str] = {
             "dense_only_save_checkpoints_steps",
             "dense_only_stop_training_when_save",
             "enable_model_ckpt_info",
-            "restore_dir",
-            "restore_ckpt",
         ),
         _CHECKPOINT,
     ),

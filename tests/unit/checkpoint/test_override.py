@@ -1,0 +1,109 @@
+import pytest
+
+from megalith.checkpoint import catalog, exempt_list, listing, manifest, override
+from megalith.checkpoint.manifest import Manifest
+from megalith.checkpoint.retention import Retention
+from megalith.errors import CheckpointNotFound
+
+
+def checkpoint(model_dir, step, at_s):
+    folder = model_dir / f"model.ckpt-{step}"
+    folder.mkdir()
+    manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=at_s, files=()))
+    catalog.record_latest(model_dir, folder, at_s)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A directory with checkpoints of the steps 0, 30 and 61."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for at_s, step in enumerate((0, 30, 61)):
+        checkpoint(source, step, float(at_s + 1))
+    exempt_list.create(source)
+    return source
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    (tmp_path / "model").mkdir()
+    return tmp_path / "model"
+
+
+@pytest.mark.golden("G10")
+def test_a_job_starts_from_the_named_checkpoint_of_another_directory(source, model_dir):
+    override.apply(model_dir, "model.ckpt-30", str(source))
+    assert catalog.latest(model_dir) == source / "model.ckpt-30"
+    assert (model_dir / "restore_ckpt").read_text() == str(source / "model.ckpt-30")
+    assert exempt_list.read(model_dir).paths == (str(source / "model.ckpt-30"),)
+
+
+def test_without_a_name_it_is_the_newest_and_only_a_directory_without_a_list_takes_it(
+    source, model_dir
+):
+    override.apply(model_dir, source_dir=str(source))
+    assert catalog.latest(model_dir) == source / "model.ckpt-61"
+    own = checkpoint(model_dir, 70, 100.0)
+    override.apply(model_dir, source_dir=str(source))
+    assert catalog.latest(model_dir) == own
+
+
+def test_the_checkpoint_of_the_other_directory_is_never_removed(source, model_dir):
+    override.apply(model_dir, source_dir=str(source))
+    for number in range(3):
+        folder = model_dir / f"model.ckpt-{100 + number}"
+        folder.mkdir()
+        manifest.write(folder, Manifest(step=1, num_ps=1, saved_at_s=9.0, files=()))
+        catalog.record_latest(model_dir, folder, 9.0 + number, retention=Retention(1, 0.0))
+    assert (source / "model.ckpt-61" / "manifest.json").exists()
+    assert {path.name for path in model_dir.glob("model.ckpt-*")} == {"model.ckpt-102"}
+
+
+def test_going_back_is_done_once_and_a_choice_of_another_checkpoint_is_a_new_one(source):
+    override.apply(source, "model.ckpt-30")
+    assert catalog.latest(source).name == "model.ckpt-30"
+    newer = checkpoint(source, 40, 50.0)
+    override.apply(source, "model.ckpt-30")
+    assert catalog.latest(source) == newer
+    override.apply(source, "somewhere/model.ckpt-0")
+    assert catalog.latest(source).name == "model.ckpt-0"
+    assert list(listing.read(source).time_by_name) == [
+        "model.ckpt-0",
+        "model.ckpt-30",
+        "model.ckpt-61",
+        "model.ckpt-40",
+    ]
+
+
+def test_a_checkpoint_that_left_the_list_but_not_the_disk_can_be_gone_back_to(source):
+    listed = listing.read(source)
+    del listed.time_by_name["model.ckpt-0"]
+    listing.write(source, listed.text())
+    override.apply(source, "model.ckpt-0")
+    assert catalog.latest(source).name == "model.ckpt-0"
+
+
+def test_the_newest_one_by_name_changes_nothing_but_the_marker(source):
+    before = (source / "checkpoint").read_text()
+    override.apply(source, "model.ckpt-61")
+    assert (source / "checkpoint").read_text() == before
+    assert (source / "restore_ckpt").read_text() == "model.ckpt-61"
+
+
+@pytest.mark.parametrize("name", ["model.ckpt-31", "../other/model.ckpt-31"])
+def test_a_checkpoint_that_does_not_exist_stops_the_start_and_changes_nothing(
+    source, model_dir, name
+):
+    before = (source / "checkpoint").read_text()
+    for at, other in ((source, ""), (model_dir, str(source))):
+        with pytest.raises(CheckpointNotFound, match=r"has model.ckpt-0, model.ckpt-30"):
+            override.apply(at, name, other)
+        assert not (at / "restore_ckpt").exists()
+    assert (source / "checkpoint").read_text() == before
+    assert listing.read_text(model_dir) is None
+
+
+def test_a_directory_without_checkpoints_to_start_from_is_named(tmp_path, model_dir):
+    with pytest.raises(CheckpointNotFound, match="empty/checkpoint names no checkpoint"):
+        override.apply(model_dir, source_dir=str(tmp_path / "empty"))
