@@ -38,20 +38,17 @@ class Partition:
         """
         from megalith.kernels import distinct
 
-        counts = np.zeros(len(routing.addresses), np.int64)
-        servers = np.empty(ids.size, np.int32)
         numbers = None
         found = ids
-
-        if is_distinct:
-            distinct.number_all(ids, routing.owners, servers, counts)
-        else:
+        if not is_distinct:
             found = np.empty(ids.size, np.int64)
             numbers = np.empty(ids.size, np.int32)
-            num_distinct = distinct.distinct(
-                distinct.SECRET, ids, routing.owners, found, servers, numbers, counts
-            )
+            num_distinct = distinct.distinct(distinct.SECRET, ids, found, numbers)
             found = found[:num_distinct]
+
+        servers = np.empty(found.size, np.int32)
+        counts = np.zeros(len(routing.addresses), np.int64)
+        distinct.find_servers(found, routing.owners, servers, counts)
 
         bounds = np.concatenate([[0], np.cumsum(counts)])
         ordered = np.empty(found.size, np.int64)
@@ -133,7 +130,7 @@ def checked_rows(
 
     It is finite, unless the table skips what is not.
     """
-    from megalith.client._kernels import rows
+    from megalith.kernels.finite import is_finite
 
     array: NDArray[Any] = as_array(given, f"table {table}: {what}")
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
@@ -146,7 +143,7 @@ def checked_rows(
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         matrix = np.ascontiguousarray(array, np.float32)
 
-    if not rows.is_finite(matrix.reshape(-1)) and not skips_nonfinite:
+    if not is_finite(matrix.reshape(-1)) and not skips_nonfinite:
         raise NonFiniteValue(f"table {table}: the {what} hold NaN or infinity; nothing was sent")
 
     return matrix
@@ -221,9 +218,9 @@ class RecentIds:
     """The last batches of each table.
 
     The push after a pull, as a rule, has its ids, and need not search them again. Plain arrays are
-    recognised by their contents, compared with a copy: 0.03 ms for 39,000 ids, against 0.5 for the
-    search. Any number of threads may ask: an entry is replaced as a whole, and a lost one is made
-    again.
+    recognised by their contents, compared with a copy: a batch of 106,496 ids takes 0.02 ms, the
+    search for its 42,000 distinct ones and their servers 0.67 (AMD EPYC). Any number of threads
+    may ask: an entry is replaced as a whole, and a lost one is made again.
     """
 
     def __init__(self) -> None:

@@ -190,10 +190,7 @@ def reorder(tables, num_servers, dims):
     for ids in tables:
         ids = np.array(ids, np.int64)
         keys, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
-        one_server, servers = np.zeros(1024, np.uint16), np.empty(ids.size, np.int32)
-        count = distinct.distinct(
-            distinct.SECRET, ids, one_server, keys, servers, numbers, np.zeros(1, np.int64)
-        )
+        count = distinct.distinct(distinct.SECRET, ids, keys, numbers)
         ordered, counts, places = split(keys[:count], keys[:count] % num_servers, num_servers)
         distinct.follow(places, numbers, numbers)
         parts.append((ordered, counts, numbers))
@@ -271,16 +268,7 @@ def test_distinct_ids_are_ordered_by_server_and_first_appearance(ids, servers, o
     """Monolith has [3,0,1,5,2] and [2,3,1]: the same ids for each server, the last to appear
     first."""
     keys, numbers = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
-    one_server = np.zeros(1024, np.uint16)
-    count = distinct.distinct(
-        distinct.SECRET,
-        np.array(ids),
-        one_server,
-        keys,
-        np.empty(len(ids), np.int32),
-        numbers,
-        np.zeros(1, np.int64),
-    )
+    count = distinct.distinct(distinct.SECRET, np.array(ids), keys, numbers)
     first = np.array([ids.index(key) for key in keys[:count].tolist()])
     found, counts, _ = split(keys[:count], np.array(servers)[first], len(sizes))
     assert (found.tolist(), counts.tolist()) == (ordered, sizes)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.client._ids import Partition, checked_ids, checked_rows, warm_up
-from megalith.client._kernels import rows as row_kernels
 from megalith.errors import DtypeMismatch, NonFiniteValue, ShapeMismatch
+from megalith.kernels.finite import is_finite
 from megalith.wire import routing
 
 ids_of_any_kind = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=60)
@@ -94,7 +94,7 @@ def test_rows_come_back_in_the_order_of_the_batch(ids, width):
 @given(st.lists(st.floats(width=32), max_size=40))
 def test_finite_is_what_numpy_calls_finite(values):
     array = np.array(values, np.float32)
-    assert row_kernels.is_finite(array) == np.isfinite(array).all()
+    assert is_finite(array) == np.isfinite(array).all()
 
 
 def test_ids_that_are_not_integers_are_refused():

@@ -30,7 +30,9 @@ from megalith.engine.kernels.layout import (
 from megalith.engine.kernels.matching import matches
 from megalith.engine.table.index import IndexMemory
 from megalith.engine.table.rows import RowMemory
+from megalith.kernels import distinct
 from megalith.kernels.dtypes import F32, I64
+from megalith.kernels.finite import is_finite
 from megalith.kernels.jit import kernel
 from support.twins import table as twin
 
@@ -307,11 +309,11 @@ def test_group_is_a_stable_sort_by_partition(keys: I64, begin: int) -> None:
 
 @given(keys_strategy | few_keys_strategy)
 def test_distinct_numbers_keys_by_first_appearance(keys: I64) -> None:
-    first, group = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    count = batches.distinct(twin.SECRET, keys, first, group)
-    expected_first, expected_group = twin.distinct(keys)
-    np.testing.assert_array_equal(first[:count], expected_first)
-    np.testing.assert_array_equal(group, expected_group)
+    found, numbers = np.empty(keys.size, np.int64), np.empty(keys.size, np.int32)
+    count = distinct.distinct(distinct.SECRET, keys, found, numbers)
+    expected_first, expected_numbers = twin.distinct(keys)
+    np.testing.assert_array_equal(found[:count], keys[expected_first])
+    np.testing.assert_array_equal(numbers, expected_numbers)
 
 
 @given(
@@ -323,7 +325,7 @@ def test_finite_checks_agree_with_numpy(values: F32) -> None:
     mask = np.empty(len(values), np.bool_)
     batches.finite_rows(values, mask)
     np.testing.assert_array_equal(mask, np.isfinite(values).all(axis=1))
-    assert batches.is_finite(values.reshape(-1)) == np.isfinite(values).all()
+    assert is_finite(values.reshape(-1)) == np.isfinite(values).all()
 
 
 @given(few_keys_strategy)
@@ -332,7 +334,7 @@ def test_sums_by_group_are_those_of_numpy(keys: I64) -> None:
     _, group = twin.distinct(keys)
     groups = int(group.max(initial=-1)) + 1
     sums, counts = np.zeros((groups, 3), np.float32), np.zeros(groups, np.int64)
-    batches.sum_groups(values, group, sums, counts)
+    batches.sum_groups(values, group.astype(np.int32), sums, counts)
     expected = np.zeros((groups, 3), np.float32)
     np.add.at(expected, group, values)
     np.testing.assert_array_equal(sums, expected)

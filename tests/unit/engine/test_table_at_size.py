@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from megalith.engine.kernels import batches
 from megalith.engine.kernels.layout import (
     CAPACITY,
     FAR_AWAY,
@@ -23,6 +22,7 @@ from megalith.engine.kernels.layout import (
 from megalith.engine.table.embedding_table import EmbeddingTable, RowEntries
 from megalith.engine.table.index import MOST_BYTES_PER_ENTRY
 from megalith.engine.table.touched import TouchedIdSet
+from megalith.kernels import distinct
 from megalith.kernels.dtypes import F32, I64
 from megalith.schema import Adagrad, Segment, TableConfig, Zeros
 from support.twins import table as twin
@@ -206,12 +206,18 @@ def test_distinct_keys_are_counted_as_fast_in_the_order_of_their_codes_as_in_non
     ordered = keys_of(
         np.arange(ROWS, dtype=np.uint64) << np.uint64(24), (twin.MULTIPLY_0, *PUBLISHED[1:])
     )
-    first, group = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
-    for keys in (shuffled, ordered):
-        assert batches.distinct(twin.SECRET, keys, first, group) == ROWS
-    in_order_s = seconds_of(lambda: batches.distinct(twin.SECRET, ordered, first, group))
-    assert in_order_s < 20 * seconds_of(
-        lambda: batches.distinct(twin.SECRET, shuffled, first, group)
+    found, numbers = np.empty(ROWS, np.int64), np.empty(ROWS, np.int32)
+
+    def count(ids: I64) -> int:
+        return distinct.distinct(distinct.SECRET, ids, found, numbers)
+
+    assert count(shuffled) == count(ordered) == ROWS
+    assert seconds_of(lambda: count(ordered)) < 20 * seconds_of(lambda: count(shuffled))
+
+    collided = routing_collisions()
+    assert count(collided) == collided.size
+    assert seconds_of(lambda: count(collided)) < 20 * seconds_of(
+        lambda: count(shuffled[: collided.size])
     )
 
 

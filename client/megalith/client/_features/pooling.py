@@ -11,9 +11,6 @@ from megalith.client._features.layout import PartTarget
 from megalith.client._features.ragged import Ragged
 from megalith.kernels.dtypes import F32
 
-# The search for distinct ids counts them by server; here one is enough.
-_ONE_SERVER = np.zeros(1024, np.uint16)
-
 
 @dataclass(frozen=True, slots=True)
 class Uses:
@@ -37,11 +34,9 @@ def locate(table: str, lists: Mapping[str, Ragged]) -> tuple[NDArray[np.int64], 
 
     ids = np.concatenate([ragged.values for ragged in lists.values()])
     found = np.empty(ids.size, np.int64)
-    servers = np.empty(ids.size, np.int32)
     numbers = np.empty(ids.size, np.int32)
-    count = distinct.distinct(
-        distinct.SECRET, ids, _ONE_SERVER, found, servers, numbers, np.zeros(1, np.int64)
-    )
+    count = distinct.distinct(distinct.SECRET, ids, found, numbers)
+
     uses = {}
     start = 0
 

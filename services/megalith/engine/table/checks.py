@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.engine.kernels import batches
-from megalith.engine.table.secret import draw
 from megalith.errors import (
     DuplicateIds,
     InvalidRequest,
@@ -14,10 +13,11 @@ from megalith.errors import (
     NonFiniteValue,
     ShapeMismatch,
 )
-from megalith.kernels.dtypes import F32, I64, Bools
+from megalith.kernels import distinct
+from megalith.kernels.dtypes import F32, I32, I64, Bools
+from megalith.kernels.finite import is_finite
 
 MAX_TIME_S = 2**32 - 1  # the year 2106
-_SECRET = draw()  # of this process: nobody can choose ids that take long to compare
 
 
 def check_ids(ids: NDArray[Any], table: str) -> I64:
@@ -95,13 +95,10 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def check_distinct(ids: I64, table: str) -> None:
     """Refuse repeated ids where one row can have one value only."""
-    first = np.empty(ids.size, np.int64)
-    group = np.empty(ids.size, np.int64)
-    count = batches.distinct(_SECRET, ids, first, group)
-
+    count, numbers = _numbered(ids)
     if count < ids.size:
-        is_again = first[group] != np.arange(ids.size)
-        again = ids[np.flatnonzero(is_again)[0]]
+        is_new = numbers == np.arange(ids.size)  # up to the first that is repeated
+        again = ids[np.argmin(is_new)]
         raise DuplicateIds(
             f"table {table}: {ids.size - count} of {ids.size} ids are repeated, e.g. {again}"
         )
@@ -109,7 +106,7 @@ def check_distinct(ids: I64, table: str) -> None:
 
 def finite_mask(values: F32) -> Bools | None:
     """None if every number is finite, else which rows are."""
-    if batches.is_finite(values.reshape(-1)):
+    if is_finite(values.reshape(-1)):
         return None
 
     mask = np.empty(len(values), np.bool_)
@@ -130,16 +127,22 @@ def check_finite(values: F32, table: str, what: str) -> None:
 def sum_by_id(ids: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
     """Distinct ids in order of first appearance, the sums of their rows, and their counts.
 
-    Columns from `dim` on are no gradients but the weights that these belong to: the first row of a
-    id keeps its own.
+    Columns from `dim` on are no gradients but the weights that these belong to: the first row of
+    an id keeps its own.
     """
-    first = np.empty(ids.size, np.int64)
-    group = np.empty(ids.size, np.int64)
-    count = batches.distinct(_SECRET, ids, first, group)
-    first = first[:count]
-
+    count, numbers = _numbered(ids)
     sums = np.zeros((count, values.shape[1]), np.float32)
     counts = np.zeros(count, np.int64)
-    batches.sum_groups(values, group, sums, counts)
+    batches.sum_groups(values, numbers, sums, counts)
+
+    _, first = np.unique(numbers, return_index=True)
     sums[:, dim:] = values[first, dim:]
     return ids[first], sums, counts
+
+
+def _numbered(ids: I64) -> tuple[int, I32]:
+    """How many ids are distinct, and the number of each in the order of first appearance."""
+    found = np.empty(ids.size, np.int64)
+    numbers = np.empty(ids.size, np.int32)
+    count = distinct.distinct(distinct.SECRET, ids, found, numbers)
+    return count, numbers

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.engine.kernels import batches
 from megalith.engine.segments.optimizer_state import check_step
 from megalith.engine.variable.optimizer import dense_state
 from megalith.errors import (
@@ -20,6 +19,7 @@ from megalith.errors import (
     ShapeMismatch,
     TableConflict,
 )
+from megalith.kernels.finite import is_finite
 from megalith.schema import Shampoo, VariableConfig
 from megalith.schema.variable_parts import VariableShape
 
@@ -217,7 +217,7 @@ class Variable:
 def _is_finite(array: NDArray[Any]) -> bool:
     if array.dtype != np.float32:
         return True  # a count of steps
-    return bool(batches.is_finite(array.reshape(-1)))
+    return bool(is_finite(array.reshape(-1)))
 
 
 def _overflows(value: NDArray[np.int64], update: NDArray[np.int64]) -> bool:
