@@ -1,0 +1,292 @@
+"""From the table files of a Monolith checkpoint to a checkpoint that a job restores.
+
+The files are read twice: once to find which ids occur and how new the data is, once to write.
+"""
+
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from megalith.checkpoint import arrow_files, catalog, listing, manifest, variables
+from megalith.checkpoint.format import (
+    FileKind,
+    shard_suffix,
+    table_file_name,
+    variables_file_name,
+)
+from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.monolith import entries as entry_files
+from megalith.checkpoint.monolith.entries import Entries, EntryParser
+from megalith.checkpoint.monolith.kernels import entries as kernels
+from megalith.checkpoint.monolith.source import Source, TableRecords
+from megalith.checkpoint.tables import RowFile
+from megalith.errors import InvalidRequest, SaveFailed
+from megalith.kernels.dtypes import I64, U8, Bools
+from megalith.runtime.files import prepare_model_dir
+from megalith.schema import TableConfig
+from megalith.wire import routing
+
+_MOST_FILES = 256  # that are written at once
+_LAST_TIME = 2**32 - 1  # the newest update that a row can keep, Unix seconds
+
+
+@dataclass(slots=True)
+class ImportedTable:
+    """What became of the entries of a table.
+
+    entries = rows + repeated + malformed + other_layout + not_finite. `begun_anew` and `undated`
+    count rows that were imported: the first without the state of their optimizers, the second
+    without the time of their last update, because the file has none or none that makes sense.
+    """
+
+    name: str
+    row_layout: str
+    entries: int = 0
+    rows: int = 0
+    repeated: int = 0
+    malformed: int = 0
+    other_layout: int = 0
+    not_finite: int = 0
+    begun_anew: int = 0
+    undated: int = 0
+
+    @property
+    def left_out(self) -> int:
+        return self.entries - self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The checkpoint that was made. `left_out` are files that it could not take over, by kind."""
+
+    path: str
+    source: str
+    step: int
+    tables: tuple[ImportedTable, ...]
+    left_out: dict[str, int]
+
+
+def import_tables(
+    source_dir: Path,
+    model_dir: Path,
+    *,
+    step: int | None = None,
+    num_ps: int | None = None,
+    segments: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Make the first checkpoint of `model_dir` of the tables in `source_dir`.
+
+    `segments` gives the row layout of tables whose files do not show it, `names` other names of
+    tables. All of it is there afterwards, or nothing.
+    """
+    source = Source.find(source_dir, step)
+    directory = prepare_model_dir(str(model_dir))
+    _check_empty(directory)
+    job = _Import(source, segments or {}, names or {}, progress or NoProgress())
+    return job.run(directory, num_ps)
+
+
+def _check_empty(model_dir: Path) -> None:
+    has_folders = any(model_dir.glob("model.ckpt-*"))
+    if has_folders or listing.read_text(model_dir) is not None:
+        raise InvalidRequest(
+            f"{model_dir} has checkpoints already, and a job would start from the imported one; "
+            "give another --out"
+        )
+
+
+class _Table:
+    """One table on its way: how its entries are parsed, and what was found in them."""
+
+    def __init__(self, name: str, parser: EntryParser) -> None:
+        self.parser = parser
+        self.report = ImportedTable(name, parser.layout.signature)
+        self.data_time_s = 0
+        self._ids: list[I64] = []
+        self._is_kept = np.empty(0, np.bool_)
+        self._written = 0  # usable entries that the second reading has met
+
+    def scan(self, found: Entries) -> None:
+        """The first reading."""
+        report = self.report
+        statuses = found.statuses
+        is_usable = self._usable(found)
+        report.entries += statuses.size
+        report.malformed += _count(statuses, kernels.MALFORMED, kernels.NO_ID)
+        report.other_layout += _count(statuses, kernels.OTHER_WIDTH, kernels.OTHER_OPTIMIZER)
+        num_usable = int(np.count_nonzero(is_usable))
+        num_parsed = _count(statuses, kernels.GOOD, kernels.NO_STATE)
+        report.not_finite += num_parsed - num_usable
+        report.begun_anew += _count(statuses[is_usable], kernels.NO_STATE)
+
+        times = found.times[is_usable]
+        has_time = _has_time(times)
+        report.undated += int(np.count_nonzero(~has_time))
+        self.data_time_s = max(self.data_time_s, int(times[has_time].max(initial=0)))
+        self._ids.append(found.ids[is_usable])
+
+    def end_scan(self) -> None:
+        """Of an id that occurs several times the last entry is kept, as Monolith would."""
+        ids = np.concatenate(self._ids)
+        self._ids = []
+        order = np.argsort(ids, kind="stable")
+        in_order = ids[order]
+        is_replaced = in_order[:-1] == in_order[1:]
+        self._is_kept = np.ones(ids.size, np.bool_)
+        self._is_kept[order[:-1][is_replaced]] = False
+        self.report.repeated = int(np.count_nonzero(is_replaced))
+        self.report.rows = ids.size - self.report.repeated
+        if self.report.entries and not ids.size:
+            raise InvalidRequest(
+                f"table {self.report.name}: none of its {self.report.entries} entries can be "
+                f"imported as rows of {self.report.row_layout}: {self.report.other_layout} have "
+                f"another layout, {self.report.malformed} are malformed, "
+                f"{self.report.not_finite} are NaN or infinite"
+            )
+
+    def kept(self, found: Entries) -> Entries:
+        """The second reading: the entries that become rows."""
+        is_usable = self._usable(found)
+        end = self._written + int(np.count_nonzero(is_usable))
+        is_kept = is_usable.copy()
+        is_kept[is_usable] = self._is_kept[self._written : end]
+        self._written = end
+        times = found.times[is_kept]
+        times[~_has_time(times)] = 0
+        return Entries(found.ids[is_kept], found.rows[is_kept], times, found.statuses[is_kept])
+
+    @staticmethod
+    def _usable(found: Entries) -> Bools:
+        is_parsed = np.isin(found.statuses, (kernels.GOOD, kernels.NO_STATE))
+        usable: Bools = is_parsed & np.isfinite(found.rows).all(axis=1)
+        return usable
+
+
+class _Import:
+    """One import."""
+
+    def __init__(
+        self,
+        source: Source,
+        segments: Mapping[str, str],
+        names: Mapping[str, str],
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._segments = segments
+        self._names = names
+        self._progress = progress
+        self._tables: dict[str, _Table] = {}
+
+    def run(self, model_dir: Path, num_ps: int | None) -> Imported:
+        self._scan()
+        parts = num_ps or min(self._source.num_ps, max(1, _MOST_FILES // len(self._tables)))
+        save_id = secrets.token_hex(4)
+        work = catalog.work_directory(model_dir, self._source.step, save_id)
+        saved_at_s = time.time()
+        try:
+            work.mkdir()
+            files = self._write(work, save_id, parts)
+            manifest.write(work, Manifest(self._source.step, parts, saved_at_s, tuple(files)))
+            path = catalog.publish(work, model_dir, self._source.step)
+        except OSError as error:
+            shutil.rmtree(work, ignore_errors=True)
+            raise SaveFailed(f"{work} cannot be written: {error}; nothing was imported") from error
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+
+        catalog.record_latest(model_dir, path, saved_at_s)
+        reports = tuple(self._tables[name].report for name in sorted(self._tables))
+        return Imported(
+            str(path),
+            str(self._source.folder),
+            self._source.step,
+            reports,
+            self._source.left_out,
+        )
+
+    def _scan(self) -> None:
+        self._progress.begin("reading Monolith's files", self._source.bytes)
+        for part in self._parts():
+            self._table_of(part).scan(self._table_of(part).parser.parse(part.records))
+
+        for asked in (*self._segments, *self._names):
+            if asked not in self._source.tables_seen:
+                known = ", ".join(sorted(self._source.tables_seen))
+                raise InvalidRequest(f"there is no table {asked!r} in the files; there are {known}")
+
+        for table in self._tables.values():
+            table.end_scan()
+
+    def _parts(self) -> Iterator[TableRecords]:
+        return self._source.read(self._progress)
+
+    def _table_of(self, part: TableRecords) -> _Table:
+        name = self._names.get(part.table, part.table)
+        table = self._tables.get(name)
+        if table is None:
+            stated = self._segments.get(part.table)
+            if stated is not None:
+                segments = entry_files.segments_of(stated)
+            else:
+                segments = entry_files.segments_in(part.records.of(0), part.table)
+
+            table = _Table(name, EntryParser(TableConfig(name, segments)))
+            self._tables[name] = table
+
+        return table
+
+    def _write(self, work: Path, save_id: str, num_ps: int) -> list[ShardFile]:
+        """The files that so many parameter servers would have saved."""
+        owners = routing.even_owners(num_ps)
+        suffixes = [shard_suffix(index, num_ps, save_id) for index in range(num_ps)]
+        files: dict[str, list[RowFile]] = {}
+        with ExitStack() as closing:
+            for number, name in enumerate(sorted(self._tables)):
+                files[name] = []
+                for suffix in suffixes:
+                    file_name = table_file_name(FileKind.TABLE, number, name, suffix)
+                    file = self._row_file(self._tables[name], work, file_name)
+                    files[name].append(closing.enter_context(file))
+
+            self._progress.begin("writing rows", self._source.bytes)
+            for part in self._parts():
+                table = self._table_of(part)
+                rows = table.kept(table.parser.parse(part.records))
+                owner = owners[routing.buckets_of(rows.ids)]
+                for index, file in enumerate(files[table.report.name]):
+                    is_its = owner == index
+                    if is_its.any():
+                        file.add(rows.ids[is_its], rows.rows[is_its], rows.times[is_its])
+
+        written = []
+        for index, suffix in enumerate(suffixes):
+            written += [files[name][index].written() for name in files]
+            no_variables = variables.write([], work, variables_file_name(suffix))
+            owned = arrow_files.ranges_of(owners == index)
+            written.append(replace(no_variables, buckets=owned))
+
+        return written
+
+    def _row_file(self, table: _Table, work: Path, name: str) -> RowFile:
+        parser = table.parser
+        return RowFile(parser.config, parser.layout, table.data_time_s, work, name)
+
+
+def _has_time(times: I64) -> Bools:
+    has_time: Bools = (times > 0) & (times <= _LAST_TIME)
+    return has_time
+
+
+def _count(statuses: U8, *wanted: int) -> int:
+    return int(np.count_nonzero(np.isin(statuses, wanted)))
