@@ -76,13 +76,14 @@ class PageRun:
             return self._python(block, where)
         if block.marks.runs_on:
             self._end_running()
-            self._running = RunningBlock(self._command(block), self._folder, block.marks.until_step)
+            text = with_real_addresses(block, self._folder)
+            self._running = RunningBlock(text, self._folder, block.marks.until_step)
             return self._running.output
         return self._shell(block, where)
 
     def _is_possible(self, block, where):
-        if not self._with_clusters and block.language == "sh" and not is_only_ctl(block.text):
-            return False
+        if not self._with_clusters and block.language == "sh":
+            return is_only_ctl(block.text) and not block.marks.needs
         for need in block.marks.needs:
             if how := missing(need):
                 self.skipped.append(f"{where}: {how}")
@@ -97,7 +98,7 @@ class PageRun:
 
     def _shell(self, block, where):
         done = subprocess.run(
-            self._command(block),
+            ["bash", "-eu", "-c", with_real_addresses(block, self._folder)],
             cwd=ROOT if "docker" in block.marks.needs else self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -108,9 +109,6 @@ class PageRun:
         )
         assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{done.stdout}"
         return lambda: done.stdout
-
-    def _command(self, block):
-        return ["bash", "-eu", "-c", with_real_addresses(block, self._folder)]
 
     def _compare(self, block, output, expected, where):
         if block.marks.runs_on:
@@ -128,14 +126,15 @@ class PageRun:
 
 
 class RunningBlock:
-    """Commands that run on until Ctrl-C, such as `megalith up`."""
+    """Commands that run on until Ctrl-C, such as `megalith up`, or several that end with `&`."""
 
-    def __init__(self, command, folder, until_step):
-        self._until_step = until_step
+    def __init__(self, text, folder, until_step):
+        if re.search(r"&$", text, re.MULTILINE):
+            text = f"trap 'kill $(jobs -p)' INT TERM\n{text}\nwait || true\nwait || true"
         self._log = folder / f"block-{secrets.token_hex(4)}.log"
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                command,
+                ["bash", "-eu", "-c", text],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -143,10 +142,10 @@ class RunningBlock:
                 env=environ(),
                 start_new_session=True,  # a process group of its own, which gets the Ctrl-C
             )
-        named = re.search(r"--model-dir[ =](\S+)", command[-1])
+        named = re.search(r"--model-dir[ =](\S+)", text)
         self._model_dir = folder / (named[1] if named else "model")
         try:
-            wait_until(lambda: self._trains(until_step), START_S, f"step of {command[-1]}")
+            wait_until(lambda: self._trains(until_step), START_S, f"training by {text}")
         except BaseException:
             print(self.output())
             self.end()
@@ -180,7 +179,9 @@ class RunningBlock:
 def environ():
     """As in a shell in which the environment of the tests is activated."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "COLUMNS": "100"}
+    ports = ("MEGALITH_CONTROLLER_PORT", "MEGALITH_CONTROLLER_METRICS_PORT")
+    any_port = dict.fromkeys(ports, "0")  # several pages are run at once
+    return {**os.environ, **any_port, "PATH": path, "COLUMNS": "100"}
 
 
 def is_only_ctl(text):
@@ -205,11 +206,16 @@ def missing(need):
 
 def with_real_addresses(block, folder):
     """The text of a block with the servers and folders of this machine in place of the page's."""
-    replaced = {"/shared": str(folder), "10.0.0.1": "127.0.0.1", "10.0.0.2": "127.0.0.2"}
+    replaced = {
+        "/shared": str(folder),
+        "10.0.0.1": "127.0.0.1",
+        "10.0.0.2": "127.0.0.2",
+    }
+    job = f"page-{folder.name}"  # a name of its own among all that use the same server
     if "zookeeper" in block.marks.needs:
-        replaced["zk1,zk2"] = back_ends.address_of("zookeeper")
+        replaced["zk1,zk2/clicks"] = f"{back_ends.address_of('zookeeper')}/{job}"
     if "consul" in block.marks.needs:
-        replaced["127.0.0.1:8500"] = back_ends.address_of("consul")
+        replaced["127.0.0.1:8500/clicks"] = f"{back_ends.address_of('consul')}/{job}"
     if "docker" in block.marks.needs:
         # Beside a cluster of the user's, which has the usual names and ports.
         port, metrics_port = free_ports(2)
