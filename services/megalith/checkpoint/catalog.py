@@ -221,6 +221,29 @@ def record_latest(
     return Recorded(is_newest, (dropped,))
 
 
+def remove(model_dir: Path, name: str) -> bool:
+    """Remove a checkpoint and take it out of the list.
+
+    False, and nothing is changed, if the list names it as the newest by now, or if it is gone.
+    """
+    with listing.locked(model_dir):
+        listed = listing.read(model_dir)
+        if listed.newest == name:
+            return False
+
+        if listed.time_by_name.pop(name, None) is not None:
+            listing.write(model_dir, listed.text())
+
+        aside = _set_aside(model_dir / name)
+
+    if aside is None:
+        return False
+
+    shutil.rmtree(aside, ignore_errors=True)
+    _remove_row_counts(model_dir, name)
+    return True
+
+
 def _remove_row_counts(model_dir: Path, dropped: str) -> None:
     """The counts of a step go with its last checkpoint."""
     parts = _FOLDER.fullmatch(dropped)

@@ -25,7 +25,8 @@ class Standing(StrEnum):
 class Entry:
     """One checkpoint, or what is left of one.
 
-    `saved_at_s` is Unix seconds; `step`, `rows` and `saved_at_s` are None where nothing says them.
+    `saved_at_s` is Unix seconds: when its save began, or when it last changed if it is not
+    complete. `step`, `rows` and `saved_at_s` are None where nothing says them.
     """
 
     name: str
@@ -95,7 +96,7 @@ def _entry(path: Path, listed: listing.Listing) -> Entry:
             standing,
             size,
             catalog.step_of(path.name),
-            saved_at_s=path.stat().st_mtime,
+            saved_at_s=_changed_at_s(path),
             is_newest=is_newest,
             is_listed=is_listed,
             problem=str(error),
@@ -109,10 +110,15 @@ def _entry(path: Path, listed: listing.Listing) -> Entry:
         size,
         content.step,
         content.rows,
-        content.saved_at_s,
+        content.saved_at_s if has_name else _changed_at_s(path),
         is_newest,
         is_listed,
     )
+
+
+def _changed_at_s(folder: Path) -> float:
+    """When something in a folder last changed, Unix seconds."""
+    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
 
 
 def _bytes_in(folder: Path) -> int:

@@ -1,0 +1,122 @@
+"""Removing old checkpoints by hand, and what killed saves have left.
+
+A job removes its own by its settings (retention.py). This is for directories without a job, and for
+people who need the room.
+"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from megalith.checkpoint import catalog, exempt_list
+from megalith.checkpoint.inspection.overview import Entry, Standing, overview
+from megalith.errors import InvalidRequest
+
+YOUNG_S = 3600.0  # what is left of a save that changed so lately may be a save under way
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A folder that goes, and why."""
+
+    name: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A folder that stays, and why."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What would be removed, or was."""
+
+    path: str
+    removals: tuple[Removal, ...]
+    kept: tuple[Kept, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(removal.bytes for removal in self.removals)
+
+
+def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
+    """What goes if the `keep` newest checkpoints stay; nothing is removed yet.
+
+    These never go: the newest complete one, the one that the list names as the newest, and those
+    that the file of exempt checkpoints names.
+    """
+    if keep < 1:
+        raise InvalidRequest(f"--keep {keep}: at least 1 is kept, so that the job can start again")
+    if exempt_list.is_unreadable(model_dir):
+        raise InvalidRequest(
+            f"{model_dir / exempt_list.FILE} cannot be read, so nobody knows which checkpoints are "
+            "exempt; correct it, or move it away"
+        )
+
+    seen = overview(model_dir)
+    now_s = time.time() if now_s is None else now_s
+    exempt = exempt_list.read(model_dir)
+    exempt_names = exempt.names if exempt else frozenset()
+    complete = [entry for entry in seen.entries if entry.standing == Standing.COMPLETE]
+    newest = {entry.name for entry in complete[-keep:]}
+    removals = []
+    kept = []
+
+    for entry in seen.entries:
+        if entry.standing == Standing.MISSING:
+            continue
+
+        reason = _why_kept(entry, newest, exempt_names, now_s)
+        if reason:
+            kept.append(Kept(entry.name, reason))
+        else:
+            why = "old" if entry.standing == Standing.COMPLETE else str(entry.standing)
+            removals.append(Removal(entry.name, entry.bytes, why))
+
+    return PrunePlan(str(model_dir), tuple(removals), tuple(kept))
+
+
+def _why_kept(entry: Entry, newest: set[str], exempt: frozenset[str], now_s: float) -> str:
+    """Why a folder stays; empty if it goes."""
+    if entry.is_newest:
+        return "newest in the list"
+    if entry.name in exempt:
+        return "exempt"
+    if entry.name in newest:
+        return "among the newest"
+    if entry.standing == Standing.DAMAGED:
+        return "damaged: look at it, then remove it yourself"
+    if entry.standing == Standing.INCOMPLETE and entry.is_listed:
+        return "in the list, but not complete: look at it, then remove it yourself"
+
+    age_s = entry.age_s(now_s)
+    is_young = age_s is not None and age_s < YOUNG_S
+    if entry.standing == Standing.INCOMPLETE and is_young:
+        return "changed less than an hour ago: it may be a save under way"
+
+    return ""
+
+
+def prune(model_dir: Path, keep: int) -> PrunePlan:
+    """Remove what `plan` names; returns what is gone.
+
+    A checkpoint loses its place in the list and its name before its files go, so there is no moment
+    at which a part of one looks like a whole.
+    """
+    planned = plan(model_dir, keep)
+    gone = []
+    for removal in planned.removals:
+        if catalog.step_of(removal.name) is None:
+            shutil.rmtree(model_dir / removal.name)
+            gone.append(removal)
+        elif catalog.remove(model_dir, removal.name):
+            gone.append(removal)
+
+    return PrunePlan(planned.path, tuple(gone), planned.kept)
