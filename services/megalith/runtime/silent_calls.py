@@ -47,6 +47,11 @@ class CallPool(futures.ThreadPoolExecutor):
         return future
 
     @property
+    def size(self) -> int:
+        """Calls that it answers at once."""
+        return self._size
+
+    @property
     def num_waiting(self) -> int:
         """Calls without a thread."""
         with self._counting:
@@ -70,8 +75,10 @@ class SilentCalls:
     """Waits for messages of peers, and gives up calls that keep their thread too long.
 
     `_lock` guards `_silences`. A call is given up when its own limit is over. While other calls
-    wait for a thread of `pool`, the oldest ones are given up after `patience_s` already. Their
-    peers see a cancelled call, which clients of this project try again.
+    wait for a thread of `pool`, the oldest ones are given up after `patience_s` already, until half
+    of the threads are left to those that wait for their message: a large message that takes long
+    comes through under honest overload, because most threads are busy with other things then. The
+    peers of calls that are given up see a cancelled call, which clients of this project try again.
     """
 
     def __init__(
@@ -133,9 +140,10 @@ class SilentCalls:
                 silence.context.cancel()
 
     def _overdue(self, now: float) -> list[_Silence]:
-        wanted = self._pool.num_waiting
         overdue: list[_Silence] = []
         with self._lock:
+            too_many = len(self._silences) - self._pool.size // 2
+            wanted = min(self._pool.num_waiting, too_many)
             for silence in self._silences:
                 silent_s = now - silence.began
                 is_in_the_way = wanted > len(overdue) and silent_s > self._patience_s

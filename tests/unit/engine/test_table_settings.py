@@ -105,6 +105,21 @@ def test_touched_keys_survive_another_capacity_and_go_with_none():
     assert push(table).touched_overflow == 0
 
 
+def test_settings_that_there_is_no_memory_for_change_nothing(monkeypatch):
+    before = config(admission=rule(3), touched_capacity=5)
+    table = EmbeddingTable(before)
+    push(table)
+
+    def fail(capacity):
+        raise MemoryError(capacity)
+
+    monkeypatch.setattr(table._touched, "track", fail)
+    with pytest.raises(MemoryError):
+        table.reconfigure(config(admission=rule(1), touched_capacity=50))
+    assert table.config == before
+    assert [push(table).created for _ in range(3)] == [0, 0, 1], "after three times in all"
+
+
 def test_a_negative_touched_capacity_is_refused():
     with pytest.raises(InvalidSetting, match="touched_capacity"):
         config(touched_capacity=-1)

@@ -88,13 +88,13 @@ class ProbabilisticFilter:
 
 
 def readjusted(
-    held: AdmissionFilter | None, config: AdmissionConfig | None
+    held: AdmissionFilter | None, wanted: AdmissionFilter | None
 ) -> AdmissionFilter | None:
-    """The filter for new settings.
+    """The filter for new settings, for which `wanted` was made.
 
-    It is the one at hand if only thresholds changed, so that no sighting is forgotten.
+    It is the one at hand if only thresholds changed, so that no sighting is forgotten. That one
+    then has the new thresholds.
     """
-    wanted = admission_filter(config) if config is not None else None
     if (
         isinstance(held, CountingFilter)
         and isinstance(wanted, CountingFilter)

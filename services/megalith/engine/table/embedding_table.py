@@ -387,16 +387,18 @@ class EmbeddingTable:
         if config == self.config:
             return
 
+        # What may fail comes first, and changes nothing then.
         layout = self.check_config(config)
-        admission = self._admission
-        if config.admission != self.config.admission:
-            admission = readjusted(admission, config.admission)
+        max_rows, max_slots = limits(config, self._rows, self._empty_bytes)
+        has_other_admission = config.admission != self.config.admission
+        wanted = None
+        if has_other_admission and config.admission is not None:
+            wanted = admission_filter(config.admission)
         if config.touched_capacity != self.config.touched_capacity:
             self._touched.track(config.touched_capacity)
 
-        max_rows, max_slots = limits(config, self._rows, self._empty_bytes)
+        admission = readjusted(self._admission, wanted) if has_other_admission else self._admission
         self._rows.limit(max_rows, max_slots)
-
         self._admission = admission
         self.config = config
         self._config_and_filter = (config, admission)
