@@ -84,8 +84,11 @@ def start_training(processes, link):
     return worker, member(job, "worker").metrics_address
 
 
+@pytest.mark.parametrize(
+    "lose", [Link.cut, pytest.param(Link.swallow, marks=pytest.mark.long)], ids=["cut", "swallow"]
+)
 def test_a_worker_that_is_cut_off_from_the_controller_trains_nothing_while_training_is_held(
-    processes,
+    processes, lose
 ):
     with (
         start_controller(processes, num_workers=1) as link,
@@ -93,9 +96,9 @@ def test_a_worker_that_is_cut_off_from_the_controller_trains_nothing_while_train
     ):
         worker, metrics = start_training(processes, link)
         job = client.controller
-        link.cut()
+        lose(link)
         job.stop()
-        wait_until(lambda: job.block_status() == ([0], []), 20, "nobody trains")
+        wait_until(lambda: job.block_status() == ([0], []), 60, "nobody trains")
 
         before = step_of(client)
         job.save(hold=True)
@@ -104,7 +107,7 @@ def test_a_worker_that_is_cut_off_from_the_controller_trains_nothing_while_train
         assert worker.poll() is None
 
         link.mend()
-        wait_until(lambda: member(job, "worker").is_blocked, 20, "the worker is back")
+        wait_until(lambda: member(job, "worker").is_blocked, 60, "the worker is back")
         held = step_of(client)  # it has ended the steps that it was in
         time.sleep(0.5)
         assert step_of(client) == held

@@ -11,7 +11,7 @@ from megalith.client import Segment, Sgd, TableConfig, connect
 from megalith.errors import MegalithError, OutcomeLost, OutcomeUnknown
 from megalith.runner.free_ports import free_ports
 from support.processes import Processes
-from support.proxy import FaultyProxy, Link
+from support.proxy import Link
 from support.waiting import wait_until
 
 TABLE = TableConfig("t", (Segment(1, optimizer=Sgd(1.0)),))
@@ -38,21 +38,19 @@ def start_behind_proxy(processes, **settings):
     controller_port, proxy_port = free_ports(2)
     controller = processes.start_controller(num_ps=1, suspect_s=2, port=controller_port, **settings)
     controller.reported("address")  # it listens
-    proxy = FaultyProxy(
-        ("127.0.0.1", proxy_port), ("127.0.0.1", controller_port), 1, cut=0, delay=0
-    )
-    processes.start_member("ps", 0, controller=f"127.0.0.1:{proxy_port}")
-    return proxy
+    link = Link(proxy_port, controller_port)
+    link.ps = processes.start_member("ps", 0, controller=link.address)
+    return link
 
 
+@pytest.mark.parametrize("lose", [Link.cut, Link.swallow], ids=["cut", "swallow"])
 def test_a_ps_that_is_cut_off_from_its_controller_acknowledges_no_push_after_it_was_replaced(
-    processes,
+    processes, lose
 ):
-    proxy = start_behind_proxy(processes, num_workers=0)
-    with connected(processes) as client:
+    with start_behind_proxy(processes, num_workers=0) as link, connected(processes) as client:
         client.create_tables(TABLE)
         client.push({"t": (IDS, GRADIENTS)})
-        proxy.__exit__()
+        lose(link)
         processes.start_member("ps", 0)
         pushed = 0
         ends_at = time.monotonic() + 60
@@ -70,6 +68,9 @@ def test_a_ps_that_is_cut_off_from_its_controller_acknowledges_no_push_after_it_
         with connected(processes) as other:
             assert value(other) == value(client) == 5.0
         assert client.controller.status().epoch == 2
+        link.mend()
+        assert link.ps.wait(60) in (0, 1), "it hears that it was replaced"
+        assert value(client) == 5.0
 
 
 @pytest.mark.parametrize("bulk_lane", [True, False])
@@ -158,11 +159,11 @@ def test_a_push_that_says_that_there_is_no_controller_is_not_applied_by_a_ps_tha
 
 
 def test_a_job_whose_ps_is_cut_off_and_replaced_trains_the_replacement(processes):
-    proxy = start_behind_proxy(processes, num_workers=1)
+    link = start_behind_proxy(processes, num_workers=1)
     processes.start_member("worker", 0, batch_size=64)
     job = processes.job()
     wait_until(lambda: job.status().global_step > 20, what="training has begun")
-    proxy.__exit__()
+    link.cut()
     processes.start_member("ps", 0)
     wait_until(lambda: job.status().epoch == 2, what="the ps is replaced")
 
@@ -221,6 +222,25 @@ def test_training_goes_on_while_the_controller_is_stopped_and_the_ps_keeps_its_s
         assert value(client) == pushed
         assert slowest_s < 6
         controller.signal(signal.SIGCONT)
+        client.push({"t": (IDS, GRADIENTS)})
+        assert client.controller.status().epoch == 1
+        assert value(client) == pushed + 1
+
+
+def test_training_goes_on_while_the_controller_is_a_black_hole_and_the_ps_keeps_its_seat(processes):
+    with (
+        start_behind_proxy(processes, num_workers=0) as link,
+        connect(link.address, timeout_s=60) as client,
+    ):
+        client.create_tables(TABLE)
+        link.swallow()
+        pushed, slowest_s = push_for(client, 8)  # also new connections get no answer
+        assert value(client) == pushed
+        assert slowest_s < 6
+        link.mend()
+        wait_until(
+            lambda: client.controller.status().members[0].standing == "alive", 60, "it is back"
+        )
         client.push({"t": (IDS, GRADIENTS)})
         assert client.controller.status().epoch == 1
         assert value(client) == pushed + 1

@@ -23,6 +23,8 @@ class FaultyProxy:
         self._target, self._cut, self._delay, self._delay_s = target, cut, delay, delay_s
         self._random, self._lock = random.Random(seed), threading.Lock()
         self._sockets, self._threads, self._is_stopping = set(), [], False
+        self._is_open = threading.Event()
+        self._is_open.set()
         self.counts = {
             "connections": 0,
             "late": 0,
@@ -36,7 +38,16 @@ class FaultyProxy:
     def __enter__(self):
         return self
 
+    def swallow(self):
+        """Deliver nothing from now on, on old connections and new ones, and end none of them."""
+        self._is_open.clear()
+
+    def deliver(self):
+        """Go on with what was held back, as TCP does once a network is back."""
+        self._is_open.set()
+
     def __exit__(self, *error):
+        self._is_open.set()
         with self._lock:
             self._is_stopping = True
             sockets = list(self._sockets)
@@ -98,6 +109,7 @@ class FaultyProxy:
                     sink.sendall(chunk[: len(chunk) // 2] if self._chance(0.5) else b"")
                     self._count(f"cut {direction}")
                     break
+                self._is_open.wait()
                 sink.sendall(chunk)
         except OSError:
             pass  # the other direction was cut, or a peer has gone
@@ -135,7 +147,8 @@ def _end(sock):
 class Link:
     """The only way to a server, which can be cut and mended; it spoils nothing else.
 
-    While it is cut, connections end at once and new ones are refused.
+    While it is cut, connections end at once and new ones are refused. While it swallows, nothing
+    comes through and nobody hears of an end: as if the other machine had vanished.
     """
 
     def __init__(self, port, target_port):
@@ -156,5 +169,11 @@ class Link:
             self._proxy.__exit__()
             self._proxy = None
 
+    def swallow(self):
+        self._proxy.swallow()
+
     def mend(self):
-        self._proxy = FaultyProxy(self._listen, self._target, 1, cut=0, delay=0)
+        if self._proxy is None:
+            self._proxy = FaultyProxy(self._listen, self._target, 1, cut=0, delay=0)
+        else:
+            self._proxy.deliver()
