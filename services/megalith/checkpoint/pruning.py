@@ -62,8 +62,6 @@ def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
 
     seen = overview(model_dir)
     now_s = time.time() if now_s is None else now_s
-    exempt = exempt_list.read(model_dir)
-    exempt_names = exempt.names if exempt else frozenset()
     complete = [entry for entry in seen.entries if entry.standing == Standing.COMPLETE]
     newest = {entry.name for entry in complete[-keep:]}
     removals = []
@@ -73,7 +71,7 @@ def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
         if entry.standing == Standing.MISSING:
             continue
 
-        reason = _why_kept(entry, newest, exempt_names, now_s)
+        reason = _why_kept(entry, newest, now_s)
         if reason:
             kept.append(Kept(entry.name, reason))
         else:
@@ -83,11 +81,11 @@ def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
     return PrunePlan(str(model_dir), tuple(removals), tuple(kept))
 
 
-def _why_kept(entry: Entry, newest: set[str], exempt: frozenset[str], now_s: float) -> str:
+def _why_kept(entry: Entry, newest: set[str], now_s: float) -> str:
     """Why a folder stays; empty if it goes."""
     if entry.is_newest:
         return "newest in the list"
-    if entry.name in exempt:
+    if entry.is_exempt:
         return "exempt"
     if entry.name in newest:
         return "among the newest"

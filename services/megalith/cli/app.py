@@ -25,6 +25,13 @@ _SECTIONS = {
             "ctl", "megalith.cli.ctl:ctl", "Look at a job and drive it: status, stop, resume, save."
         ),
     ),
+    "Saved models": (
+        LazyCommand(
+            "ckpt",
+            "megalith.cli.ckpt:ckpt",
+            "Look at checkpoints, check, compare, export, import and remove them.",
+        ),
+    ),
     "One process of a cluster": (
         LazyCommand(
             "controller",

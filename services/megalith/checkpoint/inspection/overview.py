@@ -1,11 +1,11 @@
 """The checkpoints of a model directory at a glance, and what else saves have left there."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from megalith.checkpoint import catalog, listing, manifest
+from megalith.checkpoint import catalog, exempt_list, listing, manifest
 from megalith.checkpoint.format import MANIFEST
 from megalith.errors import CheckpointNotFound, MegalithError
 
@@ -37,6 +37,7 @@ class Entry:
     saved_at_s: float | None = None
     is_newest: bool = False
     is_listed: bool = False
+    is_exempt: bool = False
     problem: str = ""
 
     def age_s(self, now_s: float) -> float | None:
@@ -58,11 +59,14 @@ def overview(model_dir: Path) -> Overview:
         raise CheckpointNotFound(f"{model_dir} is no directory; name the --model-dir of a job")
 
     listed = listing.read(model_dir)
+    exempt = exempt_list.read(model_dir)
+    exempt_names = exempt.names if exempt else frozenset()
     entries = []
     for pattern in _PATTERNS:
         for path in model_dir.glob(pattern):
             if path.is_dir() and not path.is_symlink():
-                entries.append(_entry(path, listed))
+                entry = _entry(path, listed)
+                entries.append(replace(entry, is_exempt=path.name in exempt_names))
 
     present = {entry.name for entry in entries}
     for name in {*listed.time_by_name, listed.newest or ""} - present - {""}:

@@ -1,0 +1,110 @@
+"""`megalith ckpt diff`: what differs between two checkpoints."""
+
+from pathlib import Path
+
+import click
+
+from megalith.checkpoint.inspection.difference import (
+    ROWS_IN_MEMORY,
+    Difference,
+    TableDifference,
+    compare,
+)
+from megalith.cli.ckpt.calls import (
+    Bar,
+    CheckpointCall,
+    checkpoint_argument,
+    checkpoint_at,
+    command,
+)
+from megalith.cli.ckpt.text import counted, print_table
+from megalith.runtime.commands import Option
+
+_MOST_NAMES = 20  # of variables that are said one by one; --json has all
+_MEMORY = Option(
+    ["--memory-mb"],
+    type=click.IntRange(min=1),
+    default=ROWS_IN_MEMORY >> 20,
+    show_default=True,
+    metavar="MB",
+    help="Rows kept in memory at a time. Less memory reads the files more often.",
+)
+
+
+@command(
+    "diff",
+    checkpoint_argument("a"),
+    checkpoint_argument("b"),
+    _MEMORY,
+    examples=("megalith ckpt diff model/model.ckpt-120 model/model.ckpt-240",),
+)
+def diff(call: CheckpointCall, a: Path, b: Path, memory_mb: int) -> None:
+    """Show what differs between two checkpoints, by table and by variable.
+
+    changed: the embedding or the optimizer's state differs. redated: only the time of the last
+    update does. The files of both are checked first.
+    """
+    with Bar() as bar:
+        found = compare(checkpoint_at(a), checkpoint_at(b), bar, memory_mb << 20)
+
+    call.answer(found, _show, is_equal=found.is_equal)
+
+
+def _show(found: Difference) -> None:
+    print(f"A  step {found.step_a:,}  {found.a}")
+    print(f"B  step {found.step_b:,}  {found.b}")
+    print()
+    if found.tables:
+        rows = []
+        for table in found.tables:
+            counts = (
+                table.only_in_a,
+                table.only_in_b,
+                table.changed,
+                table.redated,
+                table.equal,
+            )
+            rows.append([table.table, *(f"{count:,}" for count in counts)])
+
+        print_table(("table", "only in A", "only in B", "changed", "redated", "equal"), rows)
+
+    for name, count in found.tables_only_in_a.items():
+        print(f"table {name} is only in A, with {count:,} rows")
+    for name, count in found.tables_only_in_b.items():
+        print(f"table {name} is only in B, with {count:,} rows")
+
+    for table in found.tables:
+        _show_table(table)
+
+    _show_variables(found)
+    if found.is_equal:
+        print("both hold the same model")
+
+
+def _show_table(table: TableDifference) -> None:
+    if table.settings:
+        print(f"\nsettings of table {table.table}")
+        for change in table.settings:
+            print(f"  {change.setting}: {change.before} in A, {change.after} in B")
+
+    if not table.is_comparable:
+        print(f"\ntable {table.table}: the row layout differs, so only ids were compared")
+
+    if table.largest:
+        print(f"\nlargest changes of table {table.table}")
+        rows = [[f"  id {change.id}", f"{change.distance:.6g}"] for change in table.largest]
+        print_table(("  row", "distance"), rows)
+
+
+def _show_variables(found: Difference) -> None:
+    if not found.variables and not found.equal_variables:
+        return
+
+    print(f"\n{counted(found.equal_variables, 'variable')} equal, {len(found.variables)} not")
+    for each in found.variables[:_MOST_NAMES]:
+        far = "" if each.largest is None else f", by {each.largest:.6g} at most"
+        print(f"  {each.variable}: {each.what}{far}")
+
+    left = len(found.variables) - _MOST_NAMES
+    if left > 0:
+        print(f"  and {left} more; --json names them")

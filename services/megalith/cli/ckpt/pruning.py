@@ -1,0 +1,57 @@
+"""`megalith ckpt prune`: removing old checkpoints by hand."""
+
+from pathlib import Path
+
+import click
+
+from megalith.checkpoint import pruning
+from megalith.checkpoint.pruning import PrunePlan
+from megalith.cli.ckpt.calls import CheckpointCall, command
+from megalith.cli.ckpt.text import counted, print_table, size
+from megalith.runtime.commands import Option
+
+_DIRECTORY = click.Argument(["directory"], metavar="DIR", type=click.Path(path_type=Path))
+_KEEP = Option(
+    ["--keep"],
+    type=int,
+    required=True,
+    metavar="N",
+    help="How many of the newest stay; at least 1.",
+)
+_YES = Option(["--yes", "is_meant"], is_flag=True, help="Remove them.  [default: only say which]")
+
+
+@command("prune", _DIRECTORY, _KEEP, _YES, examples=("megalith ckpt prune model --keep 3 --yes",))
+def prune(call: CheckpointCall, directory: Path, keep: int, is_meant: bool) -> None:
+    """Remove all but the newest checkpoints, and what killed saves have left.
+
+    Without --yes it only says what it would remove. It never removes the newest complete
+    checkpoint, the one that the list names as the newest, and those that the file
+    monolith_checkpoint exempts.
+    """
+    if is_meant:
+        done = pruning.prune(directory, keep)
+        call.answer(done, _show_removed, is_done=True)
+    else:
+        call.answer(pruning.plan(directory, keep), _show_plan, is_done=False)
+
+
+def _show_removed(done: PrunePlan) -> None:
+    _show(done, "removed")
+    print(f"removed {counted(len(done.removals), 'folder')}, {size(done.bytes)}")
+
+
+def _show_plan(plan: PrunePlan) -> None:
+    _show(plan, "would go")
+    if plan.removals:
+        what = counted(len(plan.removals), "folder")
+        print(f"with --yes, {what} would be removed, {size(plan.bytes)}")
+    else:
+        print("nothing to remove")
+
+
+def _show(plan: PrunePlan, verb: str) -> None:
+    rows = [[each.name, "stays", each.why] for each in plan.kept]
+    rows += [[each.name, verb, each.why] for each in plan.removals]
+    if rows:
+        print_table(("folder", "", "why"), sorted(rows), left=3)
