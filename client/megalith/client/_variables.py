@@ -109,7 +109,10 @@ class DenseVariables:
         for kind, (option, what) in _OPTIONS.items():
             by_kind[kind] = _arguments.by_name(options.get(option), option, what)
 
-        names = [name for values in by_kind.values() for name in values]
+        names: list[str] = []
+        for values in by_kind.values():
+            names.extend(values)
+
         shapes = self._known(names)
         if len(shapes) < len(names):
             twice = sorted(name for name in shapes if names.count(name) > 1)

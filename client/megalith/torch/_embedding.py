@@ -72,10 +72,16 @@ class ClusterEmbedding(nn.Module):
             Of the push in backward: the data's Unix time, and the global step for learning-rate
             schedules.
         """
-        self._wait_for_pushes(self._pushes_behind if isinstance(batch, Batch) else 0)
-        looked = batch if isinstance(batch, Batch) else self.features.lookup(_as_arrays(batch))
-        layouts = list(looked.outputs)
-        arrays = [array for name in layouts for array in looked.parts(name)]
+        if isinstance(batch, Batch):
+            self._wait_for_pushes(self._pushes_behind)
+            looked = batch
+        else:
+            self._wait_for_pushes(0)
+            looked = self.features.lookup(_as_arrays(batch))
+
+        arrays: list[NDArray[np.float32]] = []
+        for name in looked.outputs:
+            arrays.extend(looked.parts(name))
 
         def push(gradients: list[NDArray[np.float32] | None]) -> None:
             self._push(looked, _by_layout(looked, gradients), req_time_s, step)

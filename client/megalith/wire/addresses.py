@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from megalith.errors import InvalidRequest
 
 WILDCARDS = ("0.0.0.0", "::")
+_NOT_IN_NAMES = set(": \t\r\n\0/,;[]\ufffd")  # characters that no host name has
 
 
 def join(host: str, port: int) -> str:
@@ -22,15 +23,16 @@ def split(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
-    bare = host[1:-1] if is_bracketed else host
-    is_host = (
-        is_ipv6(bare)
-        if is_bracketed
-        else bool(bare) and ":" not in bare and not set(bare) & set(" \t\r\n\0/,;[]\ufffd")
-    )
+    if is_bracketed:
+        bare = host[1:-1]
+        is_host = is_ipv6(bare)
+    else:
+        bare = host
+        is_host = bool(bare) and not set(bare) & _NOT_IN_NAMES
 
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
-    if not colon or not is_host or not is_number or not 0 < int(port) <= 65535:
+    is_port = is_number and 0 < int(port) <= 65535
+    if not (colon and is_host and is_port):
         raise InvalidRequest(f"Invalid addr: {address[:80]!r} is not host:port")
 
     return bare, int(port)

@@ -79,14 +79,12 @@ class Feature:
         label = f"feature {self.name}"
         require(isinstance(self.name, str), f"{label}: its name is no text")
         require(
-            isinstance(self.slices, tuple | list)
-            and all(isinstance(part, Slice) for part in self.slices),
+            _are_all(self.slices, Slice),
             f"{label}: slices are {self.slices!r}, expected a tuple of Slice",
         )
 
         require(
-            isinstance(self.slot, int)
-            or (isinstance(self.slot, tuple | list) and all(isinstance(s, int) for s in self.slot)),
+            isinstance(self.slot, int) or _are_all(self.slot, int),
             f"{label}: slot {self.slot!r} is neither an integer nor a tuple of integers",
         )
 
@@ -211,3 +209,11 @@ class Feature:
                 f"feature {self.name}: {count} ids are not of slot {list(self.slots)}; "
                 f"the first, {ids.values[first]} at value {first}, is of slot {slots[first]}"
             )
+
+
+def _are_all(values: object, kind: type) -> bool:
+    """Whether it is a tuple or list of that kind alone."""
+    if not isinstance(values, tuple | list):
+        return False
+
+    return all(isinstance(value, kind) for value in values)

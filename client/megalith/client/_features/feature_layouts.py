@@ -250,13 +250,13 @@ class FeatureLayouts:
         for array in given:
             arrays.append(as_array(array, f"layout {name}: gradients"))
 
-        expected = [output.shape for output in outputs]
+        shapes = [list(array.shape) for array in arrays]
+        expected = [list(output.shape) for output in outputs]
         are_floats = all(array.dtype.kind == "f" for array in arrays)
-        if [array.shape for array in arrays] != expected or not are_floats:
+        if shapes != expected or not are_floats:
             found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
             error = ShapeMismatch if are_floats else DtypeMismatch
-            shapes = [list(shape) for shape in expected]
-            raise error(f"layout {name}: gradients are {found}, expected float32 of {shapes}")
+            raise error(f"layout {name}: gradients are {found}, expected float32 of {expected}")
 
         return [np.ascontiguousarray(array, np.float32) for array in arrays]
 

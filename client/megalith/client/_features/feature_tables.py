@@ -89,8 +89,13 @@ def _by_slot(
                     "features with the same ids have the same one"
                 )
 
-    by_slot = {slot: value for slot, (value, _) in values.items() if slot is not None}
-    return values.get(None, (default, ""))[0], by_slot
+    without_slot, _ = values.pop(None, (default, ""))
+    by_slot: dict[int, int] = {}
+    for slot, (value, _) in values.items():
+        assert slot is not None  # taken out above
+        by_slot[slot] = value
+
+    return without_slot, by_slot
 
 
 def _check_slots_apart(features: Sequence[Feature]) -> None:

@@ -129,15 +129,17 @@ def _arrange(
 
     match out_type:
         case OutType.CONCAT | OutType.NONE:
+            width = sum(widths)
             bases = [0, *accumulate(widths)][:-1]
-            return (*sequence, sum(widths)), sum(widths), list(zip(parts, bases, strict=True))
+            return (*sequence, width), width, list(zip(parts, bases, strict=True))
+
         case OutType.STACK:
-            shape = (len(parts), *sequence, widths[0])
-            return (
-                shape,
-                widths[0],
-                [(part, k * math.prod(shape[1:])) for k, part in enumerate(parts)],
-            )
+            width = widths[0]
+            one = (*sequence, width)  # the shape of one part
+            distance = math.prod(one)
+            placed = [(part, k * distance) for k, part in enumerate(parts)]
+            return (len(parts), *one), width, placed
+
         case OutType.ADD_N:
             return (widths[0],), 0, [(part, 0) for part in parts]
 

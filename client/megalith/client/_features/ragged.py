@@ -56,18 +56,16 @@ class Ragged:
         if isinstance(ids, Ragged):
             return ids
 
-        if isinstance(ids, list | tuple) and any(
-            isinstance(row, list | tuple | np.ndarray) for row in ids
-        ):
-            if not all(isinstance(row, list | tuple | np.ndarray) for row in ids):
-                raise InvalidRequest(
-                    "ragged: a list of lists and single values, expected a list of ids per example"
-                )
+        if isinstance(ids, list | tuple):
+            are_lists = [isinstance(row, list | tuple | np.ndarray) for row in ids]
+            if any(are_lists):
+                if not all(are_lists):
+                    raise InvalidRequest(
+                        "ragged: a list of lists and single values, "
+                        "expected a list of ids per example"
+                    )
 
-            lengths = [len(row) for row in ids]
-            joined = list(itertools.chain.from_iterable(ids))
-            values = as_array(joined, "ragged: values") if joined else np.empty(0, np.int64)
-            return cls(values, np.cumsum([0, *lengths]))
+                return cls._of_lists(ids)
 
         array = as_array(ids, "ragged: ids")
         if array.ndim not in (1, 2):
@@ -75,10 +73,22 @@ class Ragged:
                 f"ragged: ids of shape {list(array.shape)}, expected a vector or a matrix"
             )
 
+        num_examples = len(array)
         if array.size == 0:
-            return cls(np.empty(0, np.int64), np.zeros(len(array) + 1, np.int64))
+            return cls(np.empty(0, np.int64), np.zeros(num_examples + 1, np.int64))
 
-        return cls(array.reshape(-1), np.arange(len(array) + 1) * (array.size // len(array)))
+        ids_each = array.size // num_examples
+        return cls(array.reshape(-1), np.arange(num_examples + 1) * ids_each)
+
+    @classmethod
+    def _of_lists(cls, lists: Sequence[Any]) -> "Ragged":
+        lengths = [len(row) for row in lists]
+        joined = list(itertools.chain.from_iterable(lists))
+        values = np.empty(0, np.int64)
+        if joined:
+            values = as_array(joined, "ragged: values")
+
+        return cls(values, np.cumsum([0, *lengths]))
 
     @classmethod
     def shared(cls, ids: ArrayLike) -> "Ragged":
