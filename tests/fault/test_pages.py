@@ -9,7 +9,7 @@ import pytest
 from support.page_runs import PageRun
 from support.pages import ROOT, blocks, pages
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 PAGES = [
     page

@@ -24,6 +24,7 @@ from support.waiting import wait_until
 
 START_S = 120.0
 BLOCK_S = 240.0
+IMAGE_S = 840.0  # of a block that builds the image
 
 
 def words(text):
@@ -105,7 +106,7 @@ class PageRun:
             stderr=subprocess.STDOUT,
             text=True,
             env=environ(),
-            timeout=BLOCK_S,
+            timeout=IMAGE_S if "docker" in block.marks.needs else BLOCK_S,
         )
         assert done.returncode == 0, f"{where} ended with {done.returncode}:\n{done.stdout}"
         return lambda: done.stdout
