@@ -159,7 +159,7 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     assert cli.output().count("lost: ps 0") == 2
     cli.signal(signal.SIGINT)
     assert cli.wait() == 0
-    assert re.search(rf"saving steps {saved.step}\.\.\d+ since {saved.path}", cli.output())
+    assert re.search(rf"saving the steps {saved.step}\.\.\d+ since {saved.path}", cli.output())
     assert re.search(r"stopping; saved: \S+/model\.ckpt-\d+", cli.output())
 
 

@@ -60,6 +60,9 @@ class OnePs:
     def check_current(self):
         pass
 
+    def cursors(self):
+        return (b"here", b"")
+
     def index_of(self, session):
         return session - 1
 

@@ -159,6 +159,7 @@ class ClusterStatus:
     journal_error: str = ""
     saving: SaveProgress | None = None
     checkpoints_removed: int = 0  # by this controller, because they are not kept
+    input: str = ""  # where the input of this run began, for people; empty = at its start
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ def cluster_status(reply: coordination_pb2.GetStatusResponse) -> ClusterStatus:
         journal_error=reply.journal_error,
         saving=_saving(reply.saving) if reply.HasField("saving") else None,
         checkpoints_removed=reply.checkpoints_removed,
+        input=reply.input,
     )
 
 

@@ -313,12 +313,13 @@ class WorkerReport(_message.Message):
     PUSHES_UNKNOWN_FIELD_NUMBER: _builtins.int
     IS_TRAINED_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     global_step: _builtins.int
     """Newest global step it has seen in a push reply."""
     position: _builtins.int
-    """Batches of its share that are done: where a replacement goes on."""
+    """Batches that it has trained in this run, also under an earlier holder of its seat."""
     total_batches: _builtins.int
-    """Batches in its share; 0 = endless."""
+    """The position at which its share ends; 0 = endless."""
     examples: _builtins.int
     """Examples trained since it started."""
     examples_per_s: _builtins.float
@@ -343,6 +344,8 @@ class WorkerReport(_message.Message):
     """the ps was replaced, or failed half-way, before it answered. Since it started.
     Chief: nobody trains any more; it evaluates once the model is saved.
     """
+    cursor: _builtins.bytes
+    """Where its input goes on after `position`. Only the reader of its input looks into it."""
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Chief, once finished: figures of merit by name."""
@@ -370,10 +373,11 @@ class WorkerReport(_message.Message):
         pushes_unknown: _builtins.int = ...,
         is_trained: _builtins.bool = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        cursor: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_trained", b"is_trained", "loss", b"loss", "metrics", b"metrics", "position", b"position", "pushes_unknown", b"pushes_unknown", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "cursor", b"cursor", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_trained", b"is_trained", "loss", b"loss", "metrics", b"metrics", "position", b"position", "pushes_unknown", b"pushes_unknown", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -828,6 +832,8 @@ class ClusterState(_message.Message):
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     IS_SAVED_FIELD_NUMBER: _builtins.int
+    CURSORS_FIELD_NUMBER: _builtins.int
+    FIRST_CURSORS_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     global_step: _builtins.int
     """Newest global step known when this was sent."""
@@ -849,7 +855,15 @@ class ClusterState(_message.Message):
 
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """By worker: batches of its share that are done. For a worker that has not begun."""
+        """By worker: WorkerReport.position. For a worker that has not begun."""
+
+    @_builtins.property
+    def cursors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """By worker: WorkerReport.cursor; empty = nobody has begun there in this run."""
+
+    @_builtins.property
+    def first_cursors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Of the workers of the checkpoint that this run began from; empty = from the start."""
 
     def __init__(
         self,
@@ -862,10 +876,12 @@ class ClusterState(_message.Message):
         global_step: _builtins.int = ...,
         first_step: _builtins.int = ...,
         is_saved: _builtins.bool = ...,
+        cursors: _abc.Iterable[_builtins.bytes] | None = ...,
+        first_cursors: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "routing", b"routing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "finished_workers", b"finished_workers", "first_step", b"first_step", "global_step", b"global_step", "is_saved", b"is_saved", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "cursors", b"cursors", "finished_workers", b"finished_workers", "first_cursors", b"first_cursors", "first_step", b"first_step", "global_step", b"global_step", "is_saved", b"is_saved", "phase", b"phase", "positions", b"positions", "routing", b"routing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1098,6 +1114,7 @@ class GetStatusResponse(_message.Message):
     JOURNAL_ERROR_FIELD_NUMBER: _builtins.int
     SAVING_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_REMOVED_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -1142,6 +1159,8 @@ class GetStatusResponse(_message.Message):
     """Why the journal cannot be written; a restart of the controller would forget holds on"""
     checkpoints_removed: _builtins.int
     """By this controller, because they are not kept."""
+    input: _builtins.str
+    """Where the input of this run began, for people; empty = at its start."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -1203,10 +1222,11 @@ class GetStatusResponse(_message.Message):
         journal_error: _builtins.str = ...,
         saving: Global___SaveProgress | None = ...,
         checkpoints_removed: _builtins.int = ...,
+        input: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save", "saving", b"saving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "input", b"input", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,6 +42,7 @@ class WorkerReport:
     failovers: int = 0
     pushes_unknown: int = 0
     is_trained: bool = False
+    cursor: bytes = b""  # opaque: only the reader of the worker's input looks into it
     metrics: dict[str, float] = field(default_factory=dict)
 
 

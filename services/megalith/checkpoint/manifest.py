@@ -42,6 +42,10 @@ class Manifest:
     num_ps: int
     saved_at_s: float
     files: tuple[ShardFile, ...]
+    # By worker, base64: where its input goes on. Only the reader of the input looks into one.
+    cursors: tuple[str, ...] = ()
+    # Batches, about, that were trained after the cursors were taken and may be in the rows too.
+    repeated_batches: int = 0
 
     @property
     def rows(self) -> int:
@@ -80,6 +84,7 @@ def read(directory: Path) -> Manifest:
     _check_whole(path, data, content.pop("checksum", None))
     try:
         files = tuple(_file(about) for about in content.pop("files"))
+        content["cursors"] = tuple(content.get("cursors", ()))
         return Manifest(**content, files=files)
     except (TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{path} lacks or misnames a field: {error}") from error

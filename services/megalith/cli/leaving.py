@@ -41,9 +41,10 @@ def _save(job: Controller, news: News, console: Console, timeout_s: float) -> bo
         if before.outcome or not before.unsaved:
             return True
 
+        what = before.unsaved.removesuffix(" of this job: there is no checkpoint")
         print_line(
             console,
-            f"saving {before.unsaved}, for at most {timeout_s:.0f} s; Ctrl-C again stops at once",
+            f"saving the {what}, for at most {timeout_s:.0f} s; Ctrl-C again stops at once",
         )
         saved = job.save(timeout_s=timeout_s, hold=True, is_last=True)
         print_line(console, f"saved {saved.path}: {saved.rows:,} rows in {saved.seconds:.1f} s")

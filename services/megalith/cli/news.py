@@ -26,12 +26,17 @@ class News:
         self._save_error = ""
         self._ending = ""
         self._journal_error = ""
+        self._input = ""
 
     def tell(self, status: ClusterStatus) -> None:
         """Print a line for each thing that happened since the last status."""
         self._last = status
         if status.phase != "forming":
             self._tell_restored(status)
+
+        if status.input and status.input != self._input:
+            self._say(f"the input {status.input}")
+            self._input = status.input
 
         self._tell_losses(status)
         self._tell_saves(status)

@@ -76,6 +76,7 @@ def _job_lines(status: ClusterStatus) -> list[str]:
         f"checkpoint {checkpoint}",
         f"last save  {_last_save(status)}",
         f"next save  {_next_save(status)}",
+        *([f"input      {escape(status.input)}"] if status.input else []),
     ]
 
 

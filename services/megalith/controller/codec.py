@@ -19,6 +19,7 @@ from megalith.schema.variable_parts import is_part_name
 from megalith.wire import addresses, codec
 from megalith.wire.reports import PsReport, WorkerReport
 
+_MAX_CURSOR = 65536  # bytes; it is told to every member and kept in each checkpoint
 _MAX_TEXT = 4096  # of what a member says of itself; it is kept, journaled and told to others
 _MAX_RESULTS = 1024
 _MAX_REASON = 1024  # of the end of a job; it is journaled and part of every status
@@ -114,6 +115,12 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport
     ):
         _check_count(f"worker report: {name}", getattr(message, name))
 
+    if len(message.cursor) > _MAX_CURSOR:
+        raise InvalidRequest(
+            f"worker report: a cursor has {len(message.cursor)} bytes, "
+            f"at most {_MAX_CURSOR} are taken"
+        )
+
     for what, figures in (("results", message.results), ("metrics", message.metrics)):
         if len(figures) > _MAX_RESULTS:
             raise InvalidRequest(
@@ -200,6 +207,8 @@ def encode_state(state: ClusterState) -> coordination_pb2.ClusterState:
         global_step=state.global_step,
         first_step=state.first_step,
         is_saved=state.is_saved,
+        cursors=state.cursors,
+        first_cursors=state.first_cursors,
     )
 
     if state.routing is not None:

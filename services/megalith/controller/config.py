@@ -67,6 +67,11 @@ class ControllerConfig:
         "A directory that has checkpoints of its own starts from those.",
         "",
     )
+    input_cursors: bool = setting(
+        "Save with each checkpoint where the input of each worker is, and go on there. Without it "
+        "each start reads the input from its beginning.",
+        True,
+    )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
         "Longest wait for workers to block when a save is to hold training; it then goes on "

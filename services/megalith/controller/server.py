@@ -21,7 +21,8 @@ from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.roster import Patience
 from megalith.controller.members.session import SessionHost
 from megalith.controller.ownership import ModelDirOwnership
-from megalith.controller.saving import leftovers
+from megalith.controller.saving import leftovers, saved_input
+from megalith.controller.saving.saved_input import SavedInput
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveNews, SaveSchedule, ScheduledSaves, Unsaved
 from megalith.controller.saving.start_point import StartPoint
@@ -30,7 +31,7 @@ from megalith.controller.selection.formation import Formation
 from megalith.controller.selection.offers import Shape
 from megalith.controller.selection.ps_list import PsListFile
 from megalith.controller.servicer import ControllerServicer, CoordinationServicer
-from megalith.controller.status import About, StatusBoard
+from megalith.controller.status import About, InputStart, StatusBoard
 from megalith.controller.watches import Forming, MemberWatch
 from megalith.discovery import liveness
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
@@ -76,6 +77,12 @@ class ControllerServer:
         newest = manifest.read(checkpoint) if checkpoint is not None else None
         step = newest.step if newest is not None else 0
         checkpoint_path = str(checkpoint.absolute()) if checkpoint is not None else ""
+        first_cursors: tuple[bytes, ...] = ()
+        said_of_input = ""
+        if newest is not None and checkpoint is not None and config.input_cursors:
+            first_cursors = SavedInput.of(newest, checkpoint).cursors
+            said_of_input = saved_input.said(newest, checkpoint)
+
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
 
@@ -94,6 +101,7 @@ class ControllerServer:
             patience=patience,
             job=job,
             checkpoint_step=step,
+            first_cursors=first_cursors,
             journal=journal_file.left_for(self._model_dir, job, shape, time.time()),
             ended_runs=job_files.ended_runs(self._model_dir),
             wake_journal=self._journal.wake,
@@ -131,6 +139,7 @@ class ControllerServer:
             config.save_hold_s,
             on_saved=news.tell,
             start_point=start_point,
+            keeps_cursors=config.input_cursors,
             retention=Retention(config.max_to_keep, config.keep_every_n_hours, time.time()),
         )
 
@@ -145,6 +154,7 @@ class ControllerServer:
             config.num_workers,
             config.num_extra_ps + config.num_redundant_ps,
             self._ownership.generation,
+            InputStart(step, said_of_input),
         )
 
         board = StatusBoard(

@@ -3,6 +3,7 @@
 import collections
 import math
 import time
+from dataclasses import dataclass
 
 from megalith.controller.codec import (
     encode_barrier,
@@ -22,6 +23,14 @@ from megalith.controller.selection.formation import Formation
 from megalith.protos.coordination_pb2 import GetStatusResponse
 
 
+@dataclass(frozen=True, slots=True)
+class InputStart:
+    """Where the input of a run begins that starts at a step, for people; empty = at its start."""
+
+    step: int = 0
+    text: str = ""
+
+
 class About:
     """Where it serves what, and of which shape the job is. `address` is known once it serves."""
 
@@ -33,6 +42,7 @@ class About:
         num_workers: int,
         num_spare_ps: int = 0,
         generation: int = 0,
+        input_start: InputStart | None = None,
     ) -> None:
         self.job = job
         self.model_dir = model_dir
@@ -40,6 +50,7 @@ class About:
         self.num_workers = num_workers
         self._num_spare_ps = num_spare_ps
         self.generation = generation
+        self.input_start = input_start or InputStart()
         self.address = ""
         self.started_at = time.monotonic()
 
@@ -103,6 +114,9 @@ class StatusBoard:
         reply.phase = encode_phase(state.phase)
         reply.barrier.CopyFrom(encode_barrier(state.barrier))
         reply.global_step = self._coordinator.global_step
+        if state.first_step == self._about.input_start.step:
+            reply.input = self._about.input_start.text  # not of a run that an earlier one began
+
         num_buckets: collections.Counter[int] = collections.Counter()
         if state.routing is not None:
             reply.epoch = state.routing.epoch

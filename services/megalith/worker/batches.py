@@ -83,14 +83,3 @@ def _ids(table: str, values: ArrayLike | Ids) -> Ids:
         return Ids(values)
     except InvalidRequest as error:
         raise InvalidRequest(f"table {table}: {error}") from error
-
-
-def share(total: int | None, index: int, num_workers: int) -> NumberOf:
-    """The batch number of each position of a worker's share; `total` is None for an endless one."""
-
-    def number_of(position: int) -> int | None:
-        if total is not None and position >= total:
-            return None
-        return index + position * num_workers
-
-    return number_of

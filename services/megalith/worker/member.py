@@ -140,4 +140,6 @@ def _decode(state: coordination_pb2.ClusterState) -> KnownState:
         global_step=state.global_step,
         first_step=state.first_step,
         is_saved=state.is_saved,
+        cursors=tuple(state.cursors),
+        first_cursors=tuple(state.first_cursors),
     )

@@ -34,6 +34,7 @@ class Progress:
         self._last_step_at: float | None = None  # None after a hold
         self._watcher: StepWatcher | None = None
         self._pushes_unknown: Callable[[], int] = lambda: 0
+        self._cursor_at: Callable[[int], bytes] = lambda position: b""
 
     def watched_by(self, watcher: StepWatcher) -> None:
         """Tell `watcher` of each step and failover from now on."""
@@ -53,6 +54,18 @@ class Progress:
             if self._now.is_blocked:
                 self._last_step_at = None
 
+    def begin(self, position: int, total_batches: int, cursor_at: Callable[[int], bytes]) -> None:
+        """The share goes on at `position`; `cursor_at` says where the input is at a position."""
+        with self._lock:
+            self._cursor_at = cursor_at
+            self._now = replace(
+                self._now,
+                position=position,
+                total_batches=total_batches,
+                cursor=cursor_at(position),
+                has_begun=True,
+            )
+
     def step_done(
         self,
         global_step: int,
@@ -70,10 +83,12 @@ class Progress:
             self._losses.append(loss)
             self._take_metrics(metrics or {})
             earlier = self._now
+            position = earlier.position + 1
             self._now = replace(
                 earlier,
                 global_step=max(earlier.global_step, global_step),
-                position=earlier.position + 1,
+                position=position,
+                cursor=self._cursor_at(position),
                 examples=earlier.examples + num_examples,
                 loss=_mean(self._losses),
                 metrics={name: _mean(values) for name, values in self._metrics.items()},

@@ -92,6 +92,7 @@ class WorkerServer:
             counter=counter,
             publisher=publisher,
             max_steps=config.task.max_steps,
+            batch_size=config.task.batch_size,
         )
 
         self._chief: Chief | None = None

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from megalith.client import Cluster, Pulled
 from megalith.errors import OutcomeLost, OutcomeUnknown
-from megalith.worker.batches import NumberOf, TrainingBatch, share
+from megalith.worker.batches import NumberOf, TrainingBatch
 from megalith.worker.config import OverlapSettings
 from megalith.worker.failover import RETRIABLE, Failover
 from megalith.worker.gate import BarrierCallback, Gate
+from megalith.worker.numbered_input import NumberedInput
 from megalith.worker.pipeline import Lesson, Pipeline, StepResult
 from megalith.worker.progress import Progress
 from megalith.worker.step_counter import StepCounter, StepPublisher
@@ -45,6 +46,7 @@ class Training:
         counter: StepCounter,
         publisher: StepPublisher,
         max_steps: int = 0,
+        batch_size: int = 0,
     ) -> None:
         self._task = task
         self._cluster = cluster
@@ -57,6 +59,7 @@ class Training:
         self._counter = counter
         self._publisher = publisher
         self._max_steps = max_steps
+        self._batch_size = batch_size
         self._pipeline: Pipeline | None = None
         self._near_end = 0
         self.last_variables: Mapping[str, NDArray[Any]] = {}  # as this worker last read them
@@ -70,12 +73,21 @@ class Training:
         if not self.gate.may_step():
             return
 
-        total = self._share(num_workers)
-        position = self._view.state.positions[self._index]
-        self._progress.set(position=position, total_batches=total or 0, has_begun=True)
-        logger.info("training position=%d of %s", position, "endless" if total is None else total)
+        state = self._view.state
+        position = state.positions[self._index]
+        num_batches = self._task.num_batches()
+        input_ = NumberedInput(num_batches, self._index, num_workers, self._batch_size)
+        cursor = state.cursors[self._index] if state.cursors else b""
+        input_.begin(cursor, state.first_cursors, position)
+        self._progress.begin(position, input_.total or 0, input_.cursor_at)
+        logger.info(
+            "training position=%d of %s cursor=%r",
+            position,
+            "endless" if input_.total is None else input_.total,
+            input_.cursor_at(position),
+        )
 
-        number_of = share(total, self._index, num_workers)
+        number_of = input_.number_of
         settings = self._overlap
         self._near_end = _NEAR_END * num_workers * (settings.staleness + 1)
         pipeline = Pipeline(
@@ -122,15 +134,6 @@ class Training:
     def _step(self) -> int:
         """The newest global step that this worker has heard of."""
         return max(self._counter.step, self._view.state.global_step)
-
-    def _share(self, num_workers: int) -> int | None:
-        """Batches for this worker, which may be none; None = endless."""
-        total = self._task.num_batches()
-        if not total:
-            return None
-
-        rounded_up = -(-(total - self._index) // num_workers)
-        return max(0, rounded_up)
 
     def _learn(self, pipeline: Pipeline, pulled: Pulled, batch: TrainingBatch) -> Lesson:
         """The loss of the next batch to compute, and what to push."""

@@ -50,9 +50,10 @@ class BarrierHolds:
 class KnownState:
     """What this worker knows of the cluster: the newest state from the controller.
 
-    `positions` says of each worker how many batches of its share are done; a worker that has just
-    started begins there. The run began at the global step `first_step`, and counts its own batches
-    on top of that.
+    `positions` says of each worker how many batches it has trained in this run, and `cursors` where
+    its input is after them; a worker that has just started begins there. The run began at the
+    global step `first_step`, and counts its own batches on top of that. Its input began at
+    `first_cursors`, those of the workers of a checkpoint.
     """
 
     phase: ClusterPhase = ClusterPhase.WAITING
@@ -63,6 +64,8 @@ class KnownState:
     global_step: int = 0
     first_step: int = 0
     is_saved: bool = False  # the trained model is in a checkpoint
+    cursors: tuple[bytes, ...] = ()
+    first_cursors: tuple[bytes, ...] = ()
 
 
 class ClusterView:

@@ -69,7 +69,7 @@ def test_what_was_trained_is_saved_behind_the_barrier_and_said(left):
     job, is_saved, said = left()
     assert is_saved
     assert job.saves == [(300.0, True, True)]
-    assert f"saving {UNSAVED}, for at most 300 s" in said
+    assert f"saving the {UNSAVED}, for at most 300 s" in said
     assert "saved model/model.ckpt-40: 1,234 rows in 0.5 s" in said
     assert "stopping; saved: model/model.ckpt-40" in said
 

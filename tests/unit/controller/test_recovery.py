@@ -495,3 +495,34 @@ def test_a_controller_that_was_replaced_renews_no_lease_and_gives_no_map(clock):
         cluster.renew(servers[0], is_last=False)
     with pytest.raises(NotReady, match="newer"):
         cluster.current_routing()
+
+
+def test_cursors_go_on_with_a_run_and_those_of_the_checkpoint_with_a_new_one(clock):
+    cluster = coordinator(clock, first_cursors=(b"a\x00", b"b"))
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsReport(is_ready=True))
+    worker, _ = join(cluster, Role.WORKER, 0)
+    assert cluster.cursors() == (b"a\x00", b"b")
+    cluster.report_worker(
+        worker, WorkerReport(initialized_epoch=1, position=5, cursor=b"\xff5", has_begun=True)
+    )
+    assert cluster.cursors() == (b"\xff5", b"b")
+    left = cluster.journal()
+
+    again = coordinator(clock, left, first_cursors=(b"newer", b"newer"))
+    _, told = join(again, Role.WORKER, 0)
+    assert last_state(told).cursors == (b"\xff5", b"")
+    assert last_state(told).first_cursors == (b"a\x00", b"b")
+    again.report_worker(join(again, Role.WORKER, 0)[0], WorkerReport())  # it has not begun yet
+    assert again.cursors() == (b"\xff5", b"b")
+
+
+def test_a_run_that_does_not_go_on_leaves_its_cursors_behind(left, clock):
+    workers = tuple(replace(worker, cursor="ZW5k") for worker in left.workers)
+    cluster = coordinator(
+        clock, replace(left, workers=workers), checkpoint_step=12, first_cursors=(b"x", b"y")
+    )
+    clock.now += 1000
+    cluster.watch()
+    assert cluster.cursors() == (b"x", b"y")
+    assert cluster.state().cursors == (b"", b"")

@@ -41,6 +41,9 @@ class FakeCoordinator:
     def check_current(self):
         """It is never replaced, unless a test says so."""
 
+    def cursors(self):
+        return (b"here", b"")
+
     def index_of(self, session):
         return session - 1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from megalith.errors import InvalidRequest, OutcomeLost, OutcomeUnknown, Unavailable
-from megalith.worker.batches import share
+from megalith.worker.numbered_input import NumberedInput
 from megalith.worker.pipeline import Lesson, Pipeline
 
 
@@ -109,7 +109,12 @@ class FakeTask:
 def pipeline_of(cluster, staleness, total=6, prefetch=0, task=None):
     done = []
     pipeline = Pipeline(
-        task or FakeTask(), cluster, share(total, 0, 1), staleness, prefetch, done.append
+        task or FakeTask(),
+        cluster,
+        NumberedInput(total or 0, 0, 1).number_of,
+        staleness,
+        prefetch,
+        done.append,
     )
     return pipeline, done
 

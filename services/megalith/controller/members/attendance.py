@@ -95,7 +95,10 @@ class Attendance(ClusterCore):
             if not progress.has_begun:
                 before = seat.progress
                 progress = replace(
-                    progress, position=before.position, total_batches=before.total_batches
+                    progress,
+                    position=before.position,
+                    total_batches=before.total_batches,
+                    cursor=before.cursor,
                 )
 
             self._run.check_progress(progress.global_step, progress.initialized_epoch)

@@ -102,6 +102,7 @@ class ClusterCore:
         patience: Patience,
         job: str = "",
         checkpoint_step: int = 0,
+        first_cursors: tuple[bytes, ...] = (),
         journal: Journal | None = None,
         ended_runs: Collection[str] = (),
         wake_journal: Callable[[], None] = lambda: None,
@@ -124,7 +125,7 @@ class ClusterCore:
         self._checked_at = float("-inf")  # when it was last seen that no newer controller serves
         self._changed = threading.Condition()
         self._roster = Roster(num_ps, num_workers, patience, clock)
-        self._run = Run(job, self._roster, checkpoint_step, ended_runs)
+        self._run = Run(job, self._roster, checkpoint_step, ended_runs, first_cursors)
         self._sessions = Sessions()
         self._losses = Losses()
         self._health = HealthCheck(patience.health_resume_s, clock)
@@ -156,6 +157,14 @@ class ClusterCore:
     def global_step(self) -> int:
         with self._changed:
             return self._run.global_step
+
+    def cursors(self) -> tuple[bytes, ...]:
+        """By worker: where its input is, as it has last reported.
+
+        Of a worker that has not begun, where this run began; empty = at the start.
+        """
+        with self._changed:
+            return self._run.cursors()
 
     def current_routing(self, run_id: str = "") -> Routing:
         """The map of the present run, for a client of `run_id`; see `Run.routing_for`."""
@@ -288,4 +297,6 @@ class ClusterCore:
             global_step=self._run.global_step,
             first_step=self._run.first_step,
             is_saved=self._job_outcome.is_saved,
+            cursors=tuple(seat.progress.cursor for seat in self._roster.workers),
+            first_cursors=self._run.first_cursors,
         )

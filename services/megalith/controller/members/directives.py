@@ -31,6 +31,8 @@ class ClusterState:
     global_step: int
     first_step: int  # the global step at which this run began
     is_saved: bool = False  # the trained model is saved: the chief may evaluate
+    cursors: tuple[bytes, ...] = ()  # by worker: where its input is
+    first_cursors: tuple[bytes, ...] = ()  # of the checkpoint that this run began from
 
 
 @dataclass(frozen=True, slots=True)

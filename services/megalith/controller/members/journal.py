@@ -1,5 +1,6 @@
 """What a controller must know to go on for one that died: the values, and what they may be."""
 
+import base64
 import dataclasses
 import math
 import types
@@ -24,6 +25,7 @@ class JournaledMember:
     incarnation: str = ""
     position: int = 0
     total_batches: int = 0
+    cursor: str = ""  # base64
     pushes_unknown: int = 0
     rows: int = 0
     pushes: int = 0
@@ -67,6 +69,7 @@ class Journal:
     routed: tuple[str, ...]
     ps: tuple[JournaledMember, ...]
     workers: tuple[JournaledMember, ...]
+    first_cursors: tuple[str, ...] = ()  # base64; where the input of this run began
     run_id: str = ""  # empty in the journal of a version that had none
     rows_lost: int = 0
     pushes_unknown: int = 0
@@ -90,6 +93,8 @@ class Journal:
         A controller that took it up would fail later, or pass it on to everybody.
         """
         _check_fields("journal", self)
+        for text in (*self.first_cursors, *(worker.cursor for worker in self.workers)):
+            cursor_of_text(text)
 
 
 def _check_fields(name: str, value: Any) -> None:
@@ -119,6 +124,15 @@ def _check_value(name: str, value: Any, declared: Any) -> None:
         raise ValueError(f"{name} is {value!r}, not of type {declared.__name__}")
 
 
+def text_of_cursor(cursor: bytes) -> str:
+    return base64.b64encode(cursor).decode()
+
+
+def cursor_of_text(text: str) -> bytes:
+    """ValueError for a text that is no cursor's."""
+    return base64.b64decode(text, validate=True)
+
+
 def journal_ps(seat: Seat, has_predecessor: bool) -> JournaledMember:
     return JournaledMember(
         seat.address,
@@ -138,6 +152,7 @@ def journal_worker(seat: Seat, has_predecessor: bool) -> JournaledMember:
         seat.incarnation,
         position=seat.progress.position,
         total_batches=seat.progress.total_batches,
+        cursor=text_of_cursor(seat.progress.cursor),
         pushes_unknown=seat.progress.pushes_unknown,
         has_predecessor=has_predecessor,
     )
@@ -160,5 +175,6 @@ def restore_seat(seat: Seat, member: JournaledMember, is_ready: bool) -> None:
     seat.progress = WorkerReport(
         position=member.position,
         total_batches=member.total_batches,
+        cursor=cursor_of_text(member.cursor),
         pushes_unknown=member.pushes_unknown,
     )

@@ -115,6 +115,7 @@ def _parse(content: dict[str, Any]) -> Journal:
             "ending": _maybe(Ending, content.get("ending")),
             "outcome": _maybe(Outcome, content.get("outcome")),
             "ended_runs": tuple(content.get("ended_runs", ())),
+            "first_cursors": tuple(content.get("first_cursors", ())),
         }
     )
 

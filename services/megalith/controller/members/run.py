@@ -11,7 +11,14 @@ from dataclasses import replace
 
 from megalith.controller.members.barrier import Barrier, BarrierState, Holder, HolderKind
 from megalith.controller.members.directives import Phase
-from megalith.controller.members.journal import Journal, journal_ps, journal_worker, restore_seat
+from megalith.controller.members.journal import (
+    Journal,
+    cursor_of_text,
+    journal_ps,
+    journal_worker,
+    restore_seat,
+    text_of_cursor,
+)
 from megalith.controller.members.roster import Registration, Role, Roster, Seat, Standing
 from megalith.errors import InvalidRequest, NotInCluster, NotReady, RunUndecided
 from megalith.wire import routing
@@ -38,11 +45,18 @@ class Run:
     """
 
     def __init__(
-        self, job: str, roster: Roster, checkpoint_step: int, ended_runs: Collection[str] = ()
+        self,
+        job: str,
+        roster: Roster,
+        checkpoint_step: int,
+        ended_runs: Collection[str] = (),
+        first_cursors: tuple[bytes, ...] = (),
     ) -> None:
         self._job = job
         self._roster = roster
         self._checkpoint_step = checkpoint_step
+        self._checkpoint_cursors = first_cursors
+        self.first_cursors = first_cursors  # where the input of this run began
         # Of this directory; their members belong to no other run
         self._ended_runs = frozenset(ended_runs)
         self.not_continued: tuple[str, ...] = ()  # of earlier controllers: they end with this one
@@ -297,6 +311,16 @@ class Run:
         owners = routing.even_owners(len(addresses))
         return Routing(epoch, addresses, owners, self.id, tuple(map(_instance, incarnations)))
 
+    def cursors(self) -> tuple[bytes, ...]:
+        """By worker: where its input is, or where this run began if it has not begun."""
+        reported = [seat.progress.cursor for seat in self._roster.workers]
+        if len(self.first_cursors) != len(reported):
+            return tuple(reported)
+
+        return tuple(
+            cursor or first for cursor, first in zip(reported, self.first_cursors, strict=True)
+        )
+
     # --- what the next controller must know ---
 
     def journal(self) -> Journal:
@@ -315,6 +339,7 @@ class Run:
             workers=tuple(
                 journal_worker(seat, has_predecessor(seat)) for seat in self._roster.workers
             ),
+            first_cursors=tuple(map(text_of_cursor, self.first_cursors)),
             was_mapped=not self.is_new,
             ended_runs=self.not_continued,
         )
@@ -349,6 +374,7 @@ class Run:
         self._barrier.restore(journal.barrier)
         self._inherited_id = journal.barrier.id
         self.first_step = journal.first_step
+        self.first_cursors = tuple(map(cursor_of_text, journal.first_cursors))
         self.global_step = max(self.global_step, journal.global_step)
         self.initialized_epoch = journal.initialized_epoch
 
@@ -410,12 +436,13 @@ class Run:
         self._last_routed = ()
         self.initialized_epoch = 0
         self.first_step = self.global_step = self._checkpoint_step
+        self.first_cursors = self._checkpoint_cursors
         for seat in self._roster.seats:
             seat.leased_until = 0.0  # who held it in another run reaches nobody of this one
             seat.has_lease = seat.has_lease and seat.is_connected
 
         for seat in self._roster.workers:
-            seat.progress = replace(seat.progress, position=0, total_batches=0)
+            seat.progress = replace(seat.progress, position=0, total_batches=0, cursor=b"")
 
 
 def _instance(incarnation: str) -> str:

@@ -9,6 +9,7 @@ from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import SaveShard
 from megalith.controller.saving import whole_model
+from megalith.controller.saving.saved_input import SavedInput
 from megalith.controller.saving.whole_model import ShardSaved
 from megalith.errors import SaveFailed, ShardLost
 
@@ -21,8 +22,15 @@ class ShardWriting:
     `appear_s` is how long the files of other machines may take to be seen here.
     """
 
-    def __init__(self, coordinator: Coordinator, timeout_s: float, appear_s: float) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        timeout_s: float,
+        appear_s: float,
+        keeps_cursors: bool = True,
+    ) -> None:
         self._coordinator = coordinator
+        self._keeps_cursors = keeps_cursors
         self._timeout_s = timeout_s
         self._appear_s = appear_s
         self._answered = threading.Condition()
@@ -31,6 +39,8 @@ class ShardWriting:
 
     def write(self, folder: Path, step: int, save_id: str, began_at_s: float) -> Manifest:
         """Have every ps write its files into `folder`, and the manifest after them."""
+        # Before the order: what is trained from now on may be in the rows or not.
+        taken = SavedInput.taken_from(self._coordinator) if self._keeps_cursors else SavedInput()
         order = SaveShard(save_id, str(folder), step)
         with self._answered:
             self._save_id = save_id
@@ -44,7 +54,14 @@ class ShardWriting:
             files += shard.files
 
         self._check_files(folder, files)
-        saved = Manifest(step=step, num_ps=len(sessions), saved_at_s=began_at_s, files=tuple(files))
+        saved = Manifest(
+            step=step,
+            num_ps=len(sessions),
+            saved_at_s=began_at_s,
+            files=tuple(files),
+            cursors=taken.texts,
+            repeated_batches=self._coordinator.global_step - taken.step if taken.texts else 0,
+        )
         manifest.write(folder, saved)
         return saved
 
