@@ -20,6 +20,7 @@ from support.servers import Servers
         ("README.md", 1),
         ("docs/sdk.md", 15),
         ("docs/operating.md", 1),
+        ("docs/checkpoints.md", 3),
         ("docs/coming-from-monolith.md", 1),
         ("docs/settings.md", 1),
     ],
@@ -27,6 +28,8 @@ from support.servers import Servers
 def test_the_blocks_of_a_page_run_and_its_programs_print_what_it_says(page, least, tmp_path):
     if page == "docs/sdk.md":
         pytest.importorskip("torch", reason="docs/sdk.md has an example in PyTorch")
+    if page == "docs/checkpoints.md":
+        pytest.importorskip("duckdb", reason="docs/checkpoints.md has a query in SQL")
 
     with Servers(tmp_path / "model", num_ps=2) as servers:
         servers.start_all()

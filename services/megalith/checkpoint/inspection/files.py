@@ -16,6 +16,7 @@ from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64
 
 _CHUNK = 8 << 20
+_DIGITS = 12  # of a checksum, for people
 
 
 def check(directory: Path, files: Iterable[ShardFile], progress: Progress) -> None:
@@ -41,7 +42,10 @@ def check_file(directory: Path, file: ShardFile, progress: Progress) -> None:
 
     found = digest.hexdigest()
     if found != file.sha256:
-        raise CheckpointDamaged(f"{path} has sha256 {found}, the manifest says {file.sha256}")
+        raise CheckpointDamaged(
+            f"{path} is not what was written: its sha256 begins with {found[:_DIGITS]}, "
+            f"the manifest says {file.sha256[:_DIGITS]}"
+        )
 
 
 def open_rows(directory: Path, file: ShardFile) -> Iterator[RowBatch]:
