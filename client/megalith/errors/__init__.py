@@ -9,6 +9,7 @@
     |  |- NonFiniteValue         NaN or infinity in gradients or values
     |  |- FutureTime             data that claims to be from after tomorrow
     |  |- WrongSlot              ids of another slot than their feature's
+    |  |- BadData                training data that cannot be read, or not as asked
     |  '- DuplicateIds           ids, tables or variables repeated where they must be distinct
     |- NotFound              the thing named does not exist
     |  |- UnknownTable
@@ -116,6 +117,12 @@ class WrongSlot(InvalidRequest):
     """An id whose slot bits are not those of the feature that it was given for."""
 
     code = "wrong_slot"
+
+
+class BadData(InvalidRequest):
+    """A file of training data is missing, damaged or changed, or a column is not what was said."""
+
+    code = "bad_data"
 
 
 class DuplicateIds(InvalidRequest):

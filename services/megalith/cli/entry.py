@@ -1,10 +1,12 @@
 """Where the `megalith` command begins, before anything that may be missing or slow is imported."""
 
+from megalith.runtime import blas
 from megalith.runtime.imports import imports_of
 
 
 def main() -> None:
     """Run the `megalith` command."""
+    blas.use_one_thread()
     with imports_of("services"):
         from megalith.cli.app import app
 

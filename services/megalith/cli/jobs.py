@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NoReturn
 
+import click
 from click.exceptions import Exit
 from rich.console import Console
 
@@ -23,9 +24,10 @@ from megalith.control import ClusterStatus, Controller
 from megalith.errors import MegalithError
 from megalith.runner.config import PREFIX, RunnerConfig
 from megalith.runtime.command_line import SettingsCommand
-from megalith.runtime.commands import fail
+from megalith.runtime.commands import LazyCommand, fail
 
 _DEFAULT_EXAMPLES = 2_000_000
+SHOWN_MODEL_DIR = f"default: {DEFAULT_MODEL_DIR}/<date>-<time>"
 _POLL_S = 0.2
 _ASK_S = 1.0
 _LEAVE_S = 30.0  # for the controller to exit after the end of the job
@@ -116,7 +118,11 @@ def _train(config: RunnerConfig) -> int:
     if not config.num_workers or not has_end:
         fail(_NO_END)
 
-    console = Console()
+    return train_to_the_end(config, Console())
+
+
+def train_to_the_end(config: RunnerConfig, console: Console) -> int:
+    """Start a cluster, follow its job until it has an outcome, print the summary, stop it."""
     with _running(console, config, True) as (cluster, supervisor, news):
         print_line(console, f"drive it with: {_drive(config)}")
         started = time.monotonic()
@@ -141,7 +147,7 @@ def _running(
     try:
         cluster = LocalCluster(config, stay_up=is_run_to_end)
     except MegalithError as error:
-        _fail(error)
+        fail_job(error)
 
     supervisor = Supervisor(cluster, config.max_restarts, console)
     news = News(console, config.model_dir)
@@ -152,7 +158,7 @@ def _running(
         _wait_until_formed(cluster, supervisor, news, lines)
         yield cluster, supervisor, news
     except MegalithError as error:
-        _fail(error, news.farewell())
+        fail_job(error, news.farewell())
     except KeyboardInterrupt:
         is_saved = leave(
             cluster.controller,
@@ -197,7 +203,8 @@ def _wait_until_formed(
         lines.tell_of(status, cluster.processes)
 
 
-def _fail(error: MegalithError, farewell: str = "") -> NoReturn:
+def fail_job(error: MegalithError, farewell: str = "") -> NoReturn:
+    """One line, what is not saved, and exit status 1."""
     print(f"megalith: {error}", file=sys.stderr)
     if farewell:
         print(f"megalith: {farewell}", file=sys.stderr)
@@ -209,10 +216,33 @@ def _interrupt(_signal: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _train_defaults() -> dict[str, Any]:
+def train_defaults() -> dict[str, Any]:
     now = time.strftime("%Y%m%d-%H%M%S")
     return {"model_dir": f"{DEFAULT_MODEL_DIR}/{now}", "num_examples": _DEFAULT_EXAMPLES}
 
+
+class TrainCommand(SettingsCommand[RunnerConfig]):
+    """`megalith train TASK`. A task with options of its own has a command of its own."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        own = _TASK_COMMANDS.get(args[0]) if args else None
+        if own is None:
+            return super().make_context(info_name, args, parent, **extra)
+
+        return own.load().make_context(f"{info_name} {own.name}", args[1:], parent, **extra)
+
+
+_TASK_COMMANDS = {
+    "ctr": LazyCommand(
+        "ctr", "megalith.cli.ctr:train_ctr", "A click model on your own columns, without code."
+    )
+}
 
 up = SettingsCommand(
     "up",
@@ -223,15 +253,19 @@ up = SettingsCommand(
     first=("model_dir", "num_ps", "num_workers", "task", "save_every_s"),
     examples=("megalith up", "megalith up --workers 0 --save-every-s 600 --restart 3"),
 )
-train = SettingsCommand(
+train = TrainCommand(
     "train",
     RunnerConfig,
     _train,
     prefix=PREFIX,
     help="Train a task: start a cluster, show progress, save, stop it.",
     first=("num_examples", "batch_size", "num_ps", "num_workers", "model_dir"),
-    examples=("megalith train clicks", "megalith train my_package:make_task --workers 4"),
+    examples=(
+        "megalith train clicks",
+        "megalith train ctr --help       a click model on your own columns, without code",
+        "megalith train my_package:make_task --workers 4",
+    ),
     positional="task",
-    defaults=_train_defaults,
-    shown={"model_dir": f"default: {DEFAULT_MODEL_DIR}/<date>-<time>"},
+    defaults=train_defaults,
+    shown={"model_dir": SHOWN_MODEL_DIR},
 )

@@ -4,6 +4,9 @@ import os
 import sys
 
 from megalith.errors.extras import needed
+from megalith.runtime import blas
+
+blas.use_one_thread()
 
 with needed("services"):
     from megalith.runtime import command_line

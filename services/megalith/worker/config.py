@@ -1,6 +1,8 @@
 """Settings of a worker."""
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
@@ -16,7 +18,7 @@ _WIRE_DTYPES = ("float32", "float16")
 class TaskSettings:
     """What is trained."""
 
-    task: str = setting("clicks, or package.module:factory of your own.", "clicks")
+    task: str = setting("clicks, ctr, or package.module:factory of your own.", "clicks")
     batch_size: int = setting(
         "Examples per step; larger steps cost fewer calls and react later.", 2048
     )
@@ -27,6 +29,11 @@ class TaskSettings:
         0,
     )
     seed: int = setting("Decides the generated data and the initial values.", 1)
+    task_options: str = setting(
+        "What the task is told beside these settings: keywords of its factory as a JSON object, "
+        "for example '{\"days\": 7}'.",
+        "",
+    )
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -40,6 +47,24 @@ class TaskSettings:
             )
 
         check_not_below_0(self, "max_steps", "seed")
+        self.keywords()
+
+    def keywords(self) -> dict[str, Any]:
+        """What the task's factory is called with."""
+        try:
+            options = json.loads(self.task_options or "{}")
+        except ValueError as error:
+            raise InvalidSetting(f"--task-options={self.task_options}: no JSON: {error}") from None
+
+        if not isinstance(options, dict):
+            raise InvalidSetting(f"--task-options={self.task_options}: expected a JSON object")
+
+        return {
+            "batch_size": self.batch_size,
+            "num_examples": self.num_examples,
+            "seed": self.seed,
+            **options,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,13 +40,7 @@ class WorkerServer:
         self._view = ClusterView()
         self._progress = Progress()
         # Before anything that has to be closed: a task that cannot be loaded ends the start.
-        task_options = {
-            "batch_size": config.task.batch_size,
-            "num_examples": config.task.num_examples,
-            "seed": config.task.seed,
-        }
-
-        task = load_task(config.task.task, task_options)
+        task = load_task(config.task.task, config.task.keywords())
 
         self._presence = config.membership.open_presence("worker", index, config.discovery)
         self._cluster = _connect(config, self._presence)

@@ -79,7 +79,7 @@ class Task(Protocol, Generic[B]):
         """Figures of merit of the trained model, by name."""
 
 
-def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
+def load_task(name: str, options: Mapping[str, Any]) -> Task[Any]:
     """A built-in task by name, or any factory as package.module:attribute.
 
     Called with the options as keywords.
@@ -95,7 +95,7 @@ def load_task(name: str, options: Mapping[str, int]) -> Task[Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidSetting(
             f"--task={name}: no such task ({error}); "
-            "use clicks, or package.module:factory of your own"
+            "use clicks, ctr, or package.module:factory of your own"
         ) from error
 
     try:

@@ -1,0 +1,146 @@
+"""Examples in columns, as a model takes them: those of a block, and any of them as a batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megalith.client import Ragged
+from megalith.errors import BadData
+from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn, as_text
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is read of a data set."""
+
+    label: Label
+    ids: tuple[IdColumn, ...]
+    dense: tuple[DenseColumn, ...] = ()
+    time: TimeColumn | None = None
+    slices: tuple[str, ...] = ()  # columns by whose values an evaluation is divided
+
+    @property
+    def names(self) -> list[str]:
+        """Each column once."""
+        names = [self.label.column]
+        names += [column.column for column in self.ids]
+        names += [column.column for column in self.dense]
+        if self.time is not None:
+            names.append(self.time.column)
+
+        return list(dict.fromkeys([*names, *self.slices]))
+
+    def check(self, schema: pa.Schema, where: str) -> None:
+        """BadData if a column is not there."""
+        missing = [name for name in self.names if name not in schema.names]
+        if missing:
+            raise BadData(
+                f"{where} has no column {', '.join(missing)}; it has {', '.join(schema.names)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Examples in columns. `dense` holds NaN where a value is missing.
+
+    `missing` is how many values an example lacks, of ids and of dense columns. `times` are Unix
+    seconds. `slices` are the values of the columns by which an evaluation is divided, as text.
+    """
+
+    labels: F32
+    ids: dict[str, Ragged]
+    dense: F32
+    times: I64 | None
+    missing: I64
+    slices: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.labels.size
+
+    @property
+    def newest_s(self) -> int:
+        """The newest time; 0 without times."""
+        return 0 if self.times is None else int(self.times.max(initial=0))
+
+
+def examples_of(table: pa.Table, columns: Columns, where: str) -> Examples:
+    """A block as examples; `where` names it in errors."""
+    missing = np.zeros(table.num_rows, np.int64)
+    ids = {}
+    for column in columns.ids:
+        values = table.column(column.column)
+        ids[column.column], lacking = column.ids(values, f"{where}, column {column.column}")
+        missing += lacking
+
+    dense = np.empty((table.num_rows, len(columns.dense)), np.float32)
+    for number, dense_column in enumerate(columns.dense):
+        values = table.column(dense_column.column)
+        dense[:, number] = dense_column.values(values, f"{where}, column {dense_column.column}")
+
+    missing += np.isnan(dense).sum(axis=1)
+    times = None
+    if columns.time is not None:
+        name = columns.time.column
+        times = columns.time.values(table.column(name), f"{where}, column {name}")
+
+    label = columns.label.column
+    labels = columns.label.values(table.column(label), f"{where}, column {label}")
+    slices = {}
+    for name in columns.slices:
+        slices[name] = as_text(table.column(name), f"{where}, column {name}")
+
+    return Examples(labels, ids, dense, times, missing, slices)
+
+
+def taken(examples: Examples, rows: I64) -> Examples:
+    """These rows, in this order."""
+    ids = {name: _taken_lists(lists, rows) for name, lists in examples.ids.items()}
+    times = None if examples.times is None else examples.times[rows]
+    return Examples(
+        labels=examples.labels[rows],
+        ids=ids,
+        dense=examples.dense[rows],
+        times=times,
+        missing=examples.missing[rows],
+        slices={name: values[rows] for name, values in examples.slices.items()},
+    )
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """The examples of several blocks, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+
+    first = parts[0]
+    times = None
+    if first.times is not None:
+        times = np.concatenate([part.times for part in parts if part.times is not None])
+
+    return Examples(
+        labels=np.concatenate([part.labels for part in parts]),
+        ids={name: Ragged.concat([part.ids[name] for part in parts]) for name in first.ids},
+        dense=np.concatenate([part.dense for part in parts]),
+        times=times,
+        missing=np.concatenate([part.missing for part in parts]),
+        slices={
+            name: np.concatenate([part.slices[name] for part in parts]) for name in first.slices
+        },
+    )
+
+
+def _taken_lists(lists: Ragged, rows: I64) -> Ragged:
+    starts = lists.row_splits[rows]
+    lengths = lists.row_splits[rows + 1] - starts
+    splits = np.concatenate([[0], np.cumsum(lengths)])
+    if lists.values.size == len(lists) and (lengths == 1).all():
+        return Ragged(lists.values[starts], splits)
+
+    # Value j of the result is the j-th from the beginning of its row's list.
+    shift = np.repeat(starts - splits[:-1], lengths)
+    return Ragged(lists.values[np.arange(splits[-1]) + shift], splits)

@@ -1,0 +1,150 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import megalith.client as mg
+from megalith.errors import BadData
+from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
+from megalith.tasks.input.dataset import Dataset
+from megalith.tasks.input.examples import Columns
+from megalith.tasks.input.index import DataIndex
+
+COLUMNS = Columns(
+    label=Label("click"),
+    ids=(IdColumn("user", "user"), IdColumn("history", "user", is_list=True)),
+    dense=(DenseColumn("price"),),
+    time=TimeColumn("ts"),
+)
+
+
+def made(count, start=0, seed=1):
+    """Rows whose number is their time, so that they can be told apart."""
+    rng = np.random.default_rng([seed, start])
+    return pa.table(
+        {
+            "unused": rng.random(count),
+            "ts": np.arange(start, start + count),
+            "user": [f"u{n}" for n in rng.integers(50, size=count)],
+            "history": [
+                [f"u{n}" for n in rng.integers(50, size=rng.integers(4))] for _ in range(count)
+            ],
+            "price": rng.random(count),
+            "click": rng.integers(2, size=count),
+        }
+    )
+
+
+def dataset(folder, columns=COLUMNS, **options):
+    index = DataIndex.build([str(folder / "*.*")])
+    return Dataset(index, columns, **{"batch_size": 64, **options})
+
+
+def epoch(data, number=0):
+    count = data.batches_per_epoch
+    return [data.batch(number * count + n).examples for n in range(count)]
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 4}, {"num_lanes": 3, "shuffle_seed": 1}])
+def test_an_epoch_has_every_row_once_with_all_its_values(tmp_path, options):
+    tables = [made(700, 0), made(500, 700), made(300, 1200)]
+    for number, table in enumerate(tables):
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=170)
+    rows = pa.concat_tables(tables).to_pylist()
+
+    batches = epoch(dataset(tmp_path, **options))
+    assert sorted(np.concatenate([each.times for each in batches])) == list(range(1500))
+    for batch in batches:
+        for place, time in enumerate(batch.times):
+            row = rows[time]
+            users, histories = batch.ids["user"], batch.ids["history"]
+            assert batch.labels[place] == row["click"]
+            assert batch.dense[place, 0] == np.float32(row["price"])
+            assert users.values[users.row_splits[place]] == mg.hash_ids([row["user"]])[0]
+            ids = histories.values[histories.row_splits[place] : histories.row_splits[place + 1]]
+            np.testing.assert_array_equal(ids, mg.hash_ids(row["history"] or np.empty(0, int)))
+
+
+def test_without_a_seed_rows_come_in_the_order_of_the_files(tmp_path):
+    pq.write_table(made(500), tmp_path / "a.parquet", row_group_size=90)
+    pq.write_table(made(200, 500), tmp_path / "b.parquet")
+    times = np.concatenate([each.times for each in epoch(dataset(tmp_path))])
+    np.testing.assert_array_equal(times, np.arange(700))
+
+
+def test_a_seed_mixes_rows_in_another_way_in_each_epoch(tmp_path):
+    pq.write_table(made(500), tmp_path / "a.parquet", row_group_size=100)
+    data = dataset(tmp_path, shuffle_seed=2)
+    first, second = (np.concatenate([b.times for b in epoch(data, n)]) for n in range(2))
+    assert not np.array_equal(first, second)
+    again = np.concatenate([b.times for b in epoch(dataset(tmp_path, shuffle_seed=2))])
+    np.testing.assert_array_equal(first, again)
+
+
+def test_csv_has_the_ids_that_parquet_has(tmp_path):
+    table = made(400).set_column(3, "history", pa.array(["u1|u2"] * 400))
+    (tmp_path / "p").mkdir()
+    (tmp_path / "c").mkdir()
+    pq.write_table(table, tmp_path / "p" / "x.parquet")
+    pyarrow.csv.write_csv(table, tmp_path / "c" / "x.csv")
+    for one, other in zip(
+        epoch(dataset(tmp_path / "p")), epoch(dataset(tmp_path / "c")), strict=True
+    ):
+        np.testing.assert_array_equal(one.ids["user"].values, other.ids["user"].values)
+        np.testing.assert_array_equal(one.ids["history"].values, other.ids["history"].values)
+        np.testing.assert_array_equal(one.dense, other.dense)
+
+
+def test_missing_values_are_counted_where_they_are(tmp_path):
+    table = made(100)
+    price = [None if n % 10 == 0 else 1.0 for n in range(100)]
+    user = [None if n % 25 == 0 else "u" for n in range(100)]
+    table = table.set_column(4, "price", pa.array(price)).set_column(2, "user", pa.array(user))
+    pq.write_table(table, tmp_path / "a.parquet")
+    batches = epoch(dataset(tmp_path, batch_size=50))
+    assert [int(batch.missing.sum()) for batch in batches] == [5 + 2, 5 + 2]
+    assert np.isnan(batches[0].dense[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda t: t.drop_columns(["price"]), r"b\.parquet has no column price; it has unused, ts"),
+        (
+            lambda t: t.set_column(2, "user", pa.array(range(100))),
+            r"b\.parquet: column user is int64, but string in .*a\.parquet",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused_by_name(tmp_path, change, complaint):
+    pq.write_table(made(100), tmp_path / "a.parquet")
+    pq.write_table(change(made(100)), tmp_path / "b.parquet")
+    with pytest.raises(BadData, match=complaint):
+        dataset(tmp_path)
+
+
+def test_a_bad_value_is_named_with_file_row_group_column_and_row(tmp_path):
+    table = made(300)
+    clicks = np.zeros(300)
+    clicks[250] = 7
+    pq.write_table(
+        table.set_column(5, "click", pa.array(clicks)), tmp_path / "a.parquet", row_group_size=100
+    )
+    data = dataset(tmp_path, batch_size=100)
+    data.batch(1)
+    with pytest.raises(
+        BadData, match=r"a\.parquet, row group 2, column click: 1 labels .* is 7 in row 50"
+    ):
+        data.batch(2)
+
+
+@pytest.mark.long
+def test_a_large_data_set_is_read_whole(tmp_path):
+    for number in range(4):
+        pq.write_table(
+            made(100_000, number * 100_000), tmp_path / f"{number}.parquet", row_group_size=9_999
+        )
+    data = dataset(tmp_path, batch_size=2048, num_lanes=3, shuffle_seed=1)
+    times = np.sort(np.concatenate([each.times for each in epoch(data)]))
+    np.testing.assert_array_equal(times, np.arange(400_000))
