@@ -52,12 +52,12 @@ class Partition:
 
         bounds = np.concatenate([[0], np.cumsum(counts)])
         ordered = np.empty(found.size, np.int64)
-        places = np.empty(found.size, np.int32)
-        distinct.sort_by_server(found, servers, bounds[:-1].copy(), ordered, places)
+        positions = np.empty(found.size, np.int32)
+        distinct.sort_by_server(found, servers, bounds[:-1].copy(), ordered, positions)
         if numbers is None or found.size == ids.size:  # all distinct: number i is position i
-            return cls(ordered, bounds, places)
+            return cls(ordered, bounds, positions)
 
-        distinct.follow(places, numbers, numbers)
+        distinct.follow(positions, numbers, numbers)
         return cls(ordered, bounds, numbers)
 
     def parts(self) -> Iterator[tuple[int, slice]]:
@@ -77,7 +77,7 @@ class Partition:
 
         if self.ids.size == self.slots.size:
             out = np.empty((self.ids.size, gradients.shape[1]), np.float32)
-            rows.place(gradients, self.slots, out)
+            rows.scatter(gradients, self.slots, out)
         else:
             out = np.zeros((self.ids.size, gradients.shape[1]), np.float32)
             rows.add(gradients, self.slots, out)

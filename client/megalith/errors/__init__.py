@@ -359,9 +359,9 @@ class MessageTooLarge(LimitExceeded):
 class OutcomeUnknown(MegalithError):
     """A write reached some servers, or may have, and not all have answered in time.
 
-    It stays under way: the client's next write, `settle` or `close` asks for its outcome under the
-    same sequence first, so nothing is applied twice. Sending the same content as a new write would
-    apply it again.
+    It stays under way: the client's next write, `wait_for_last_write` or `close` asks for its
+    outcome under the same sequence first, so nothing is applied twice. Sending the same content as
+    a new write would apply it again.
     """
 
     code = "outcome_unknown"

@@ -143,7 +143,7 @@ class Segment(_message.Message):
     COMPRESSOR_FIELD_NUMBER: _builtins.int
     SCHEDULE_FIELD_NUMBER: _builtins.int
     dim: _builtins.int
-    """Floats in the slice, at least 1."""
+    """Floats in the segment, at least 1."""
     @_builtins.property
     def initializer(self) -> Global___Initializer:
         """How a new row starts."""
@@ -385,7 +385,7 @@ Global___RandomUniform: _TypeAlias = RandomUniform  # noqa: Y015
 
 @_typing.final
 class Optimizer(_message.Message):
-    """How gradients change a slice. Tags up to 15 follow Monolith's optimizer records."""
+    """How gradients change a segment. Tags up to 15 follow Monolith's optimizer records."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1542,7 +1542,7 @@ Global___Shampoo: _TypeAlias = Shampoo  # noqa: Y015
 
 @_typing.final
 class Compressor(_message.Message):
-    """How serving stores a slice."""
+    """How serving stores a segment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -14,13 +14,13 @@ from megalith.kernels.dtypes import F32
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Where the rows of a feature's ids are: use i is row `places[i]` of its table.
+    """Where the rows of a feature's ids are: use i is row `positions[i]` of its table.
 
     `splits` cut uses into examples.
     """
 
     table: str
-    places: NDArray[np.int32]
+    positions: NDArray[np.int32]
     splits: NDArray[np.int64]
     is_shared: bool
 
@@ -49,7 +49,7 @@ def locate(table: str, lists: Mapping[str, Ragged]) -> tuple[NDArray[np.int64], 
 
 
 def combine(combiner: Combiner, target: PartTarget, uses: Uses, rows: F32, output: F32) -> None:
-    """Add a part to the array that it has its place in, [B, ...], which starts at zero."""
+    """Add a part to the array that it belongs to, [B, ...], which starts at zero."""
     lines = output.reshape(len(output), -1)
     if not uses.is_shared:
         _combine(combiner, target, uses, rows, lines)
@@ -73,12 +73,12 @@ def spread(
     columns = (target.first, target.width, target.base)
     match combiner:
         case FirstN():
-            pooling.spread_first(lines, uses.places, uses.splits, target.stride, *columns, sums)
+            pooling.spread_first(lines, uses.positions, uses.splits, target.stride, *columns, sums)
         case Sqrtn():
-            pooling.spread_roots(lines, rows, uses.places, uses.splits, *columns, sums)
+            pooling.spread_roots(lines, rows, uses.positions, uses.splits, *columns, sums)
         case _:
             pooling.spread_sums(
-                lines, uses.places, uses.splits, isinstance(combiner, Mean), *columns, sums
+                lines, uses.positions, uses.splits, isinstance(combiner, Mean), *columns, sums
             )
 
 
@@ -88,7 +88,7 @@ def rows_used(uses: Sequence[Uses], count: int) -> NDArray[np.bool_]:
 
     used = np.zeros(count, np.bool_)
     for part in uses:
-        pooling.mark(part.places, used)
+        pooling.mark(part.positions, used)
 
     return used
 
@@ -99,10 +99,10 @@ def _combine(combiner: Combiner, target: PartTarget, uses: Uses, rows: F32, line
     columns = (target.first, target.width, target.base)
     match combiner:
         case FirstN():
-            pooling.copy_first(rows, uses.places, uses.splits, target.stride, *columns, lines)
+            pooling.copy_first(rows, uses.positions, uses.splits, target.stride, *columns, lines)
         case Sqrtn():
-            pooling.add_roots(rows, uses.places, uses.splits, *columns, lines)
+            pooling.add_roots(rows, uses.positions, uses.splits, *columns, lines)
         case _:
             pooling.add_sums(
-                rows, uses.places, uses.splits, isinstance(combiner, Mean), *columns, lines
+                rows, uses.positions, uses.splits, isinstance(combiner, Mean), *columns, lines
             )

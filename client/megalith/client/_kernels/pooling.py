@@ -1,6 +1,6 @@
 """Rows of a feature's ids to one vector per example, and gradients back to the rows.
 
-Everywhere `places[i]` is the row of use i, example b has the uses [splits[b], splits[b + 1]), a
+Everywhere `positions[i]` is the row of use i, example b has the uses [splits[b], splits[b + 1]), a
 row's columns [first, first + width) are taken, and they meet the columns from `base` of a matrix
 with one line per example. All adding is float32 in the order of the batch.
 """
@@ -15,7 +15,14 @@ _ONE = np.float32(1.0)
 
 @kernel
 def add_sums(
-    rows: F32, places: I32, splits: I64, is_mean: bool, first: int, width: int, base: int, out: F32
+    rows: F32,
+    positions: I32,
+    splits: I64,
+    is_mean: bool,
+    first: int,
+    width: int,
+    base: int,
+    out: F32,
 ) -> None:
     """out[b] += sum of the rows of example b; with `is_mean` each row times 1/count.
 
@@ -32,7 +39,7 @@ def add_sums(
         scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
         at = np.uint64(b) * step + np.uint64(base)
         for i in range(begin, end):
-            start = np.uint64(places[i]) * stride + np.uint64(first)
+            start = np.uint64(positions[i]) * stride + np.uint64(first)
             for c in range(np.uint64(width)):
                 target[at + c] += scale * source[start + c]
 
@@ -40,7 +47,7 @@ def add_sums(
 @kernel
 def spread_sums(
     gradient: F32,
-    places: I32,
+    positions: I32,
     splits: I64,
     is_mean: bool,
     first: int,
@@ -62,14 +69,14 @@ def spread_sums(
         scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
         start = np.uint64(b) * step + np.uint64(base)
         for i in range(begin, end):
-            at = np.uint64(places[i]) * stride + np.uint64(first)
+            at = np.uint64(positions[i]) * stride + np.uint64(first)
             for c in range(np.uint64(width)):
                 target[at + c] += scale * source[start + c]
 
 
 @kernel
 def copy_first(
-    rows: F32, places: I32, splits: I64, stride: int, first: int, width: int, base: int, out: F32
+    rows: F32, positions: I32, splits: I64, stride: int, first: int, width: int, base: int, out: F32
 ) -> None:
     """Row j of example b to out[b] at base + j * stride.
 
@@ -79,7 +86,7 @@ def copy_first(
         for i in range(splits[b], splits[b + 1]):
             at = base + (i - splits[b]) * stride
             target = out[b, at : at + width]
-            source = rows[places[i], first : first + width]
+            source = rows[positions[i], first : first + width]
             for c in range(width):
                 target[c] = source[c]
 
@@ -87,7 +94,7 @@ def copy_first(
 @kernel
 def spread_first(
     gradient: F32,
-    places: I32,
+    positions: I32,
     splits: I64,
     stride: int,
     first: int,
@@ -99,7 +106,7 @@ def spread_first(
     for b in range(splits.size - 1):
         for i in range(splits[b], splits[b + 1]):
             at = base + (i - splits[b]) * stride
-            target = out[places[i], first : first + width]
+            target = out[positions[i], first : first + width]
             source = gradient[b, at : at + width]
             for c in range(width):
                 target[c] += source[c]
@@ -107,47 +114,54 @@ def spread_first(
 
 @kernel
 def add_roots(
-    rows: F32, places: I32, splits: I64, first: int, width: int, base: int, out: F32
+    rows: F32, positions: I32, splits: I64, first: int, width: int, base: int, out: F32
 ) -> None:
     """out[b] += sqrt(sum of squares) of the rows of example b, column by column."""
     squares = np.empty(width, np.float32)
     for b in range(splits.size - 1):
-        _squares(rows, places, splits[b], splits[b + 1], first, squares)
+        _squares(rows, positions, splits[b], splits[b + 1], first, squares)
         for c in range(width):
             out[b, base + c] += np.sqrt(squares[c])
 
 
 @kernel
 def spread_roots(
-    gradient: F32, rows: F32, places: I32, splits: I64, first: int, width: int, base: int, out: F32
+    gradient: F32,
+    rows: F32,
+    positions: I32,
+    splits: I64,
+    first: int,
+    width: int,
+    base: int,
+    out: F32,
 ) -> None:
     """The gradient of `add_roots`: gradient * x / root, and 0 where the root is."""
     squares = np.empty(width, np.float32)
     for b in range(splits.size - 1):
         begin = splits[b]
         end = splits[b + 1]
-        _squares(rows, places, begin, end, first, squares)
+        _squares(rows, positions, begin, end, first, squares)
         for c in range(width):
             root = np.sqrt(squares[c])
             squares[c] = gradient[b, base + c] / root if root > 0 else np.float32(0)
         for i in range(begin, end):
             for c in range(width):
-                out[places[i], first + c] += squares[c] * rows[places[i], first + c]
+                out[positions[i], first + c] += squares[c] * rows[positions[i], first + c]
 
 
 @kernel
-def _squares(rows: F32, places: I32, begin: int, end: int, first: int, out: F32) -> None:
+def _squares(rows: F32, positions: I32, begin: int, end: int, first: int, out: F32) -> None:
     out[:] = 0
     for i in range(begin, end):
         for c in range(out.size):
-            out[c] += rows[places[i], first + c] ** 2
+            out[c] += rows[positions[i], first + c] ** 2
 
 
 @kernel
-def mark(places: I32, used: Bools) -> None:
+def mark(positions: I32, used: Bools) -> None:
     """used[row] for each row that is used."""
-    for i in range(places.size):
-        used[places[i]] = True
+    for i in range(positions.size):
+        used[positions[i]] = True
 
 
 @kernel

@@ -20,7 +20,7 @@ def gather(rows: F32, slots: I32, out: F32) -> None:
 
 
 @kernel
-def place(rows: F32, slots: I32, out: F32) -> None:
+def scatter(rows: F32, slots: I32, out: F32) -> None:
     """out[slots[i]] = rows[i]; every slot occurs once."""
     width = np.uint64(rows.shape[1])
     source = rows.reshape(-1)
