@@ -248,6 +248,25 @@ class Cluster:
 
         return dict(sorted(dropped.items()))
 
+    def drop_table(self, name: str) -> int:
+        """Drop a whole table on every server; how many rows it had.
+
+        For a table that came out of a checkpoint and that the model has no longer: one that a
+        program of this run has created is a TableConflict. UnknownTable if no server has it.
+        """
+        rows = 0
+        was_there = False
+        for index in self._ps_indices():
+            request = pb.DropTableRequest(table=name)
+            reply = self._servers.ask(index, lambda stub: stub.DropTable, request, self._timeout_s)
+            rows += reply.rows
+            was_there = was_there or reply.was_here
+
+        if not was_there:
+            raise UnknownTable(f"no server has a table {name!r}; `megalith ctl tables` lists them")
+
+        return rows
+
     def _ps_indices(self) -> range:
         return range(len(self._servers.routing().addresses))
 

@@ -15,6 +15,8 @@ class TableStats(TableCounts):
 
     # Servers without it, which were replaced since; create it again
     missing_on: tuple[int, ...] = ()
+    # It came out of a checkpoint, and no program of this run has created it
+    is_unclaimed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +37,29 @@ def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]
     """
     counts: dict[str, dict[str, int]] = {}
     holders: dict[str, set[int]] = {}
+    unclaimed: set[str] = set()
     num_servers = 0
 
     for index, answer in enumerate(answers):
         num_servers += 1
         for table in answer.tables:
+            if table.is_unclaimed:
+                unclaimed.add(table.config.name)
+
             holders.setdefault(table.config.name, set()).add(index)
             held = counts.setdefault(table.config.name, dict.fromkeys(NAMES, 0))
             for name in NAMES:
                 held[name] += getattr(table, name)
 
     everyone = set(range(num_servers))
-    return {
-        name: TableStats(**counts[name], missing_on=tuple(sorted(everyone - holders[name])))
-        for name in sorted(counts)
-    }
+    stats = {}
+    for name in sorted(counts):
+        missing_on = tuple(sorted(everyone - holders[name]))
+        stats[name] = TableStats(
+            **counts[name], missing_on=missing_on, is_unclaimed=name in unclaimed
+        )
+
+    return stats
 
 
 def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, VariableStats]:

@@ -1010,6 +1010,54 @@ class ExpireResponse(_message.Message):
 Global___ExpireResponse: _TypeAlias = ExpireResponse  # noqa: Y015
 
 @_typing.final
+class DropTableRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run that the client belongs to."""
+    table: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        table: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropTableRequest: _TypeAlias = DropTableRequest  # noqa: Y015
+
+@_typing.final
+class DropTableResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAS_HERE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    was_here: _builtins.bool
+    """Whether there was such a table."""
+    rows: _builtins.int
+    """The rows that it had here."""
+    def __init__(
+        self,
+        *,
+        was_here: _builtins.bool = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "was_here", b"was_here"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DropTableResponse: _TypeAlias = DropTableResponse  # noqa: Y015
+
+@_typing.final
 class GetPsStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1112,6 +1160,7 @@ class TableStatus(_message.Message):
     TOUCHED_FIELD_NUMBER: _builtins.int
     TOUCHED_OVERFLOW_FIELD_NUMBER: _builtins.int
     MAX_ROWS_FIELD_NUMBER: _builtins.int
+    IS_UNCLAIMED_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Rows held here."""
     bytes: _builtins.int
@@ -1132,6 +1181,8 @@ class TableStatus(_message.Message):
     """Changed ids that were forgotten for lack of room; who follows them needs a full copy."""
     max_rows: _builtins.int
     """Rows that there are addresses for here; new ids beyond them are refused. A budget may allow fewer."""
+    is_unclaimed: _builtins.bool
+    """It came out of a checkpoint, and no program of this run has created it."""
     @_builtins.property
     def config(self) -> _table_pb2.TableConfig:
         """As created."""
@@ -1150,10 +1201,11 @@ class TableStatus(_message.Message):
         touched: _builtins.int = ...,
         touched_overflow: _builtins.int = ...,
         max_rows: _builtins.int = ...,
+        is_unclaimed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "max_rows", b"max_rows", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows", "touched", b"touched", "touched_overflow", b"touched_overflow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barred", b"barred", "bytes", b"bytes", "config", b"config", "created", b"created", "expired", b"expired", "is_unclaimed", b"is_unclaimed", "max_rows", b"max_rows", "nonfinite", b"nonfinite", "refused", b"refused", "rows", b"rows", "touched", b"touched", "touched_overflow", b"touched_overflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,6 +79,11 @@ class ParameterServerStub:
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireResponse.FromString,
                 _registered_method=True)
+        self.DropTable = channel.unary_unary(
+                '/megalith.v1.ParameterServer/DropTable',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableResponse.FromString,
+                _registered_method=True)
         self.GetPsStatus = channel.unary_unary(
                 '/megalith.v1.ParameterServer/GetPsStatus',
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.GetPsStatusRequest.SerializeToString,
@@ -158,6 +163,14 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropTable(self, request, context):
+        """Drops a whole table that no program of this run has created: one that a checkpoint had, and that the model has no
+        longer. ALREADY_EXISTS if one has. Idempotent: a table that is not here has no rows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPsStatus(self, request, context):
         """What this server holds. Idempotent.
         """
@@ -212,6 +225,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Expire,
                     request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_parameter__server__pb2.ExpireResponse.SerializeToString,
+            ),
+            'DropTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropTable,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableResponse.SerializeToString,
             ),
             'GetPsStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPsStatus,
@@ -462,6 +480,33 @@ class ParameterServer:
             '/megalith.v1.ParameterServer/Expire',
             megalith_dot_protos_dot_parameter__server__pb2.ExpireRequest.SerializeToString,
             megalith_dot_protos_dot_parameter__server__pb2.ExpireResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/DropTable',
+            megalith_dot_protos_dot_parameter__server__pb2.DropTableRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.DropTableResponse.FromString,
             options,
             channel_credentials,
             insecure,

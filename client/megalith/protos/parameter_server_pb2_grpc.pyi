@@ -81,6 +81,10 @@ class ParameterServerStub:
     """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
     Expire: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]
     """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
+    DropTable: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.DropTableRequest, _parameter_server_pb2.DropTableResponse]
+    """Drops a whole table that no program of this run has created: one that a checkpoint had, and that the model has no
+    longer. ALREADY_EXISTS if one has. Idempotent: a table that is not here has no rows.
+    """
     GetPsStatus: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.GetPsStatusRequest, _parameter_server_pb2.GetPsStatusResponse]
     """What this server holds. Idempotent."""
 
@@ -115,6 +119,10 @@ class ParameterServerAsyncStub(ParameterServerStub):
     """Where the bulk lane of this server is, and what opens it. Idempotent; ask again when a connection is refused."""
     Expire: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.ExpireRequest, _parameter_server_pb2.ExpireResponse]  # type: ignore[assignment]
     """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
+    DropTable: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.DropTableRequest, _parameter_server_pb2.DropTableResponse]  # type: ignore[assignment]
+    """Drops a whole table that no program of this run has created: one that a checkpoint had, and that the model has no
+    longer. ALREADY_EXISTS if one has. Idempotent: a table that is not here has no rows.
+    """
     GetPsStatus: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.GetPsStatusRequest, _parameter_server_pb2.GetPsStatusResponse]  # type: ignore[assignment]
     """What this server holds. Idempotent."""
 
@@ -200,6 +208,16 @@ class ParameterServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.ExpireResponse, _abc.Awaitable[_parameter_server_pb2.ExpireResponse]]:
         """Drops the rows of all tables that are expired at their newest data time. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def DropTable(
+        self,
+        request: _parameter_server_pb2.DropTableRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameter_server_pb2.DropTableResponse, _abc.Awaitable[_parameter_server_pb2.DropTableResponse]]:
+        """Drops a whole table that no program of this run has created: one that a checkpoint had, and that the model has no
+        longer. ALREADY_EXISTS if one has. Idempotent: a table that is not here has no rows.
+        """
 
     @_abc_1.abstractmethod
     def GetPsStatus(

@@ -123,6 +123,13 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self._store.check_run(request.run_id)
         return pb.ExpireResponse(dropped=self._store.expire())
 
+    def DropTable(
+        self, request: pb.DropTableRequest, context: grpc.ServicerContext
+    ) -> pb.DropTableResponse:
+        self._store.check_run(request.run_id)
+        rows = self._store.drop_table(request.table)
+        return pb.DropTableResponse(was_here=rows is not None, rows=rows or 0)
+
     def GetPsStatus(
         self, request: pb.GetPsStatusRequest, context: grpc.ServicerContext
     ) -> pb.GetPsStatusResponse:
@@ -132,7 +139,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         return pb.GetPsStatusResponse(
             index=self._index,
             epoch=self._store.epoch,
-            tables=[_encode_status(table) for table in self._store.tables()],
+            tables=[self._encode_status(table) for table in self._store.tables()],
             variables=[variable.config.part_name for variable in self._store.variables()],
             variables_nonfinite={
                 variable.config.part_name: variable.nonfinite
@@ -142,8 +149,9 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             run_id=self._store.run_id,
         )
 
-
-def _encode_status(table: EmbeddingTable) -> pb.TableStatus:
-    stats = table.stats()
-    counts = {name: getattr(stats, name) for name in table_counts.NAMES}
-    return pb.TableStatus(config=codec.table_to_proto(table.config), **counts)
+    def _encode_status(self, table: EmbeddingTable) -> pb.TableStatus:
+        stats = table.stats()
+        counts = {name: getattr(stats, name) for name in table_counts.NAMES}
+        is_unclaimed = not self._store.is_claimed(table.config.name)
+        config = codec.table_to_proto(table.config)
+        return pb.TableStatus(config=config, is_unclaimed=is_unclaimed, **counts)

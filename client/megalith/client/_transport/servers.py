@@ -26,7 +26,7 @@ from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
 
-Question = TypeVar("Question", pb.GetPsStatusRequest, pb.ExpireRequest)
+Question = TypeVar("Question", pb.GetPsStatusRequest, pb.ExpireRequest, pb.DropTableRequest)
 MethodOf = Callable[[Stub], "grpc.UnaryUnaryMultiCallable[Message, Answer]"]
 ReadReplies = Callable[[dict[int, Any]], Result]  # makes the result of a call of its replies
 

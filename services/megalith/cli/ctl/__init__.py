@@ -29,7 +29,7 @@ _SECTIONS = {
         LazyCommand(
             "tables",
             "megalith.cli.ctl.tables:tables",
-            "Show what each table holds, and what was left out of it.",
+            "Show what each table holds, and what was left out of it; or drop one.",
         ),
         LazyCommand(
             "variables",

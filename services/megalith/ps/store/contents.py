@@ -18,6 +18,7 @@ from megalith.errors import (
     NotReady,
     ShardNotOwned,
     StaleEpoch,
+    TableConflict,
     UnknownTable,
     UnknownVariable,
     some_of,
@@ -133,14 +134,15 @@ class Found:
 class Contents:
     """Tables and variables by name.
 
-    `_lock` guards the two dictionaries and the buckets; tables and variables guard their own
-    contents.
+    `_lock` guards them, which tables are claimed, and the buckets; tables and variables guard their
+    own contents.
     """
 
     def __init__(self, index: int) -> None:
         self._lock = threading.Lock()
         self._owned = OwnedBuckets(index)
         self._tables: dict[str, EmbeddingTable] = {}
+        self._claimed: set[str] = set()  # tables that a program of this run has created
         self._variables: dict[str, Variable] = {}
 
     # --- routing ---
@@ -195,6 +197,24 @@ class Contents:
                 table.reconfigure(config)
             for table in fresh:
                 self._tables[table.config.name] = table
+
+            self._claimed.update(config.name for config in configs)
+
+    def is_claimed(self, name: str) -> bool:
+        """Whether a program of this run has created that table, or created it again."""
+        with self._lock:
+            return name in self._claimed
+
+    def drop_table(self, name: str) -> EmbeddingTable | None:
+        """Forget a table that no program of this run has created; None if there is none."""
+        with self._lock:
+            if name in self._claimed:
+                raise TableConflict(
+                    f"table {name} is in use: a program of this run has created it; "
+                    "only tables that the model has no longer can be dropped"
+                )
+
+            return self._tables.pop(name, None)
 
     def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
         """Create what is missing with its initial value; what exists keeps its value.

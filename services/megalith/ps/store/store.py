@@ -169,6 +169,18 @@ class Store:
         """Drop what is expired in every table; rows dropped, by table."""
         return {table.config.name: table.expire() for table in self.tables()}
 
+    def drop_table(self, name: str) -> int | None:
+        """Drop a table that no program of this run has created; its rows, None if it is not here.
+
+        TableConflict if one has.
+        """
+        dropped = self._contents.drop_table(name)
+        return None if dropped is None else len(dropped)
+
+    def is_claimed(self, name: str) -> bool:
+        """Whether a program of this run has created that table, or created it again."""
+        return self._contents.is_claimed(name)
+
     # --- what is there ---
 
     def tables(self) -> list[EmbeddingTable]:
