@@ -54,7 +54,11 @@ class VariableDetails:
 
 @dataclass(slots=True)
 class Details:
-    """What lies in a checkpoint. `buckets_by_ps` is how many buckets each ps had."""
+    """What lies in a checkpoint.
+
+    `buckets_by_ps` is how many buckets each ps had, and `cursors` how many workers' places in the
+    input it has.
+    """
 
     path: str
     step: int
@@ -65,6 +69,7 @@ class Details:
     tables: list[TableDetails] = field(default_factory=list)
     variables: list[VariableDetails] = field(default_factory=list)
     buckets_by_ps: list[int] = field(default_factory=list)
+    cursors: int = 0
     files: list[ShardFile] = field(default_factory=list)
 
 
@@ -84,6 +89,7 @@ def details(directory: Path) -> Details:
         tables=_tables(content, directory),
         variables=_variables(content, directory),
         buckets_by_ps=_buckets_by_ps(content),
+        cursors=len(content.cursors),
         files=list(content.files),
     )
 

@@ -112,7 +112,9 @@ class _Verifier:
         try:
             checked_files.check_file(self._directory, file, self._progress)
             with arrow_files.opened(self._directory, file) as reader:
-                self._check_content[file.kind](file, reader)
+                check = self._check_content.get(file.kind)
+                if check is not None:
+                    check(file, reader)
         except MegalithError as error:
             self._complain(file.name, _without_path(error, path))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:

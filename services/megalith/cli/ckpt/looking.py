@@ -87,6 +87,9 @@ def _show_details(found: Details) -> None:
         shares = " + ".join(str(count) for count in found.buckets_by_ps)
         print(f"buckets by ps: {shares}")
 
+    if found.cursors:
+        print(f"input cursors of {counted(found.cursors, 'worker')}")
+
     if found.tables:
         print()
         rows = [_table_row(table) for table in found.tables]
