@@ -58,12 +58,20 @@ def test_two_workers_train_one_model_of_every_value_in_the_data(ratings, tmp_pat
     assert 0.8 < results["calibration"] < 1.2
 
 
-def test_a_job_that_is_started_again_goes_on_with_the_same_dense_part(ratings, tmp_path):
-    folder, _, _ = ratings
+def test_a_job_that_is_started_again_has_the_same_model_and_goes_on_with_its_data(
+    ratings, tmp_path
+):
+    folder, train, _ = ratings
     first, _ = run(tmp_path, folder, model="deepfm")
-    again, _ = run(tmp_path, folder, model="deepfm", num_ps=1)
-    assert again.global_step > first.global_step
-    assert again.results["log_loss"] < first.results["log_loss"]
+
+    # All its data is trained: what is evaluated is what was saved, rows and layers.
+    same, _ = run(tmp_path, folder, model="deepfm", num_ps=1)
+    assert sum(member.examples for member in same.members) == 0
+    assert same.results == pytest.approx(first.results, rel=1e-6)
+
+    more, _ = run(tmp_path, folder, model="deepfm", epochs=2)
+    assert more.global_step == 2 * first.global_step
+    assert sum(member.examples for member in more.members) == train.num_rows
 
 
 def test_rows_expire_by_the_time_of_their_examples(ratings, tmp_path):
