@@ -7,7 +7,7 @@ import shlex
 
 from rich.console import Console
 
-from megalith.cli.output import journal_line, print_line
+from megalith.cli.output import journal_line, print_line, restored_line
 from megalith.control import ClusterStatus, LossReport, RestoreReport
 
 
@@ -69,7 +69,7 @@ class News:
             parts.setdefault(part.path, []).append(part)
 
         for path, restored in parts.items():
-            self._say(_restored_line(path, restored))
+            self._say(restored_line(path, restored))
 
     def _tell_losses(self, status: ClusterStatus) -> None:
         for loss in status.losses:
@@ -124,29 +124,3 @@ class News:
 
     def _say(self, line: str, style: str = "") -> None:
         print_line(self._console, line, style)
-
-
-def _restored_line(path: str, parts: list[RestoreReport]) -> str:
-    servers = f"{len(parts)} ps"
-    if not path:
-        return f"nothing was restored on {servers}: there is no checkpoint"
-
-    rows = sum(part.rows for part in parts)
-    seconds = max(part.seconds for part in parts)
-    line = f"restored {path}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
-
-    expired = sum(part.expired for part in parts)
-    left_out = sum(part.left_out for part in parts)
-    if expired:
-        line += f"; {expired:,} rows had expired"
-    if left_out:
-        line += f"; {left_out:,} rows of other tables were left out"
-
-    filters_reset = sum(part.filters_reset for part in parts)
-    if filters_reset:
-        line += (
-            f"; {filters_reset} admission filters were saved while their settings changed: "
-            "ids without a row are counted anew there"
-        )
-
-    return line

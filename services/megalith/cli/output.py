@@ -1,7 +1,7 @@
 """What the command line shows of a cluster."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
@@ -9,7 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from megalith.control import BarrierStatus, ClusterStatus, MemberStatus, PsCandidate
+from megalith.control import (
+    BarrierStatus,
+    ClusterStatus,
+    MemberStatus,
+    PsCandidate,
+    RestoreReport,
+)
 
 _MAX_WIDTH = 400
 _LOSSES = 10  # sentences about what was lost, the newest; --json has more of them
@@ -44,6 +50,33 @@ def journal_line(error: str) -> str:
     )
 
 
+def restored_line(path: str, parts: Sequence[RestoreReport]) -> str:
+    """What parameter servers took out of one checkpoint when they started."""
+    servers = f"{len(parts)} ps"
+    if not path:
+        return f"nothing was restored on {servers}: there is no checkpoint"
+
+    rows = sum(part.rows for part in parts)
+    seconds = max(part.seconds for part in parts)
+    line = f"restored {path}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
+
+    expired = sum(part.expired for part in parts)
+    left_out = sum(part.left_out for part in parts)
+    if expired:
+        line += f"; {expired:,} rows had expired"
+    if left_out:
+        line += f"; {left_out:,} rows of other tables were left out"
+
+    filters_reset = sum(part.filters_reset for part in parts)
+    if filters_reset:
+        line += (
+            f"; {filters_reset} admission filters were saved while their settings changed: "
+            "ids without a row are counted anew there"
+        )
+
+    return line
+
+
 def status_view(status: ClusterStatus) -> RenderableType:
     """The same, to be printed or redrawn."""
     lines = [*_job_lines(status), *_saving(status), *_trouble_lines(status)]
@@ -76,8 +109,24 @@ def _job_lines(status: ClusterStatus) -> list[str]:
         f"checkpoint {checkpoint}",
         f"last save  {_last_save(status)}",
         f"next save  {_next_save(status)}",
+        *_restored(status),
         *([f"input      {escape(status.input)}"] if status.input else []),
     ]
+
+
+def _restored(status: ClusterStatus) -> list[str]:
+    """A line for each checkpoint that parameter servers have started from."""
+    parts: dict[str, list[RestoreReport]] = {}
+    for member in status.members:
+        if member.restored is not None and member.restored.path:
+            parts.setdefault(member.restored.path, []).append(member.restored)
+
+    lines = []
+    for path, restored in parts.items():
+        said = restored_line(path, restored).removeprefix("restored ")
+        lines.append(f"restored   {escape(said)}")
+
+    return lines
 
 
 def _saving(status: ClusterStatus) -> list[str]:

@@ -12,6 +12,7 @@ from megalith.ps import resident_memory
 from megalith.ps.benchmark import ScratchTable
 from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
+from megalith.runtime import disk
 from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import MembershipSettings
@@ -203,7 +204,7 @@ class PsMember:
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
-            answer.error = f"ps {self._shard}: {error}"
+            answer.error = f"ps {self._shard}: {disk.why(error, Path(order.directory))}"
 
         # So that the status beside a finished save counts the rows in it
         self._session.report_now()

@@ -25,6 +25,7 @@ from megalith.controller.saving.shard_writing import ShardWriting, size_of
 from megalith.controller.saving.start_point import StartPoint
 from megalith.controller.saving.whole_model import ShardSaved
 from megalith.errors import LimitExceeded, MegalithError, ModelDirInUse, SaveFailed, ShardLost
+from megalith.runtime import disk
 from megalith.runtime.files import prepare_model_dir
 
 logger = logging.getLogger(__name__)
@@ -158,7 +159,8 @@ class Saver:
             )
             return saved
         except OSError as error:
-            failure = f"cannot write the checkpoint: {error}; the previous one stands"
+            reason = disk.why(error, Path(directory or self._model_dir))
+            failure = f"cannot write the checkpoint: {reason}; the previous one stands"
             raise SaveFailed(failure) from error
         except MegalithError as error:
             failure = str(error)
