@@ -55,6 +55,7 @@ class TableConfig(_message.Message):
     SKIP_NONFINITE_FIELD_NUMBER: _builtins.int
     ADMISSION_FIELD_NUMBER: _builtins.int
     TOUCHED_CAPACITY_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the cluster."""
     expire_days: _builtins.int
@@ -83,6 +84,10 @@ class TableConfig(_message.Message):
     def admission(self) -> Global___Admission:
         """Which new ids get a row; unset = all."""
 
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the features whose rows it has; for people."""
+
     def __init__(
         self,
         *,
@@ -97,10 +102,11 @@ class TableConfig(_message.Message):
         skip_nonfinite: _builtins.bool | None = ...,
         admission: Global___Admission | None = ...,
         touched_capacity: _builtins.int | None = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "_touched_capacity", b"_touched_capacity", "admission", b"admission", "expire_days", b"expire_days", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "seed", b"seed", "skip_nonfinite", b"skip_nonfinite", "touched_capacity", b"touched_capacity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "_touched_capacity", b"_touched_capacity", "admission", b"admission", "expire_days", b"expire_days", "expire_days_by_slot", b"expire_days_by_slot", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "name", b"name", "seed", b"seed", "segments", b"segments", "skip_nonfinite", b"skip_nonfinite", "touched_capacity", b"touched_capacity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days", "_initial_capacity", b"_initial_capacity", "_max_expire_share", b"_max_expire_share", "_memory_budget_bytes", b"_memory_budget_bytes", "_seed", b"_seed", "_skip_nonfinite", b"_skip_nonfinite", "_touched_capacity", b"_touched_capacity", "admission", b"admission", "expire_days", b"expire_days", "expire_days_by_slot", b"expire_days_by_slot", "features", b"features", "initial_capacity", b"initial_capacity", "max_expire_share", b"max_expire_share", "memory_budget_bytes", b"memory_budget_bytes", "name", b"name", "seed", b"seed", "segments", b"segments", "skip_nonfinite", b"skip_nonfinite", "touched_capacity", b"touched_capacity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expire_days: _TypeAlias = _typing.Literal["expire_days"]  # noqa: Y015
     _WhichOneofArgType__expire_days: _TypeAlias = _typing.Literal["_expire_days", b"_expire_days"]  # noqa: Y015

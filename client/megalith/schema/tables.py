@@ -63,6 +63,10 @@ class TableConfig:
     # does not track them. When more change meanwhile the set starts over and counts what it forgot.
     touched_capacity: int = 0
 
+    # Names of the features whose rows it has, for people: a table of merged features is named by a
+    # hash.
+    features: tuple[str, ...] = ()
+
     def __post_init__(self) -> None:
         require(isinstance(self.name, str), f"table: the name {self.name!r} is no text")
         require(bool(self.name), "table: the name is empty")

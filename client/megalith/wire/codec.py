@@ -98,7 +98,10 @@ def _settings_to_proto(value: Any, message: Any) -> None:
             getattr(message, item.name).update(content)
         elif isinstance(content, tuple):
             for part in content:
-                _settings_to_proto(part, getattr(message, item.name).add())
+                if isinstance(part, str):
+                    getattr(message, item.name).append(part)
+                else:
+                    _settings_to_proto(part, getattr(message, item.name).add())
         elif isinstance(content, AdmissionConfig):
             _settings_to_proto(content, getattr(message, item.name))
         elif dataclasses.is_dataclass(content):
@@ -156,6 +159,7 @@ def table_from_proto(message: table_pb2.TableConfig) -> TableConfig:
         name=message.name,
         segments=tuple(_segment_from_proto(segment) for segment in message.segments),
         expire_days_by_slot=dict(message.expire_days_by_slot),
+        features=tuple(message.features),
         **settings,
     )
 

@@ -266,6 +266,7 @@ CONFIG = TableConfig(
     admission=AdmissionConfig(
         kind=FilterKind.PLAIN, default_threshold=1, threshold_by_slot={2: 20}, capacity=1000
     ),
+    features=("user", "item"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,13 @@ def test_show_names_tables_variables_and_files(model_dir):
     answer = json.loads(run("show", model_dir, "--json").stdout)
     assert answer["step"] == 240
     assert answer["tables"][0]["segments"][0]["optimizer"] == "ftrl"
+
+
+def test_show_names_the_features_of_a_table_that_is_named_by_a_hash(tmp_path):
+    merged = replace(checkpoints.ITEM, name=32 * "0", features=("cid", "gid"))
+    rows = [(merged, IDS, np.ones((IDS.size, 3), np.float32), 7)]
+    path = checkpoints.write(checkpoints.stores_with(rows), tmp_path, 1)
+    assert f"features of {32 * '0'}: cid, gid" in run("show", path).stdout
 
 
 def test_everything_that_is_shown_fits_80_columns(model_dir, tmp_path):

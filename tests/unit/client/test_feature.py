@@ -95,6 +95,7 @@ def test_expiry_and_thresholds_of_merged_features_go_by_slot():
         Feature("a", VEC, slot=1, expire_days=7),
         Feature("b", VEC, slot=2, occurrence_threshold=3),
     )
+    assert config.features == ("a", "b")
     assert config.expire_days_by_slot == {1: 7, 2: 36500}
     assert config.admission.threshold_by_slot == {1: 0, 2: 3}
     alone = config_of(Feature("c", VEC, expire_days=9, occurrence_threshold=2))

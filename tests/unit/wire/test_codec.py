@@ -47,6 +47,7 @@ TABLES = [
             kind=FilterKind.PLAIN, default_threshold=3, threshold_by_slot={1: 20}, capacity=99
         ),
         skip_nonfinite=True,
+        features=("user", "item"),
     ),
     TableConfig(
         "t",

@@ -66,6 +66,7 @@ def table_config(
         expire_days=expire_days,
         expire_days_by_slot=expire_days_by_slot,
         memory_budget_bytes=memory_budget_bytes,
+        features=tuple(feature.name for feature in features),
         admission=filtered if threshold or any(threshold_by_slot.values()) else None,
     )
 

@@ -25,12 +25,14 @@ class SegmentDetails:
 
 @dataclass(slots=True)
 class TableDetails:
-    """One table. `data_time_s` is the newest time of its data, Unix seconds; 0 = none seen.
+    """One table. `features` are those whose rows it has, if features made it.
 
-    `filter_bytes` is what the counts of its admission filter take; None without a filter.
+    `data_time_s` is the newest time of its data, Unix seconds; 0 = none seen. `filter_bytes` is
+    what the counts of its admission filter take; None without a filter.
     """
 
     name: str
+    features: list[str]
     segments: list[SegmentDetails]
     expire_days: int
     data_time_s: int | None = None
@@ -105,7 +107,8 @@ def _tables(content: Manifest, directory: Path) -> list[TableDetails]:
         table = tables.get(file.table)
         if table is None:
             segments = [_segment(segment) for segment in config.segments]
-            table = TableDetails(file.table, segments, config.expire_days)
+            features = list(config.features)
+            table = TableDetails(file.table, features, segments, config.expire_days)
             if config.admission is not None:
                 table.admission = str(config.admission.kind)
 

@@ -95,6 +95,10 @@ def _show_details(found: Details) -> None:
         rows = [_table_row(table) for table in found.tables]
         print_table(("table", "segments", "filter", "rows", "size"), rows, left=3)
 
+        for table in found.tables:
+            if table.features and table.features != [table.name]:
+                print(f"features of {table.name}: {', '.join(table.features)}")
+
     if found.variables:
         print()
         rows = [
