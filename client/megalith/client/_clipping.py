@@ -31,12 +31,12 @@ def global_norm(arrays: list[Any]) -> float:
 def clip_by_global_norm(
     arrays: list[Any], clip_norm: float, use_norm: float | None = None
 ) -> tuple[list[NDArray[np.float32]], float]:
-    """(the arrays scaled so that their common norm is at most `clip_norm`, the norm that they had).
+    """Scale arrays so that their common norm is at most `clip_norm`.
 
-    Inputs are never changed; those within the norm are returned as they are. `use_norm` stands in
-    for the norm when it is known already. An infinite norm scales by 0: finite elements become 0
-    and infinite ones NaN. With a NaN among the elements the norm is NaN and everything is returned
-    as it is. A server refuses either.
+    Returns the arrays, and the norm that they had. The inputs are not changed. If you know the norm
+    already, give it as `use_norm`. If the norm is infinite, everything is multiplied by 0: finite
+    elements become 0, and infinite ones NaN. If it is NaN, the arrays are returned as they are. A
+    server refuses NaN in either case.
     """
     if not isinstance(arrays, list):
         raise TypeError(f"the gradients should be a list, not {type(arrays).__name__}")
@@ -106,10 +106,10 @@ class GradientRecipe:
         batch_size: int = 0,
         step: int = 0,
     ) -> tuple[Arrays, Arrays]:
-        """(dense gradients by variable, sparse ones by table), ready to be pushed.
+        """Return the gradients of variables by name, and of rows by table, ready to be pushed.
 
-        The arguments are not changed. `values` are the variables that the gradients belong to,
-        needed for weight decay; `batch_size` is needed for the mean, `step` for the warm-up.
+        The arguments are not changed. Weight decay needs `values`, the variables that the gradients
+        belong to. The mean needs `batch_size`, and the warm-up `step`.
         """
         prepared = {name: np.asarray(gradient, np.float32) for name, gradient in dense.items()}
         rows = {name: np.asarray(gradient, np.float32) for name, gradient in sparse.items()}

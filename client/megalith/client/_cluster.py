@@ -156,8 +156,9 @@ class Cluster:
     def close(self, *, wait: bool = True) -> None:
         """Wait for the outcome of the last write, give up pulls that were begun, and disconnect.
 
-        Without `wait` nothing is waited for, and a push that was begun is given up too; that is
-        logged. So is the error of a begun push whose result nobody asked for.
+        With `wait=False` it disconnects at once. A push that was begun is then given up, and the
+        log says so. If a push that was begun has failed and nobody asked for its result, its error
+        is logged too.
         """
         given_up = self._servers.close(wait=wait)
         self.controller.close()
@@ -208,14 +209,14 @@ class Cluster:
         layouts
             What the model sees, by name; None: an array per feature, under its name.
         merge
-            Features with slots and equal slices live in one table, which costs less than one each.
-            It is named after all of them: a feature added later starts another table. False, or a
-            feature's own `table`, avoids that.
+            True: features with slots and equal slices live in one table, which costs less than one
+            table each. The table is named after all of them, so a feature that is added later
+            starts another table. False, or a feature's own `table`, avoids that.
         admission
-            The filter of features with an occurrence threshold; thresholds in it are replaced by
-            theirs.
+            The kind and size of the filter of features with an `occurrence_threshold`. The
+            thresholds are those of the features.
         memory_budget_bytes
-            Of each table on each server; 0 is no limit.
+            The most memory of each table on each server; 0 is no limit.
         """
         return FeatureSet(
             self,
@@ -235,7 +236,7 @@ class Cluster:
         return by_variable(self._status_of_all())
 
     def expire(self) -> dict[str, int]:
-        """Drop what is expired at each table's data time, on every server; rows dropped, by table.
+        """Drop expired rows now, on every server. Returns how many were dropped, by table.
 
         Servers do so by themselves every --expire-every-s, and when a table with a memory budget is
         full.
@@ -297,9 +298,10 @@ class Cluster:
     ) -> PendingCall[Pulled]:
         """Send a `pull` and return; its `result()` waits for the answer.
 
-        For a loop that has work of its own meanwhile. What failed is sent again when the result is
-        asked for. With `max_inflight` calls begun, this waits for the oldest. A server keeps a
-        reply that is not taken for 30 s. Arrays of ids may change afterwards; `Ids` may not.
+        It is for a loop that has work of its own meanwhile. A call that failed is made again when
+        its result is asked for. If `max_inflight` calls are under way, `begin_pull` first waits for
+        the oldest one. A server keeps a reply for 30 s. Arrays of ids may be changed afterwards,
+        but an `Ids` may not.
         """
         names = _arguments.names(variables, "variables")
         plan = self._pull_plan(tables, names)
@@ -372,11 +374,11 @@ class Cluster:
     ) -> PendingCall[dict[str, NDArray[Any]]]:
         """Send a `push` and return; its `result()` waits for the answer.
 
-        The next push, or other write, first waits for this one, and so does `close`: one at a time
-        is on its way. An error of this one is raised by its own `result` only, and logged if nobody
-        has asked for that by then. Arrays must not change until then. While its outcome is not
-        known `result` raises OutcomeUnknown; it may be asked again, which repeats the push under
-        the same number.
+        One write of a client is on its way at a time: the next push, or other write, first waits
+        for this one, and so does `close`. An error of this push is raised by its own `result`. If
+        nobody has asked for the result by the next write, the error is logged. Do not change the
+        arrays before the push has its result. While the outcome is not known, `result` raises
+        OutcomeUnknown. Ask again then: that repeats the push under the same number.
         """
         calls, read = self._push_calls(gradients, options)
         return self._servers.begin_write(calls, self._timeout_s, read)
@@ -433,16 +435,14 @@ class Cluster:
         return self._servers.writes_unknown
 
     def expect_epoch(self, epoch: int) -> None:
-        """Say that the controller has a map of that epoch.
-
-        No older one is used from now on.
+        """Use no map older than that epoch from now on.
         """
         self._servers.expect_epoch(epoch)
 
     def follow_session(self, is_in_session: Callable[[], bool]) -> None:
-        """For who is in a session with the controller: `is_in_session` says whether it still is.
+        """For a worker, which has a session: `is_in_session` says whether the session stands.
 
-        While it is not, calls are served only if the servers do not hear the controller either.
+        While it does not, servers answer only if they do not hear the controller either.
         """
         self._servers.follow_session(is_in_session)
 
@@ -451,24 +451,26 @@ class Cluster:
     def assign_rows(self, values: ValuesByTable, *, req_time_s: int = 0) -> None:
         """Set rows to (ids, values [ids, dim]) by table, creating absent ones.
 
-        Of repeated ids the last is set. The optimizer state of existing rows stays. Like a push it
-        is applied once, whole, by each server, and an absent id that the table's filter does not
-        admit, or that finds no room, is left out and counted there. `req_time_s` is that of `push`.
+        If an id is repeated, its last values count. Rows that exist keep their optimizer state.
+        Each server applies its part once, whole, as with a push. An id without a row is left out
+        and counted if the table's filter does not admit it or the table has no room.
+        `req_time_s` is that of `push`.
         """
         self._row_writes.assign(values, req_time_s, is_added=False)
 
     def add_to_rows(self, values: ValuesByTable, *, req_time_s: int = 0) -> None:
-        """Add (ids, values [ids, dim]) to rows by table, in absent rows to their initial value.
+        """Add (ids, values [ids, dim]) to rows by table.
 
-        Else as `assign_rows`.
+        An id without a row gets one first, from the initializers. The rest is as in `assign_rows`.
         """
         self._row_writes.assign(values, req_time_s, is_added=True)
 
     def reinitialize_rows(self, table: str, ids: ArrayLike) -> NDArray[np.int8]:
-        """Make rows as new, embedding and optimizer state.
+        """Set rows back to their initial values, with new optimizer state.
 
-        Absent rows are created, whatever the table's filter says. Returns the status of each id, in
-        order: 1 it had a row, 0 it was created now, -1 there is no such table or no room.
+        An id without a row gets one, whatever the table's filter says. Returns a status for each
+        id, in order. 1: it had a row. 0: the row was made now. -1: there is no such table, or no
+        room.
         """
         return self._row_writes.reinitialize(table, ids)
 

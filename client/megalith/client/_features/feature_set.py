@@ -69,14 +69,14 @@ class FeatureSet(FeatureLayouts):
     ) -> Iterator[tuple[T, Batch]]:
         """Look up the next `depth` batches while the caller works on one.
 
-        Yields (batch, looked up), in order. Rows that were looked up early have not seen the pushes
-        of the up to `depth` batches before theirs: that is their staleness, beside what other
-        workers push meanwhile. 0 looks up when asked and is never stale.
+        Yields (batch, what was looked up for it), in order. A batch that is looked up early misses
+        the pushes of up to `depth` batches before it. With a depth of 0 each batch is looked up
+        when it is asked for, and misses none.
 
-        `batches` is read, and `ids` called, in the caller's thread, and at most `depth` + 1 batches
-        are held. The ids are copied before the next batch is read: `batches` may fill the same
-        arrays again and again. What else the caller takes from a batch, such as labels, is then to
-        be copied by the caller's generator.
+        `batches` is read, and `ids` called, in the caller's thread. At most `depth` + 1 batches are
+        held. The ids of a batch are copied before the next one is read, so `batches` may fill the
+        same arrays again and again. If it does, its generator has to copy what else you use of a
+        batch, such as labels.
         """
         iterator = _arguments.iterator(batches, "prefetch: batches")
         _arguments.function(ids, "prefetch: ids", "gives the ids of a batch by feature")
@@ -113,7 +113,7 @@ class FeatureSet(FeatureLayouts):
     ) -> PendingCall[dict[str, NDArray[Any]]]:
         """`apply` whose push is sent, and whose `result()` waits for it: see `Cluster.begin_push`.
 
-        Bad gradients are refused here. What goes wrong later is raised by `result()`.
+        Wrong gradients are refused here. What fails later is raised by `result()`.
         """
         return self._cluster.begin_push(self.summed(batch, gradients), **options)
 

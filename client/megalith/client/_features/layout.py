@@ -13,7 +13,7 @@ from megalith.schema.checks import require
 
 
 class OutType(StrEnum):
-    """How the parts of a layout meet.
+    """How the parts of a layout are joined.
 
     Shapes are for parts without a sequence, then for those of FirstN(n).
     """
@@ -38,7 +38,7 @@ LayoutPart = str | Columns
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Parts and how they meet.
+    """An array that the model gets: its parts, and how they are joined.
 
     A part is "feature.slice", "feature" for its whole row, or Columns.
     """
