@@ -435,8 +435,7 @@ class Cluster:
         return self._servers.writes_unknown
 
     def expect_epoch(self, epoch: int) -> None:
-        """Use no map older than that epoch from now on.
-        """
+        """Use no map older than that epoch from now on."""
         self._servers.expect_epoch(epoch)
 
     def follow_session(self, is_in_session: Callable[[], bool]) -> None:

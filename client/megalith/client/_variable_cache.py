@@ -44,13 +44,14 @@ class VariableCache:
                     gradients = model(batch, values["w"], values["b"])
                     cluster.push(variable_gradients=gradients)
 
-    Reads come from the copies, gradients go to the variables themselves. The first step waits for
-    the values; each later one starts fetching when it begins and takes over what has been fetched
-    when it ends, so that what a step reads was fetched one step before, or up to `max_lag_steps`
-    while the servers are slow; then a step waits for them. 0 fetches before each step.
+    A step reads the copies, and its gradients go to the variables themselves. The first step waits
+    for the values. Each later step starts to fetch when it begins, and takes over what was fetched
+    when it ends. So a step reads values that were fetched one step before. While the servers are
+    slow, the values may be up to `max_lag_steps` old; after that a step waits. With
+    `max_lag_steps=0` each step fetches before it begins.
 
-    A failed fetch raises in the step that would have used it, and the next step tries again. One
-    that no step comes for is logged by `close`.
+    A fetch that failed raises in the step that would have used its values, and the next step tries
+    again. If no step comes any more, `close` logs the error.
     """
 
     def __init__(self, cluster: Reader, names: Iterable[str], *, max_lag_steps: int = 2) -> None:

@@ -165,7 +165,7 @@ class Controller:
 
         `hold` stops training meanwhile. Workers that do not block in time are not waited for; the
         answer names them as its `moving_workers`. With `is_last` training stays held after a save
-        that succeeds: for who ends the job next.
+        that succeeds, for a caller that ends the job next.
         """
         request = coordination_pb2.SaveRequest(
             directory=directory, hold_training=hold, is_last=is_last

@@ -25,9 +25,9 @@ class FilterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """The filter of a table on each ps.
+    """The admission filter of a table on each ps.
 
-    Without any threshold above 0 there is none, whatever the kind says.
+    A table whose thresholds are all 0 has no filter, whatever `kind` says.
     """
 
     kind: FilterKind = FilterKind.SLIDING

@@ -35,8 +35,8 @@ class AppMasterConfig:
         0,
     )
     state_file: str = setting(
-        "What it remembers over its own restart; empty = appmaster_state.json in the model "
-        "directory, if there is one.",
+        "File in which the AppMaster remembers its state over a restart; empty = "
+        "appmaster_state.json in the model directory, if there is one.",
         "",
     )
     join_timeout_s: float = setting(

@@ -25,7 +25,9 @@ class ControllerConfig:
 
     model_dir: str = setting("Directory of the job: checkpoints and the controller's address.")
     num_ps: int = setting("Parameter servers in the cluster.", 1)
-    num_workers: int = setting("Workers in the cluster; 0 = only SDK clients train.", 1)
+    num_workers: int = setting(
+        "Workers in the cluster; 0 = only programs that use the SDK train.", 1
+    )
     num_extra_ps: int = setting(
         "Further ps that are waited for and measured; the slowest are not used.", 0
     )
@@ -33,10 +35,12 @@ class ControllerConfig:
         "Further ps that are not waited for; they stand by for those that die.", 0
     )
     benchmark_s: float = setting(
-        "Seconds that workers measure ps for, where there are extra ones.", 5.0
+        "Seconds that workers measure the ps before training, if there are extra ones.", 5.0
     )
     ps_override: str = setting(
-        "ps to use whatever is measured, in the order of shards: indices or addresses.", ""
+        "These ps hold the model, whatever is measured: indices or addresses, in the order of "
+        "shards. For example 3,0.",
+        "",
     )
     takeover_s: float = setting(
         "Seconds that a lost ps may stay away before one that stands by takes over.", 30.0
@@ -74,13 +78,12 @@ class ControllerConfig:
     )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
-        "Longest wait for workers to block when a save is to hold training; it then goes on "
-        "without them.",
+        "Seconds that a save with --hold waits for all workers to block; then it goes on without "
+        "the others.",
         30.0,
     )
     final_save_timeout_s: float = setting(
-        "A job that fails, or is told to stop, is saved first; seconds that it tries to, before it "
-        "ends unsaved.",
+        "Seconds that a job tries to save when it fails or is told to stop; then it ends unsaved.",
         300.0,
     )
     save_every_s: float = setting(

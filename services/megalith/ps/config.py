@@ -21,16 +21,16 @@ class PsConfig:
     )
     expire_every_s: float = setting(
         "Seconds between two looks for expired rows; 0 = only when a table is full. A checkpoint "
-        "holds such rows too, and whoever restores it drops them.",
+        "holds expired rows too, and the server that restores it drops them.",
         3600.0,
     )
     expire_on_save: bool = setting(
         "Drop expired rows from memory too, each time that this server has saved.", False
     )
     restore_over_budget: bool = setting(
-        "Restore all rows of a table whose memory budget is too small for them; it then takes no "
-        "new ids until there is room. Without it the server does not start, unless one server held "
-        "them all when they were saved.",
+        "Restore all rows of a table also if its memory budget is too small for them. The table "
+        "then takes no new ids until there is room. Without this setting the server does not "
+        "start, unless one server held all these rows when they were saved.",
         False,
     )
     bulk_lane: bool = setting(
@@ -40,18 +40,18 @@ class PsConfig:
         "Port of the bulk lane; 0 takes a free one, which clients are told.", 0
     )
     max_inflight_bytes: int = setting(
-        "Bytes of data requests at once, over both lanes, and as many of replies; who would exceed "
-        "them waits.",
+        "Bytes of pulls and pushes that are worked on at once, and as many of their replies. A "
+        "request beyond them waits.",
         1 << 30,
     )
     push_memory_bytes: int = setting(
-        "Memory of which pushes were applied, by which repeated ones are recognized; a new client "
-        "that finds it full comes again later.",
+        "Memory for the numbers of applied pushes, by which a repeated push is recognized. While "
+        "it is full, new clients are asked to come again later.",
         DEFAULT_MAX_BYTES,
     )
     push_memory_s: float = setting(
-        "Seconds after which a client that does not push is forgotten; longer than any client "
-        "repeats a push.",
+        "Seconds after its last push when a client is forgotten. It must be longer than any "
+        "client repeats a push.",
         DEFAULT_RETENTION_S,
     )
     memory_limit_bytes: int = setting(

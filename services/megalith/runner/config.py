@@ -62,7 +62,7 @@ class RunnerConfig:
     model_dir: str = _job("Directory of the job: checkpoints, logs, addresses.", "model", *SERVICES)
     num_ps: int = _job("Parameter servers that hold the model.", 2, "controller", alias="--ps")
     num_workers: int = _job(
-        "Workers; 0 = only SDK clients train.", 2, "controller", alias="--workers"
+        "Workers; 0 = only programs that use the SDK train.", 2, "controller", alias="--workers"
     )
     num_extra_ps: int = _job(
         "Further ps that workers measure; the slowest are not used.",

@@ -24,8 +24,8 @@ class TaskSettings:
     )
     num_examples: int = setting("Examples of all workers together; 0 = train until stopped.", 0)
     max_steps: int = setting(
-        "Global step at which training ends; each other worker may take one step more. "
-        "0 = the examples decide.",
+        "Global step at which training ends; 0 = the examples decide. Workers that are in a step "
+        "finish it.",
         0,
     )
     seed: int = setting("Decides the generated data and the initial values.", 1)
@@ -75,7 +75,8 @@ class RetrySettings:
         "Seconds to wait before a step that failed for a passing reason is tried again.", 5.0
     )
     max_retries: int = setting(
-        "Tries of one step after the cluster changed; while it is unchanged tries are not counted.",
+        "How often a step is tried again after the cluster has changed. Tries while it is "
+        "unchanged are not counted.",
         6,
     )
     chief_timeout_s: float = setting(
@@ -96,7 +97,9 @@ class OverlapSettings:
         "still be on its way.",
         2,
     )
-    prefetch_batches: int = setting("Batches drawn ahead by a thread of their own; 0 = none.", 2)
+    prefetch_batches: int = setting(
+        "Batches that a thread draws from the input ahead of training; 0 = none.", 2
+    )
 
     def __post_init__(self) -> None:
         check_not_below_0(self, "staleness", "prefetch_batches")
@@ -107,9 +110,11 @@ class WireSettings:
     """What numbers are between a worker and the servers, which compute in float32."""
 
     row_dtype: str = setting(
-        "Of pulled rows on the wire: float32, or float16 for half the bytes.", "float32"
+        "How pulled rows travel: float32, or float16 for half the bytes.", "float32"
     )
-    gradient_dtype: str = setting("Of pushed gradients on the wire: float32 or float16.", "float32")
+    gradient_dtype: str = setting(
+        "How pushed gradients travel: float32, or float16 for half the bytes.", "float32"
+    )
 
     def __post_init__(self) -> None:
         check_one_of(self, "row_dtype", *_WIRE_DTYPES)

@@ -7,10 +7,11 @@ import click
 import pytest
 
 from megalith.cli.app import app
+from megalith.cli.ctr import train_ctr
 from support.pages import ROOT, blocks, pages
 
 _INLINE = re.compile(r"`(megalith [^`]+)`")
-_NOT_A_COMMAND = {"..."}
+_PLACEHOLDER = re.compile(r"^[A-Z]+$|[|]|[.]{3}")  # COMMAND, ls|show, ...
 
 
 def shown(page):
@@ -41,7 +42,9 @@ def problem_of(line):
             if name not in options and name not in inner_options(command):
                 return f"{command.name} has no option {name}"
             is_value = not has_value
-        elif isinstance(command, click.Group) and word not in _NOT_A_COMMAND:
+        elif command.name == "train" and word == "ctr":
+            options |= options_of(train_ctr)
+        elif isinstance(command, click.Group) and not _PLACEHOLDER.search(word):
             inner = command.get_command(click.Context(command), word)
             if inner is None and not is_value:
                 return f"{command.name} has no command {word}"

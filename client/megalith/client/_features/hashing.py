@@ -34,8 +34,8 @@ def hash_ids(
     1,776 of a billion.
 
     A value has the same id in every process, machine and version. The hash is public and keeps no
-    secrets: somebody who chooses the values can make them collide. The number 5 and the text "5" are
-    different values; text and its UTF-8 bytes are the same.
+    secrets: somebody who chooses the values can make them collide. The number 5 and the text "5"
+    are different values; text and its UTF-8 bytes are the same.
     """
     if not 1 <= bits <= 63:
         raise InvalidRequest(f"hash_ids: bits={bits} is outside 1..63")

@@ -26,7 +26,7 @@ class OutType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns [start, end) of a feature's row, where slices are not the right cut."""
+    """Columns [start, end) of a feature's row, where no slice has just these."""
 
     feature: str
     start: int

@@ -11,11 +11,13 @@ class LaneSettings:
     """What the bulk lane of a ps lets its peers take."""
 
     lane_connections: int = setting(
-        "Connections of the bulk lane at once, a thread each; who finds none left is served by "
+        "Connections of the bulk lane at once, a thread each. Clients beyond them are served by "
         "unary calls.",
         4096,
     )
-    lane_connections_per_peer: int = setting("The same, of one machine.", 2048)
+    lane_connections_per_peer: int = setting(
+        "Connections of the bulk lane at once from one machine.", 2048
+    )
     lane_hello_s: float = setting(
         "Seconds that a new connection of the bulk lane has to show its token.", 5.0
     )
