@@ -34,7 +34,7 @@ def problem_of(line):
     """What is wrong with a command line; empty if nothing is."""
     words = shlex.split(re.split(r"\s[|>&]|\s#", line)[0])[1:]
     command = app
-    options = options_of(app)
+    options = options_of(app) | {"--help", "-h"}
     is_value = False
     for word in words:
         if word.startswith("-"):
