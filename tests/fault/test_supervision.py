@@ -155,24 +155,26 @@ def test_what_died_with_up_is_said_by_the_next_one_and_not_by_the_one_after(proc
     ).exists()  # this one has said it itself
 
 
+@pytest.mark.timeout(600)  # three starts, each of which may have to compile kernels
 def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
     cli, job = small_job(processes, "--restart", 1)
     for service in ("worker", "ps"):
         victim = child(cli, service, 0)
         os.kill(victim, signal.SIGTERM)
         line = f"{service}-0 was stopped (signal 15); started again as process"
-        wait_until(lambda line=line: line in cli.output(), what=line)
+        wait_until(lambda line=line: line in cli.output(), 100, what=line)
 
     def are_both_back():
         assert cli.poll() is None, cli.output()  # a job that has ended will not come back
         return all(member.is_connected for member in job.status().members)
 
+    # As long as for a first start: both import, and may have to compile their kernels.
     try:
-        wait_until(are_both_back, what="both are back")
+        wait_until(are_both_back, 100, what="both are back")
     except AssertionError as error:
         raise AssertionError(f"{error}\n{job.status()}\n{cli.output()}") from error
     step = job.training_status()
-    wait_until(lambda: job.training_status() > step + 5, what="training goes on")
+    wait_until(lambda: job.training_status() > step + 5, 100, what="training goes on")
 
 
 def test_a_ps_that_is_told_to_stop_is_said_with_the_way_out(processes):

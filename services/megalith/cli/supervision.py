@@ -43,6 +43,7 @@ class Supervisor:
         self._end_by: float | None = None
         self._controller_by = 0.0
         self._failure: ProcessFailed | None = None
+        self._is_controller_silent = False
 
     def close(self) -> None:
         self._appmaster.close()
@@ -172,6 +173,18 @@ class Supervisor:
                 return is_needed
 
         return False
+
+    def say_silent(self, error: MegalithError) -> None:
+        """The controller runs, or will, and does not answer; said once for each time."""
+        if not self._is_controller_silent:
+            self._is_controller_silent = True
+            self._warn(f"the controller does not answer, it is asked again: {error}")
+
+    def say_heard(self) -> None:
+        """The controller answers."""
+        if self._is_controller_silent:
+            self._is_controller_silent = False
+            self._warn("the controller answers again")
 
     def _see_to_the_end(self, verdict: Verdict, now: float) -> None:
         if self._end_by is None:

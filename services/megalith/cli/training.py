@@ -92,16 +92,24 @@ _RESULT_NAMES = {"auc": "AUC", "best_auc": "best reachable AUC"}
 
 
 def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterStatus]:
-    """What the controller says, over and over; a controller that is started again is waited for."""
+    """What the controller says, over and over; a controller that is started again is waited for.
+
+    So is one that runs and does not answer, as on a machine that is too busy: the model is in the
+    memory of processes that would end with this one. ProcessFailed once it is gone for good.
+    """
     while True:
         try:
             status = cluster.controller.status()
         except MegalithError as error:
             supervisor.look()
-            if not supervisor.is_controller_expected:
+            is_gone = cluster.controller_status is not None
+            if is_gone and not supervisor.is_controller_expected:
                 raise ProcessFailed(f"the controller does not answer: {error}") from error
+
+            supervisor.say_silent(error)
         else:
             supervisor.look(is_over=bool(status.outcome))
+            supervisor.say_heard()
             yield status
 
         time.sleep(_POLL_S)

@@ -1,6 +1,11 @@
 from types import SimpleNamespace
 
+import pytest
+
+from megalith.cli import training
+from megalith.cli.local_process import ProcessFailed
 from megalith.cli.training import summary_line
+from megalith.errors import DeadlinePassed
 
 
 def status(*positions, phase="running", finished=False, metrics=None):
@@ -44,3 +49,50 @@ def test_a_cluster_that_forms_says_so():
 def test_what_a_task_says_of_its_steps_stands_beside_the_loss():
     line = summary_line(status((1, 9), metrics={"auc": 0.75}))[2]
     assert line.endswith("loss 0.5000  AUC 0.7500")
+
+
+class Cluster:
+    """A controller that is asked in vain twice, and runs, or has exited meanwhile."""
+
+    def __init__(self, exit_status=None):
+        self.controller = self
+        self.controller_status = exit_status
+        self._answers = [
+            DeadlinePassed("busy"),
+            DeadlinePassed("busy"),
+            SimpleNamespace(outcome=""),
+        ]
+
+    def status(self):
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Supervisor:
+    is_controller_expected = False
+
+    def __init__(self):
+        self.said = []
+
+    def look(self, *, is_over=False):
+        """All processes run."""
+
+    def say_silent(self, error):
+        self.said.append("silent")
+
+    def say_heard(self):
+        self.said.append("heard")
+
+
+def test_a_controller_that_runs_and_does_not_answer_in_time_is_asked_again(monkeypatch):
+    monkeypatch.setattr(training, "_POLL_S", 0.0)
+    supervisor = Supervisor()
+    assert next(training.statuses(Cluster(), supervisor)).outcome == ""
+    assert supervisor.said == ["silent", "silent", "heard"]
+
+
+def test_a_controller_that_is_gone_is_not_waited_for():
+    with pytest.raises(ProcessFailed, match="the controller does not answer: busy"):
+        next(training.statuses(Cluster(exit_status=1), Supervisor()))
