@@ -85,6 +85,15 @@ def test_consul_an_entry_that_is_renewed_while_it_is_deregistered_stays_away(
     assert ask(agent, f"health/service/{job}") == []
 
 
+def test_consul_an_entry_that_cannot_be_given_up_is_said(opened, caplog, job):
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    discovery = opened(f"127.0.0.1:{port}", job)
+    discovery._own["ps", 0] = ADDRESS  # as if it had been entered while the agent was there
+    discovery.close()
+    assert f"ps 0 stays listed at {ADDRESS} until its 60 s are over" in caplog.text
+
+
 class Agent(http.server.BaseHTTPRequestHandler):
     """What an agent does with one service, in memory; it hangs before it says that a check is not
     known."""

@@ -4,6 +4,7 @@ cleaning up."""
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from kazoo.client import KazooClient
@@ -233,6 +234,28 @@ def test_zookeeper_a_job_s_own_path_is_cleared_by_force_only(opened, server, job
     assert stranger.exists(f"/monolith/{job}/ps.0")
     discovery.clear(force=True)
     assert not stranger.exists(f"/monolith/{job}")
+
+
+def test_zookeeper_that_answers_no_more_leaves_the_entries_last_seen_and_says_so_once(
+    opened, monkeypatch, caplog
+):
+    discovery = opened("127.0.0.1:1", "job")
+    seen = {"ps": {0: "10.0.0.1:1"}}
+    answers = [seen, DiscoveryFailed("late"), DiscoveryFailed("late"), {}]
+
+    def read():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(discovery, "_read", read)
+    monkeypatch.setattr(discovery, "_is_connected", SimpleNamespace(is_set=lambda: True))
+    for expected in (seen, seen, seen, {}):
+        discovery._is_stale.set()
+        assert discovery.query_all() == expected
+    assert caplog.text.count("late; the entries last seen stand") == 1
+    monkeypatch.undo()
 
 
 def test_zookeeper_that_does_not_answer_is_an_error_with_its_address(opened):

@@ -1,6 +1,8 @@
 """gRPC faces of the controller: the five public calls, and coordination of members."""
 
 import contextlib
+import functools
+import logging
 from collections.abc import Iterator
 
 import grpc
@@ -40,6 +42,8 @@ from megalith.protos import (
 )
 from megalith.protos.coordination_pb2 import SessionRequest, SessionResponse
 from megalith.wire import codec, routing
+
+logger = logging.getLogger(__name__)
 
 
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
@@ -192,6 +196,16 @@ def read_said(requests: Iterator[SessionRequest]) -> Iterator[Said]:
         return  # whoever holds the session hears of its end from the stream itself
 
 
+@functools.cache
+def _say_unknown(kind: str) -> None:
+    """Once for each kind, though members say it again and again."""
+    logger.warning(
+        "a member says what this controller does not know (%s), it is ignored; "
+        "is the member of a newer version?",
+        kind,
+    )
+
+
 def _decode(request: SessionRequest) -> Said | None:
     """None for a message that this version does not know."""
     match request.WhichOneof("kind"):
@@ -206,6 +220,7 @@ def _decode(request: SessionRequest) -> Said | None:
         case "measured":
             return Measured(request.measured.order, request.measured.rows_per_s)
 
+    _say_unknown(request.WhichOneof("kind") or "nothing that it can read")
     return None
 
 

@@ -174,8 +174,17 @@ class ConsulDiscovery(Discovery):
 
         for (name, index), address in own.items():
             service_id = self._id(name, index, address)
-            with contextlib.suppress(DiscoveryFailed):
+            try:
                 self._ask_once(self._client.agent.service.deregister, service_id)
+            except DiscoveryFailed as error:
+                logger.warning(
+                    "%s %d stays listed at %s until its %g s are over: %s",
+                    name,
+                    index,
+                    address,
+                    self._ttl_s,
+                    error,
+                )
 
         self._client.http.session.close()
 

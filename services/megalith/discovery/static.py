@@ -62,6 +62,12 @@ def _parse(cluster: str) -> dict[str, Entries]:
                 f"with one of {'/'.join(NAMES)}"
             )
 
+        if name in entries:
+            raise InvalidSetting(
+                f"{_SOURCE}: {name} is listed twice; put all its addresses behind one {name}=, "
+                "separated by commas"
+            )
+
         addresses = [check_address(_SOURCE, address.strip()) for address in listed.split(",")]
         entries[name] = dict(enumerate(addresses))
 

@@ -83,8 +83,10 @@ class ZooKeeperDiscovery(Discovery):
         # written after it.
         self._rewriting = threading.Lock()
         self._own: dict[tuple[str, int], str] = {}
-        self._view_lock = threading.Lock()  # guards `_view`; held while it is read anew
+        # Guards `_view` and `_is_view_old`; held while it is read anew
+        self._view_lock = threading.Lock()
         self._view: dict[str, Entries] | None = None
+        self._is_view_old = False  # the servers did not answer when it was last read; said once
 
         self._is_stale = threading.Event()
         self._is_stale.set()
@@ -151,13 +153,20 @@ class ZooKeeperDiscovery(Discovery):
         # First: what changes from now on is seen by a watch of this reading.
         self._is_stale.clear()
         try:
-            return self._read()
-        except DiscoveryFailed:
+            view = self._read()
+        except DiscoveryFailed as error:
             self._is_stale.set()
             if old is None:
                 raise
 
+            if not self._is_view_old:
+                logger.warning("%s; the entries last seen stand", error)
+
+            self._is_view_old = True
             return old
+
+        self._is_view_old = False
+        return view
 
     def close(self) -> None:
         self._stopping.set()

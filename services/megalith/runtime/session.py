@@ -103,6 +103,7 @@ class ControllerSession:
         self._last_contact = 0.0
         self._taken_since: float | None = None  # the first refusal because another has our seat
         self._generation = 0  # of the newest controller that welcomed us
+        self._has_said_unknown = False  # that something it was told is not known here
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         # Of its own: the other one may wait long for an address or a connection.
         self._beating = threading.Thread(target=self._beat, name="lease-beat", daemon=True)
@@ -307,6 +308,13 @@ class ControllerSession:
                     self._lease.deny()
 
                 self._handler.on_shutdown(response.shutdown.reason)
+            case _:
+                if not self._has_said_unknown:
+                    self._has_said_unknown = True
+                    logger.warning(
+                        "the controller says what this process does not know, it is ignored; "
+                        "is the controller of a newer version?"
+                    )
 
     def _take_welcome(self, welcome: coordination_pb2.Welcome) -> None:
         self._obey(welcome.generation)

@@ -251,12 +251,14 @@ def test_a_save_is_ordered_from_every_ps_and_needs_all_of_them(cluster):
         cluster.order_save(order)
 
 
-def test_dismissed_members_are_told_and_waited_for(cluster):
+def test_dismissed_members_are_told_and_waited_for(cluster, caplog):
     servers, workers = formed(cluster)
     for member in (*servers, *workers[1:]):
         cluster.leave(member.session)
     cluster.dismiss("done", timeout_s=0.01)
     assert workers[0].told[-1] == ShutdownOrder("done")
+    assert "worker 0 at worker-0:one was told to exit and is still here" in caplog.text
+    assert "ps 0" not in caplog.text.rpartition("left role=")[2]
 
 
 def test_a_lost_ps_is_suspect_while_training_goes_on_and_then_dead(cluster, clock):

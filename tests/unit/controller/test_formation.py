@@ -231,6 +231,25 @@ def test_after_a_restart_of_the_controller_shards_stay_with_those_that_hold_them
 
 
 @pytest.mark.golden("G7")
+def test_an_override_of_somebody_who_is_not_here_is_said_once(tmp_path, caplog):
+    caplog.set_level("INFO")
+    scene = Scene(tmp_path, num_ps=1, num_extra_ps=1, override="elsewhere:1")
+    for index in range(2):
+        scene.arrive(index)
+    scene.pass_time(1.0)
+    assert caplog.text.count("waiting: --ps-override names elsewhere:1, not here yet") == 1
+
+
+def test_a_choice_without_the_answers_of_all_workers_says_so(tmp_path, caplog):
+    scene = Scene(tmp_path, num_ps=1, num_extra_ps=1, num_workers=2)
+    scene.sessions = [1, 2]
+    for index in range(2):
+        scene.arrive(index)
+    scene.answer(1, **{"host0:1000": 1.0, "host1:1000": 2.0})
+    scene.pass_time(1000.0)
+    assert "1 of 2 workers have measured in time" in caplog.text
+
+
 def test_an_override_wins_and_nothing_is_measured(tmp_path):
     scene = Scene(tmp_path, num_ps=2, num_extra_ps=1, override="2,host0:1000")
     for index in range(3):

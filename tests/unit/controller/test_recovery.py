@@ -179,6 +179,19 @@ def test_a_journal_that_cannot_be_read_is_no_journal(tmp_path, caplog, content):
     assert "cannot be read" in caplog.text
 
 
+def test_a_journal_that_cannot_be_set_aside_is_said_to_be_overwritten(
+    tmp_path, caplog, monkeypatch
+):
+    (tmp_path / job_files.JOURNAL).write_bytes(b"junk")
+
+    def fail(*paths):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(journal_file.os, "replace", fail)
+    assert journal_file.read(tmp_path) is None
+    assert "stays where it is and will be overwritten: not yours" in caplog.text
+
+
 def test_a_full_disk_is_said_once_and_the_controller_goes_on(left, tmp_path, caplog):
     versions = iter(range(1000))
     keeper = JournalKeeper(tmp_path / "gone", lambda: (next(versions), left)[1])

@@ -88,7 +88,9 @@ def test_static_every_process_has_its_address():
         discovery.assignment("worker", 0)
 
 
-@pytest.mark.parametrize("text", ["", " ; ", "ps", "ps=", "chief=a:1", "ps=a", "ps=a:1,,b:2"])
+@pytest.mark.parametrize(
+    "text", ["", " ; ", "ps", "ps=", "chief=a:1", "ps=a", "ps=a:1,,b:2", "ps=a:1;ps=b:2"]
+)
 def test_a_wrong_static_cluster_is_named(text):
     with pytest.raises(InvalidSetting, match="--discovery=static"):
         StaticDiscovery(text)

@@ -267,7 +267,20 @@ class Attendance(ClusterCore):
         """Tell every member to exit and wait until all have left, or the time is over."""
         with self._changed:
             self._sessions.tell(ShutdownOrder(reason))
-            self._changed.wait_for(lambda: len(self._sessions) == 0, timeout_s)
+            if self._changed.wait_for(lambda: len(self._sessions) == 0, timeout_s):
+                return
+
+            left = [seat for seat in self._roster.seats if seat.is_connected]
+
+        for seat in left:
+            logger.warning(
+                "%s %d %s was told to exit and is still here after %.0f s; end it by hand if it "
+                "stays",
+                seat.role,
+                seat.index,
+                seat.process,
+                timeout_s,
+            )
 
     def end_sessions(self) -> None:
         """End every stream; members will look for another controller."""

@@ -1,6 +1,5 @@
 """The journal on disk: read by the next controller, kept up to date by the present one."""
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -53,8 +52,10 @@ def read(model_dir: Path) -> Journal | None:
             aside.name,
         )
 
-        with contextlib.suppress(OSError):
+        try:
             os.replace(path, aside)
+        except OSError as refusal:
+            logger.warning("%s stays where it is and will be overwritten: %s", path, refusal)
 
         return None
 

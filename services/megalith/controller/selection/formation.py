@@ -60,6 +60,7 @@ class Formation:
         self._index_by_shard: dict[int, int] = {}
         self._known: dict[int, str] = {}  # address by index, also of those that left
         self._vacant_since: dict[int, float] = {}
+        self._waiting_said = ""
         self._rows_per_s: dict[str, float] = {}
         self._measurement: Measurement | None = None
         self._orders = 0
@@ -188,7 +189,10 @@ class Formation:
         quorum = max(1, int(_QUORUM * self._shape.num_workers))
         with self._changed:
             if len(sessions) < quorum:
-                self._measurement = None  # too few workers are here; the next look tries again
+                self._measurement = None  # the next look tries again
+                self._say_waiting(
+                    f"{len(sessions)} of at least {quorum} workers are here to measure the ps"
+                )
             elif self._measurement is not None:
                 self._measurement.sessions = tuple(sessions)
                 num_ps = len(order.addresses)
@@ -265,20 +269,36 @@ class Formation:
             self._measurement = None
             return None
 
+        if not has_all_answers:
+            logger.warning(
+                "%d of %d workers have measured in time; the choice goes by what they say",
+                len(current.answers),
+                len(current.sessions),
+            )
+
         self._rows_per_s = current.means()
         best = ps_ranking.best(self._rows_per_s, candidates, self._shape.num_ps)
         self._appoint(best, "by measured speed")
         return None
+
+    def _say_waiting(self, why: str) -> None:
+        """Why nobody is chosen yet; once, although the look is repeated twice a second."""
+        if why != self._waiting_said:
+            self._waiting_said = why
+            logger.info("waiting: %s", why)
 
     def _appoint_overridden(self, here: Mapping[str, Offer]) -> None:
         address_by_index = {offer.index: address for address, offer in here.items()}
         try:
             chosen = ps_ranking.overridden(self._shape.override, address_by_index)
         except InvalidSetting as error:
-            logger.info("waiting: %s", error)
+            self._say_waiting(str(error))
             return
 
-        if all(address in here for address in chosen):
+        missing = [address for address in chosen if address not in here]
+        if missing:
+            self._say_waiting(f"--ps-override names {','.join(missing)}, not here yet")
+        else:
             self._appoint(chosen, "by --ps-override")
 
     def _appoint(self, chosen: Sequence[str], how: str) -> None:
