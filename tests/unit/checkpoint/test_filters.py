@@ -125,7 +125,7 @@ def test_a_filter_of_nine_servers_comes_together_in_one(tmp_path):
     assert np.mean(counts(after) == counts(before)) > 0.998
 
 
-def test_touched_keys_go_to_the_servers_of_their_buckets_and_what_was_forgotten_is_known(tmp_path):
+def test_touched_ids_go_to_the_servers_of_their_buckets_and_what_was_forgotten_is_known(tmp_path):
     before = trained(2)
     expected = {int(key) for store in before for key in store.tables()[0].touched.held()}
     assert expected == set(IDS[TIMES == 4].tolist())

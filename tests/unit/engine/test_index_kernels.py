@@ -128,7 +128,7 @@ def checked_entries(arrays: Index, partition: int) -> dict[int, int]:
 
 
 @given(keys_strategy)
-def test_a_code_is_the_key_in_another_spelling(keys: I64) -> None:
+def test_a_code_is_the_id_in_another_spelling(keys: I64) -> None:
     out, back = np.empty(keys.size, np.uint64), np.empty(keys.size, np.int64)
     all_codes(twin.SECRET, keys, out, back)
     np.testing.assert_array_equal(back, keys)
@@ -175,7 +175,7 @@ def test_a_large_partition_grows_to_the_end_of_a_huge_page_unless_slots_are_coun
     assert index.grown(parts, record, 1000, True) == 1700
 
 
-def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spill() -> None:
+def test_ids_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spill() -> None:
     # Codes 1..2000 share the last home of partition 0, whatever its capacity.
     keys = np.array([twin.id_of(code) for code in range(1, 2001)], np.int64)
     memory = IndexMemory(1_000_000, 1, twin.SECRET)
@@ -191,7 +191,7 @@ def test_keys_made_to_collide_at_the_end_of_a_partition_are_kept_in_a_longer_spi
     )
 
 
-def test_keys_made_to_collide_are_refused_when_the_spill_has_no_more_addresses() -> None:
+def test_ids_made_to_collide_are_refused_when_the_spill_has_no_more_addresses() -> None:
     memory, keys = (
         IndexMemory(10_000, 1, twin.SECRET),
         np.array([twin.id_of(7)], np.int64),
@@ -308,7 +308,7 @@ def test_group_is_a_stable_sort_by_partition(keys: I64, begin: int) -> None:
 
 
 @given(keys_strategy | few_keys_strategy)
-def test_distinct_numbers_keys_by_first_appearance(keys: I64) -> None:
+def test_distinct_numbers_ids_by_first_appearance(keys: I64) -> None:
     found, numbers = np.empty(keys.size, np.int64), np.empty(keys.size, np.int32)
     count = distinct.distinct(distinct.SECRET, keys, found, numbers)
     expected_first, expected_numbers = twin.distinct(keys)

@@ -68,7 +68,7 @@ def table_of(time_by_key: dict[int, int]) -> SmallTable:
 
 @given(added=crowds, asked=crowds)
 @settings(max_examples=80)
-def test_erase_drops_the_keys_it_is_given_and_nothing_else(added, asked):
+def test_erase_drops_the_ids_it_is_given_and_nothing_else(added, asked):
     table = SmallTable()
     table.add(array(added), 7)
     assert table.entries() == dict.fromkeys(added, 7)
@@ -82,7 +82,7 @@ def test_erase_drops_the_keys_it_is_given_and_nothing_else(added, asked):
 
 @given(added=times_of_crowds, asked=crowds)
 @settings(max_examples=60)
-def test_reading_by_key_is_reading_a_dict(added, asked):
+def test_reading_by_id_is_reading_a_dict(added, asked):
     table = table_of(added)
     keys, arrays, values = array([*asked, *added]), table.index.arrays, table.memory.arrays.values
     is_there = np.array([key in added for key in keys.tolist()], np.bool_)
@@ -271,7 +271,7 @@ def test_stretching_keeps_every_entry_whatever_the_capacity(added, factor):
     barred=st.integers(1, 7),
 )
 @settings(max_examples=30)
-def test_blocks_of_new_keys_get_rows_until_there_are_none(lows, limit, barred):
+def test_blocks_of_new_ids_get_rows_until_there_are_none(lows, limit, barred):
     # One partition, several blocks: after the first, rows are claimed before the keys are looked
     # for.
     table = SmallTable()

@@ -200,7 +200,7 @@ def seconds_of(call: Callable[[], object]) -> float:
     return float(best)
 
 
-def test_distinct_keys_are_counted_as_fast_in_the_order_of_their_codes_as_in_none() -> None:
+def test_distinct_ids_are_counted_as_fast_in_the_order_of_their_codes_as_in_none() -> None:
     """A search that runs through all keys before it takes a thousand times as long."""
     shuffled = random_ids()
     ordered = keys_of(
@@ -221,7 +221,7 @@ def test_distinct_keys_are_counted_as_fast_in_the_order_of_their_codes_as_in_non
     )
 
 
-def test_touched_keys_that_collide_in_the_routing_hash_are_noted_as_fast_as_others() -> None:
+def test_touched_ids_that_collide_in_the_routing_hash_are_noted_as_fast_as_others() -> None:
     keys, random = routing_collisions(), random_ids()[:100_000]
     collided, spread = TouchedIdSet(200_000), TouchedIdSet(200_000)
     assert collided.add(keys) == spread.add(random) == 0

@@ -80,7 +80,7 @@ def test_an_initial_capacity_beyond_the_machine_is_refused_when_the_table_is_cre
 
 
 @pytest.mark.parametrize("capacity", [2**40 - 1, physical_bytes() // 16])
-def test_touched_keys_beyond_the_machine_are_refused_before_anything_is_written(
+def test_touched_ids_beyond_the_machine_are_refused_before_anything_is_written(
     capacity: int,
 ) -> None:
     store = routed_store()

@@ -39,7 +39,7 @@ def push(table, keys=KEY):
     return table.apply_gradients(keys, -np.ones((len(keys), 1), np.float32))
 
 
-def test_the_configuration_alone_brings_filter_and_touched_keys():
+def test_the_configuration_alone_brings_filter_and_touched_ids():
     table = EmbeddingTable(config(admission=rule(1), touched_capacity=10))
     assert push(table).barred == 1
     assert table.steal_touched().tolist() == []
@@ -48,7 +48,7 @@ def test_the_configuration_alone_brings_filter_and_touched_keys():
     assert table.steal_touched().tolist() == [7]
 
 
-def test_overflowing_touched_keys_are_reported_by_the_call_and_counted():
+def test_overflowing_touched_ids_are_reported_by_the_call_and_counted():
     table = EmbeddingTable(config(touched_capacity=10))
     assert push(table, np.arange(11)).touched_overflow == 0
     assert push(table, np.arange(100, 102)).touched_overflow == 11
@@ -91,7 +91,7 @@ def test_a_filter_may_come_and_go():
     assert push(table).created == 1
 
 
-def test_touched_keys_survive_another_capacity_and_go_with_none():
+def test_touched_ids_survive_another_capacity_and_go_with_none():
     table = EmbeddingTable(config(touched_capacity=5))
     push(table, np.arange(4))
     table.reconfigure(config(touched_capacity=100))

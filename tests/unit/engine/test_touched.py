@@ -31,7 +31,7 @@ def run_threads(count, work):
 
 
 @pytest.mark.golden("TouchedKeySetOpsTest.test_touched_key_set_basic", "G22")
-def test_all_touched_keys_up_to_the_capacity_are_taken_once():
+def test_all_touched_ids_up_to_the_capacity_are_taken_once():
     keys = TouchedIdSet(1000)
     assert keys.add(np.arange(1000)) == 0
     assert keys.size == 1000
@@ -49,7 +49,7 @@ def test_a_full_set_drops_all_it_held_and_counts_them():
 
 
 @pytest.mark.golden("HOPSCOTCH_HASH_SET.simple_test")
-def test_a_thousand_random_keys_are_all_taken():
+def test_a_thousand_random_ids_are_all_taken():
     random = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 1000)
     keys = TouchedIdSet(1000)
     assert keys.add(random) == 0
@@ -58,7 +58,7 @@ def test_a_thousand_random_keys_are_all_taken():
 
 @pytest.mark.golden("HOPSCOTCH_HASH_SET.multithread_test")
 @pytest.mark.parametrize("threads", [1, 2, 10])
-def test_keys_that_many_threads_touch_are_taken_once_each(threads):
+def test_ids_that_many_threads_touch_are_taken_once_each(threads):
     """Every thread inserts its part, and all of them a part that others insert too."""
     random = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, DEFAULT_CAPACITY)
     parts = np.array_split(random, threads)
@@ -86,7 +86,7 @@ def test_ten_threads_overflow_a_set_exactly_twenty_times():
     assert keys.size == 10 * per_thread - sum(dropped)
 
 
-def test_a_repeated_key_overflows_a_full_set_too():
+def test_a_repeated_id_overflows_a_full_set_too():
     keys = TouchedIdSet(2)
     assert keys.add(np.array([1, 2, 3])) == 0
     assert keys.add(np.array([3])) == 3
