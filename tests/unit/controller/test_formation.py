@@ -230,7 +230,6 @@ def test_after_a_restart_of_the_controller_shards_stay_with_those_that_hold_them
     assert scene.shards() == {0: None, 1: 0, 2: 1}
 
 
-@pytest.mark.golden("G7")
 def test_an_override_of_somebody_who_is_not_here_is_said_once(tmp_path, caplog):
     caplog.set_level("INFO")
     scene = Scene(tmp_path, num_ps=1, num_extra_ps=1, override="elsewhere:1")
@@ -250,6 +249,7 @@ def test_a_choice_without_the_answers_of_all_workers_says_so(tmp_path, caplog):
     assert "1 of 2 workers have measured in time" in caplog.text
 
 
+@pytest.mark.golden("G7")
 def test_an_override_wins_and_nothing_is_measured(tmp_path):
     scene = Scene(tmp_path, num_ps=2, num_extra_ps=1, override="2,host0:1000")
     for index in range(3):
