@@ -69,6 +69,16 @@ def test_another_number_of_workers_leaves_no_batch_out(tmp_path):
     assert trained.max() <= 2
 
 
+def test_an_input_of_another_name_is_read_from_its_start(tmp_path):
+    saved = train_a_part(tmp_path, hold=True, input_name="monday")
+    assert manifest_of(saved)["input_name"] == "monday"
+    trained, status = train_the_rest(tmp_path, input_name="tuesday")
+    assert int(trained.sum()) == BATCHES + saved.step
+    assert status.input == (
+        f"is read from its beginning: {saved.path} was saved with an input named monday"
+    )
+
+
 @pytest.mark.parametrize("when", ["saved", "restored"])
 def test_without_cursors_the_input_is_read_from_its_start(tmp_path, when):
     saved = train_a_part(tmp_path, hold=True, input_cursors=when != "saved")

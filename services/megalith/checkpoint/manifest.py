@@ -44,6 +44,8 @@ class Manifest:
     files: tuple[ShardFile, ...]
     # By worker, base64: where its input goes on. Only the reader of the input looks into one.
     cursors: tuple[str, ...] = ()
+    # What the input is called that the cursors are of, as the job names it
+    input_name: str = ""
     # Batches, about, that were trained after the cursors were taken and may be in the rows too.
     repeated_batches: int = 0
 

@@ -53,7 +53,8 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     model_dir = prepare_model_dir(job.model_dir)
     told: dict[str, Any] = dataclasses.asdict(options)
     told["num_lanes"] = job.num_workers
-    told["index"] = str(index.save_in(model_dir))
+    index_path = index.save_in(model_dir)
+    told["index"] = str(index_path)
     if options.eval_data:
         eval_index = _counted(options.eval_data, console)
         common_schema(eval_index, columns, text_columns)
@@ -62,7 +63,13 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     if options.time:
         _say_expiry(options, console)
 
-    return dataclasses.replace(job, task="ctr", task_options=json.dumps(told))
+    return dataclasses.replace(
+        job,
+        task="ctr",
+        task_options=json.dumps(told),
+        # Which rows a batch has is decided by these.
+        input_name=f"{index_path.stem}, {job.num_workers} workers, batches of {job.batch_size}",
+    )
 
 
 def _counted(patterns: str, console: Console) -> DataIndex:

@@ -76,6 +76,11 @@ class ControllerConfig:
         "each start reads the input from its beginning.",
         True,
     )
+    input_name: str = setting(
+        "What the input is called. If a checkpoint was saved with an input of another name, its "
+        "cursors are not used: the input is read from its beginning.",
+        "",
+    )
     save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
         "Seconds that a save with --hold waits for all workers to block; then it goes on without "

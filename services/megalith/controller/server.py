@@ -22,7 +22,6 @@ from megalith.controller.members.roster import Patience
 from megalith.controller.members.session import SessionHost
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.saving import leftovers, saved_input
-from megalith.controller.saving.saved_input import SavedInput
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveNews, SaveSchedule, ScheduledSaves, Unsaved
 from megalith.controller.saving.start_point import StartPoint
@@ -80,8 +79,9 @@ class ControllerServer:
         first_cursors: tuple[bytes, ...] = ()
         said_of_input = ""
         if newest is not None and checkpoint is not None and config.input_cursors:
-            first_cursors = SavedInput.of(newest, checkpoint).cursors
-            said_of_input = saved_input.said(newest, checkpoint)
+            first_cursors, said_of_input = saved_input.start_of(
+                newest, checkpoint, config.input_name
+            )
 
         if checkpoint is not None:
             logger.info("starting from checkpoint path=%s", checkpoint)
@@ -140,6 +140,7 @@ class ControllerServer:
             on_saved=news.tell,
             start_point=start_point,
             keeps_cursors=config.input_cursors,
+            input_name=config.input_name,
             retention=Retention(config.max_to_keep, config.keep_every_n_hours, time.time()),
         )
 

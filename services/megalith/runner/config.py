@@ -111,6 +111,7 @@ class RunnerConfig:
     restore_ckpt: str = _as_in("restore_ckpt", "controller")
     restore_dir: str = _as_in("restore_dir", "controller")
     input_cursors: bool = _as_in("input_cursors", "controller")
+    input_name: str = _as_in("input_name", "controller")
     save_timeout_s: float = _as_in("save_timeout_s", "controller")
     final_save_timeout_s: float = _as_in("final_save_timeout_s", "controller")
     save_on_exit: bool = _job(

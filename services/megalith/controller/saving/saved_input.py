@@ -45,13 +45,21 @@ class SavedInput:
         return tuple(base64.b64encode(cursor).decode() for cursor in self.cursors)
 
 
-def said(saved: Manifest, path: Path) -> str:
-    """Where the input of a run begins that starts from a checkpoint, for people."""
+def start_of(saved: Manifest, path: Path, input_name: str) -> tuple[tuple[bytes, ...], str]:
+    """Where the input of a run begins that starts from a checkpoint: cursors, and words for people.
+
+    There are no cursors if the checkpoint has none, or if they are of an input of another name.
+    """
     if not saved.cursors:
-        return ""
+        return (), ""
+
+    if saved.input_name != input_name:
+        old = f"named {saved.input_name}" if saved.input_name else "without a name"
+        return (), f"is read from its beginning: {path} was saved with an input {old}"
 
     again = "no batch is trained again"
     if saved.repeated_batches:
         again = f"about {saved.repeated_batches:,} batches are trained again, and none is left out"
 
-    return f"goes on where it was when {path} was saved; {again}"
+    words = f"goes on where it was when {path} was saved; {again}"
+    return SavedInput.of(saved, path).cursors, words

@@ -65,6 +65,7 @@ class Saver:
         retention: Retention | None = None,
         appear_s: float = _APPEAR_S,
         keeps_cursors: bool = True,
+        input_name: str = "",
     ) -> None:
         self._coordinator = coordinator
         self._model_dir = model_dir
@@ -79,7 +80,7 @@ class Saver:
         self._is_perhaps_listed = False  # what the last save has written
         self._turn = threading.Lock()
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
-        self._shards = ShardWriting(coordinator, timeout_s, appear_s, keeps_cursors)
+        self._shards = ShardWriting(coordinator, timeout_s, appear_s, keeps_cursors, input_name)
 
     def save(
         self, directory: str = "", hold: bool = False, is_last: bool = False

@@ -28,9 +28,11 @@ class ShardWriting:
         timeout_s: float,
         appear_s: float,
         keeps_cursors: bool = True,
+        input_name: str = "",
     ) -> None:
         self._coordinator = coordinator
         self._keeps_cursors = keeps_cursors
+        self._input_name = input_name
         self._timeout_s = timeout_s
         self._appear_s = appear_s
         self._answered = threading.Condition()
@@ -60,6 +62,7 @@ class ShardWriting:
             saved_at_s=began_at_s,
             files=tuple(files),
             cursors=taken.texts,
+            input_name=self._input_name if taken.texts else "",
             repeated_batches=self._coordinator.global_step - taken.step if taken.texts else 0,
         )
         manifest.write(folder, saved)
