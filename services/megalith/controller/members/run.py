@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 # How far a member may be ahead of what this controller knows, which may have lost its journal.
 # Generous for any real run, and small enough that numbers made up by somebody never come near the
-# end of their range.
+# end of their range. It keeps garbage out, not a member that lies: who has a seat is trusted.
 _MAX_EPOCH_LEAD = 2**20
 _MAX_STEP_LEAD = 2**40
 
