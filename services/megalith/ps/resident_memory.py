@@ -9,7 +9,7 @@ _STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class MemoryUse:
     """`complaint` is empty while all is well."""
 
     resident_bytes: int
@@ -17,7 +17,7 @@ class Health:
     complaint: str
 
 
-def check(memory_limit_bytes: int) -> Health:
+def check(memory_limit_bytes: int) -> MemoryUse:
     """The health of this process now. 0 = no limit."""
     resident = resident_bytes()
     is_over = 0 < memory_limit_bytes <= resident
@@ -27,7 +27,7 @@ def check(memory_limit_bytes: int) -> Health:
         else ""
     )
 
-    return Health(resident, memory_limit_bytes, complaint)
+    return MemoryUse(resident, memory_limit_bytes, complaint)
 
 
 def resident_bytes() -> int:
