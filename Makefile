@@ -68,6 +68,9 @@ bench: $(VENV)/.installed-test ## Run the benchmarks; prints JSON lines
 bench-table: $(VENV)/.installed-test ## Speed and memory of an embedding table; prints JSON lines
 	@$(BIN)/python tests/benchmarks/table.py
 
+bench-checkpoint: $(VENV)/.installed-test ## Saves, increments and restores against plain writes; prints JSON lines
+	@$(BIN)/python tests/benchmarks/checkpoint.py
+
 bench-cluster: $(VENV)/.installed-test ## Pull, push and training against a cluster of processes; prints JSON lines
 	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/cluster.py
 

@@ -16,9 +16,10 @@ ready   seconds from the start of a process to the first update and lookup, with
 
 TABLE_ROWS and TABLE_REPS change the sizes. Ids are splitmix64 of the row number; uniform batches
 draw rows evenly, Zipf batches by rank with exponent 1.05, hot ranks scattered over all rows.
-Updates take the distinct ids of a batch and note them in the set of touched keys; `_first_touch`
-with the set emptied before each pass, so that (uniform) nearly all of them are new to it, and
-`_untracked` without it.
+Updates take the distinct ids of a batch and note them in the delta log; `_first_touch` with a set
+sealed before each pass, so that (uniform) nearly all of them are new to it, and `_untracked`
+without a log. `tracking_cost` is how much longer an update with a log takes than one without, in
+the same run.
 """
 
 import json
@@ -37,13 +38,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.engine.table.embedding_table import EmbeddingTable
-from megalith.engine.table.touched import DEFAULT_CAPACITY
 from megalith.schema import Adagrad, Ftrl, Segment, TableConfig, Zeros
 
 ROWS = int(os.environ.get("TABLE_ROWS", os.environ.get("PEERS_ROWS", "10000000")))
 REPS = int(os.environ.get("TABLE_REPS", os.environ.get("PEERS_REPS", "5")))
 BATCH, BATCHES, ZIPF = 65_536, 32, 1.05
 RATE = 0.05
+DEFAULT_CAPACITY = TableConfig("t", (Segment(1),)).touched_capacity
 
 Keys = NDArray[np.int64]
 
@@ -174,12 +175,18 @@ def measure(label: str, segments: tuple[Segment, ...]) -> EmbeddingTable:
     dim = table.layout.dim
     out, grads = np.empty((BATCH, dim), np.float32), np.full((BATCH, dim), 0.01, np.float32)
     grads *= np.arange(grads.size, dtype=np.float32).reshape(grads.shape) % 7 - 3
+
+    def seal() -> None:
+        log = table.changes
+        log.acknowledge("benchmark", log.seal())
+
     for kind in ("uniform", "zipf"):
         report(
             f"lookup_{kind}{label}",
             "M ids/s",
             rates(lambda keys: table.lookup(keys, out), lookups(kind, ROWS)),
         )
+        best = {}
         for tracking, capacity in (
             ("", DEFAULT_CAPACITY),
             ("_first_touch", DEFAULT_CAPACITY),
@@ -191,9 +198,14 @@ def measure(label: str, segments: tuple[Segment, ...]) -> EmbeddingTable:
                     keys, grads[: keys.size], req_time_s=1_700_000_000
                 ),
                 updates(kind, ROWS),
-                before=table.steal_touched if tracking == "_first_touch" else lambda: None,
+                before=seal if tracking == "_first_touch" else lambda: None,
             )
             report(f"update_{kind}{tracking}{label}", "M ids/s", pushed)
+            best[tracking] = max(pushed)
+
+        for tracking in ("", "_first_touch"):
+            cost = best["_untracked"] / best[tracking]
+            report(f"tracking_cost_{kind}{tracking}{label}", "x", [cost], higher=False)
     return table
 
 

@@ -40,6 +40,7 @@ USER = TableConfig(
     ),
     expire_days=30,
     expire_days_by_slot={3: 7},
+    touched_capacity=0,
 )
 ITEM = TableConfig(
     "item",
@@ -60,8 +61,6 @@ TABLES = (USER, ITEM)
 IDS = np.arange(-40, 40) * 0x0123456789ABCDE
 SEEN_IDS = np.arange(100, 160) * 0x0123456789ABCD7  # without a row: each was seen once or twice
 SEEN = np.arange(SEEN_IDS.size) % 2 + 1
-TOUCHED_IDS = IDS[::3]
-FORGOTTEN = 7  # touched ids that each of the two servers had lost
 VARIABLES = (
     VariableConfig("bias", np.zeros(3, np.float32), Sgd(0.5)),
     VariableConfig("epochs", np.zeros((), np.int64)),
@@ -124,6 +123,4 @@ def _table(config, current, index):
     if config is ITEM:
         seen = current.owner_of(SEEN_IDS) == index
         table.admission.admit(SEEN_IDS[seen], SEEN[seen])
-        touched = current.owner_of(TOUCHED_IDS) == index
-        table.restore_touched(TOUCHED_IDS[touched], FORGOTTEN)
     return table

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from megalith.engine.kernels import actions, gather, scan
 from megalith.engine.kernels.index import begin_of, end_of
 from megalith.engine.kernels.layout import PARTITIONS, POOL_FREE, POOL_NEXT, RECORD
+from megalith.engine.table.delta_log import DeltaLog
 from megalith.engine.table.index import IndexMemory
 from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.table.rows import RowMemory
@@ -26,6 +27,16 @@ crowded_keys = st.builds(
 )
 
 
+class _LastNoted(DeltaLog):
+    """A log that shows what the last write has noted."""
+
+    noted = np.empty(0, np.int64)
+
+    def note(self, ids: I64) -> int:
+        self.noted = ids
+        return super().note(ids)
+
+
 class SmallTable:
     """Rows of two floats. Row and time of a key are told by what was added, in the order it was."""
 
@@ -35,13 +46,15 @@ class SmallTable:
             RowMemory(np.zeros(DIM, np.float32), 100_000),
             IndexMemory(100_000, 1, twin.SECRET),
         )
-        self.writer = Writer(config, RowLayout(config), self.index, self.memory, None)
+        self.changes = _LastNoted(self.index, 1 << 20)
+        self.writer = Writer(config, RowLayout(config), self.index, self.memory, None, self.changes)
 
     def add(self, keys: I64, times: I64 | int = 0, *, track: bool = False) -> I64:
         """Rows (key, key), by way of the write kernel; the keys that this touched."""
         keys, times = np.asarray(keys, np.int64), np.atleast_1d(np.asarray(times, np.int64))
         rows = row_of(keys)
-        return self.writer.write(actions.Assign(DIM), keys, rows, times, EVERYTHING, track=track)[1]
+        self.writer.write(actions.Assign(DIM), keys, rows, times, EVERYTHING, track=track)
+        return self.changes.noted
 
     def entries(self) -> dict[int, int]:
         """Times by key, after a look at everything: order, rows, counts, and that a search finds

@@ -33,7 +33,8 @@
     |  |- NotSupervised          nobody is there who could start a process
     |  |- SequenceExpired        a push older than what the server remembers
     |  |- WrongRun               the client belongs to another run of a job; connect anew
-    |  '- ReadOnlyTable          a table for serving takes no gradients; send them to the ps
+    |  |- ReadOnlyTable          a table for serving takes no gradients; send them to the ps
+    |  '- ChangesForgotten       more ids changed than the delta log holds; copy all rows
     |- AccessDenied          not allowed, or not by this token
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
     |- Unavailable           not now; retry with backoff
@@ -282,6 +283,12 @@ class ReadOnlyTable(WrongPlace):
     """A table for serving was asked for what only a training table does."""
 
     code = "read_only_table"
+
+
+class ChangesForgotten(WrongPlace):
+    """A reader of a delta log is behind what the log still holds; it needs a copy of all rows."""
+
+    code = "changes_forgotten"
 
 
 class StaleEpoch(MegalithError):

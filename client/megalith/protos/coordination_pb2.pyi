@@ -471,6 +471,7 @@ class Restored(_message.Message):
     VARIABLES_FIELD_NUMBER: _builtins.int
     SAVED_AT_S_FIELD_NUMBER: _builtins.int
     FILTERS_RESET_FIELD_NUMBER: _builtins.int
+    INCREMENTS_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Directory of the checkpoint; empty = there was none, it started empty."""
     step: _builtins.int
@@ -491,6 +492,8 @@ class Restored(_message.Message):
     """When the checkpoint was saved, Unix seconds: with `path`, which save it is."""
     filters_reset: _builtins.int
     """Admission filters of its buckets that did not fit their tables: those ids are counted anew."""
+    increments: _builtins.int
+    """Increments of the checkpoint that were restored with it."""
     def __init__(
         self,
         *,
@@ -504,10 +507,11 @@ class Restored(_message.Message):
         variables: _builtins.int = ...,
         saved_at_s: _builtins.float = ...,
         filters_reset: _builtins.int = ...,
+        increments: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "filters_reset", b"filters_reset", "left_out", b"left_out", "path", b"path", "rows", b"rows", "saved_at_s", b"saved_at_s", "seconds", b"seconds", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "filters_reset", b"filters_reset", "increments", b"increments", "left_out", b"left_out", "path", b"path", "rows", b"rows", "saved_at_s", b"saved_at_s", "seconds", b"seconds", "step", b"step", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -522,12 +526,15 @@ class ShardSaved(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     PUSHES_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    CHANGES_FORGOTTEN_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """From save_shard."""
     error: _builtins.str
     """Why it failed; empty = success."""
     pushes: _builtins.int
     """PsReport.pushes when it began to write: those are in the files."""
+    changes_forgotten: _builtins.bool
+    """It failed because an increment cannot be made: only a full save has all changes."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardFile]:
         """What was written; empty when it failed."""
@@ -544,10 +551,11 @@ class ShardSaved(_message.Message):
         error: _builtins.str = ...,
         pushes: _builtins.int = ...,
         parts: _abc.Iterable[_builtins.str] | None = ...,
+        changes_forgotten: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "files", b"files", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_forgotten", b"changes_forgotten", "error", b"error", "files", b"files", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -566,10 +574,11 @@ class ShardFile(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Relative to the checkpoint directory."""
     kind: _builtins.str
-    """"table", "filter", "touched" or "variables"."""
+    """"table", "filter", "variables", and in increments "dropped" and "applied"."""
     table: _builtins.str
     """Table name; empty for variables."""
     rows: _builtins.int
@@ -580,6 +589,8 @@ class ShardFile(_message.Message):
     """Hex digest of the file."""
     buckets: _builtins.str
     """Buckets that it is about, such as "0-511,600-600", or "none"; empty = unknown."""
+    held: _builtins.int
+    """Of a table's file in an increment: rows that the server had; 0 in others."""
     def __init__(
         self,
         *,
@@ -590,10 +601,11 @@ class ShardFile(_message.Message):
         bytes: _builtins.int = ...,
         sha256: _builtins.str = ...,
         buckets: _builtins.str = ...,
+        held: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "bytes", b"bytes", "kind", b"kind", "name", b"name", "rows", b"rows", "sha256", b"sha256", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "bytes", b"bytes", "held", b"held", "kind", b"kind", "name", b"name", "rows", b"rows", "sha256", b"sha256", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -961,25 +973,55 @@ Global___Barrier: _TypeAlias = Barrier  # noqa: Y015
 class SaveShard(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class Increment(_message.Message):
+        """What an increment goes on from."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        BASE_FIELD_NUMBER: _builtins.int
+        NUMBER_FIELD_NUMBER: _builtins.int
+        base: _builtins.str
+        """The save_id of the checkpoint below it."""
+        number: _builtins.int
+        """Its own number, from 1. The parameter server has what is in number - 1."""
+        def __init__(
+            self,
+            *,
+            base: _builtins.str = ...,
+            number: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "number", b"number"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SAVE_ID_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    INCREMENT_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """Part of the file names, so a new save never touches the files of an old one."""
     directory: _builtins.str
     """Where to write; it exists, and only for this save. If it is gone, the save was given up."""
     step: _builtins.int
     """The step that the checkpoint is named after."""
+    @_builtins.property
+    def increment(self) -> Global___SaveShard.Increment:
+        """Write only what changed; unset = write everything."""
+
     def __init__(
         self,
         *,
         save_id: _builtins.str = ...,
         directory: _builtins.str = ...,
         step: _builtins.int = ...,
+        increment: Global___SaveShard.Increment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["increment", b"increment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "save_id", b"save_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "increment", b"increment", "save_id", b"save_id", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

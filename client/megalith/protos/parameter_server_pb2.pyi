@@ -1176,7 +1176,7 @@ class TableStatus(_message.Message):
     expired: _builtins.int
     """Rows dropped by age."""
     touched: _builtins.int
-    """Ids changed since they were last asked for; 0 also if they are not tracked."""
+    """Changed ids in the delta log."""
     touched_overflow: _builtins.int
     """Changed ids that were forgotten for lack of room; who follows them needs a full copy."""
     max_rows: _builtins.int

@@ -71,7 +71,7 @@ class TableConfig(_message.Message):
     skip_nonfinite: _builtins.bool
     """Leave out and count gradients with NaN or infinity, instead of refusing the push."""
     touched_capacity: _builtins.int
-    """Changed ids that are remembered until somebody asks for them, 32 bytes each; 0 = none."""
+    """Changed ids that the delta log holds, 8 bytes each; 0 = no log."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
         """Slices of a row, in order; at least one."""

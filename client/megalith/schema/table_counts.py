@@ -26,9 +26,9 @@ class TableCounts:
         "Gradient rows left out because they, or the rows after them, would hold NaN or infinity."
     )
     expired: int = _counter("Rows dropped by age.")
-    touched: int = 0  # changed ids that nobody asked for yet; 0 also if they are not tracked
+    touched: int = 0  # changed ids in the delta log
     # Who follows the changed ids needs a full copy of the table after this has grown.
-    touched_overflow: int = _counter("Changed ids forgotten by full touched-id sets.")
+    touched_overflow: int = _counter("Changed ids forgotten by full delta logs.")
     max_rows: int = 0  # rows that there are addresses for; a memory budget may allow fewer
 
 

@@ -59,9 +59,9 @@ class TableConfig:
     admission: AdmissionConfig | None = None
     # Rows of a push with NaN or infinity: refuse the whole push, or leave them out and count them.
     skip_nonfinite: bool = False
-    # Ids changed by gradients that are remembered until somebody asks for them, 32 bytes each; 0
-    # does not track them. When more change meanwhile the set starts over and counts what it forgot.
-    touched_capacity: int = 0
+    # Changed ids that the delta log holds, 8 bytes each, for increments and whoever follows
+    # the table. If more change between two increments, the next one is a full save. 0 = no log.
+    touched_capacity: int = 1 << 23
 
     # Names of the features whose rows it has, for people: a table of merged features is named by a
     # hash.

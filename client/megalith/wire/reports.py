@@ -21,6 +21,7 @@ class RestoreReport:
     variables: int = 0
     saved_at_s: float = 0.0
     filters_reset: int = 0  # admission filters that did not fit; their ids are counted anew
+    increments: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from megalith.checkpoint import manifest
+from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import Bools
+from megalith.runtime.files import sync
 from megalith.wire.routing import NUM_BUCKETS
 
 _NONE = "none"
@@ -29,6 +32,19 @@ def opened(directory: Path, file: ShardFile) -> Iterator[Any]:
             yield pa.ipc.open_file(source)
     except (pa.ArrowInvalid, OSError) as error:
         raise CheckpointDamaged(f"{path} cannot be read as an Arrow file: {error}") from error
+
+
+def written(path: Path, kind: FileKind, table: str, rows: int) -> ShardFile:
+    """What a manifest says about a file that is complete; it is on disk after this."""
+    sync(path)
+    return ShardFile(
+        name=path.name,
+        kind=kind,
+        table=table,
+        rows=rows,
+        bytes=path.stat().st_size,
+        sha256=manifest.sha256_of(path),
+    )
 
 
 def ranges_of(buckets: Bools) -> str:

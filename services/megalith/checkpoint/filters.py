@@ -1,10 +1,9 @@
-"""What a checkpoint keeps of a table besides its rows: counts of its filter, and touched ids.
+"""What a checkpoint keeps of a table besides its rows: the counts of its admission filter.
 
 A filter's file has a row for each used block of the ring (block, elements, cells: see
 kernels/admission.py) and, as JSON in the schema's metadata under "megalith", the shape of the
 filter and the buckets that its server had. Cells do not name their ids, so a server that has some
-of these buckets takes all of the filter, and the union of several (`filter_union`). Touched ids
-are ids: a server takes those of its buckets.
+of these buckets takes all of the filter, and the union of several (`filter_union`).
 """
 
 import json
@@ -15,16 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.checkpoint import manifest
+from megalith.checkpoint import arrow_files
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.admission.union import FilterState
-from megalith.engine.table.touched import TouchedIdSet
 from megalith.errors import CheckpointDamaged
-from megalith.kernels.dtypes import I64, Bools
-from megalith.runtime.files import sync
-from megalith.wire import routing
+from megalith.kernels.dtypes import Bools
 
 _META = b"megalith"
 
@@ -50,7 +46,7 @@ def write_filter(
         "cells": _lists(state["cells"]),
     }
 
-    return _write(columns, about, directory, name, FileKind.FILTER, table)
+    return _write(columns, about, directory, name, table)
 
 
 def read_filter(reader: Any, name: str, buckets: Bools) -> FilterState | None:
@@ -85,33 +81,11 @@ def read_filter(reader: Any, name: str, buckets: Bools) -> FilterState | None:
     }
 
 
-def write_touched(
-    touched: TouchedIdSet, forgotten: int, table: str, directory: Path, name: str
-) -> ShardFile:
-    """The ids held; they stay in the set.
-
-    `forgotten` are those that the table lost for lack of room.
-    """
-    ids = touched.held()
-    buckets = routing.buckets_of(ids).astype(np.uint16)
-    columns = {"bucket": pa.array(buckets), "id": pa.array(ids)}
-    return _write(columns, {"forgotten": forgotten}, directory, name, FileKind.TOUCHED, table)
-
-
-def read_touched(reader: Any, buckets: Bools) -> tuple[I64, int]:
-    """The ids of `buckets`, and how many were forgotten by the server that wrote them."""
-    about = json.loads(reader.schema.metadata[_META])
-    ids = reader.read_all().column("id").to_numpy()
-    is_wanted = buckets[routing.buckets_of(ids)]
-    return ids[is_wanted], int(about["forgotten"])
-
-
 def _write(
     columns: dict[str, pa.Array],
     about: dict[str, Any],
     directory: Path,
     name: str,
-    kind: FileKind,
     table: str,
 ) -> ShardFile:
     batch = pa.record_batch(columns)
@@ -125,15 +99,7 @@ def _write(
     ):
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
-    sync(path)
-    return ShardFile(
-        name=name,
-        kind=kind,
-        table=table,
-        rows=batch.num_rows,
-        bytes=path.stat().st_size,
-        sha256=manifest.sha256_of(path),
-    )
+    return arrow_files.written(path, FileKind.FILTER, table, batch.num_rows)
 
 
 def _lists(cells: NDArray[Any]) -> pa.Array:

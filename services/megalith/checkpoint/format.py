@@ -5,9 +5,16 @@
         manifest.json                        what it consists of                  manifest.py
         table-0003-<table>-<shard>.arrow     rows of a table                      tables.py
         filter-0003-<table>-<shard>.arrow    counts of its admission filter       filters.py
-        touched-0003-<table>-<shard>.arrow   its touched ids                      filters.py
         variables-<shard>.arrow              variables and parts of large ones    variables.py
     <model_dir>/model.ckpt-r1-120/           the second checkpoint of step 120
+    <model_dir>/increments/model.ckpt-120/   what changed since that checkpoint   increments.py
+        000001/                              the first increment; it never changes
+            manifest.json                    with a link to what it goes on from
+            table-0003-<table>-<shard>.arrow    rows that changed; the last of equal ids counts
+            dropped-0003-<table>-<shard>.arrow  ids whose rows are gone           dropped.py
+            variables-<shard>.arrow          all variables
+            applied-<shard>.arrow            pushes that are in it                applied.py
+    <model_dir>/increments/newest.json       the newest increment
     <model_dir>/saving-120-<save id>/        a save under way, of the job of this directory
     <model_dir>/saving-120-<save id>-export/ one of another job, which was told to save here
 
@@ -24,8 +31,9 @@ from enum import StrEnum
 #   1  A file does not say which buckets it is about. The file of a table may lack its data time.
 #   2  Each file says its buckets, and each file of a table the table's data time and which floats
 #      of the state are what.
-FORMAT_VERSION = 2
-READ_VERSIONS = (1, 2)
+#   3  The manifest has a save id, and there may be increments. There are no files of touched ids.
+FORMAT_VERSION = 3
+READ_VERSIONS = (1, 2, 3)
 
 MANIFEST = "manifest.json"
 LIST = "checkpoint"
@@ -38,8 +46,10 @@ class FileKind(StrEnum):
 
     TABLE = "table"
     FILTER = "filter"
-    TOUCHED = "touched"
+    TOUCHED = "touched"  # in older checkpoints: ids that nobody needs any more
     VARIABLES = "variables"
+    DROPPED = "dropped"
+    APPLIED = "applied"
 
 
 def shard_suffix(index: int, num_ps: int, save_id: str) -> str:
@@ -55,6 +65,10 @@ def table_file_name(kind: FileKind, number: int, table: str, suffix: str) -> str
     """
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", table[:_READABLE])
     return f"{kind}-{number:04}-{readable}-{suffix}"
+
+
+def applied_file_name(suffix: str) -> str:
+    return f"{FileKind.APPLIED}-{suffix}"
 
 
 def variables_file_name(suffix: str) -> str:

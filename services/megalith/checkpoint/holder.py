@@ -1,7 +1,9 @@
 """Who holds what a checkpoint saves and restores."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
+from megalith.checkpoint.applied import AppliedWrites
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
 from megalith.kernels.dtypes import Bools
@@ -16,6 +18,18 @@ class ShardHolder(Protocol):
 
     def buckets(self) -> Bools:
         """Which buckets its rows are of."""
+        ...
+
+    def cut(self) -> AbstractContextManager[None]:
+        """Inside, nobody writes."""
+        ...
+
+    def applied_writes(self) -> AppliedWrites:
+        """The writes that it remembers to have applied."""
+        ...
+
+    def adopt_writes(self, applied: AppliedWrites) -> None:
+        """Remember writes that are in what was restored."""
         ...
 
     def adopt(self, table: EmbeddingTable | None = None, variable: Variable | None = None) -> None:

@@ -23,6 +23,8 @@ class ShardFile:
 
     `buckets` are those that it is about: of the ids in a table's file, of the server that wrote it
     for the others. They are ranges such as "0-511,600-600", or "none"; empty = unknown, any.
+
+    `held` is said by an increment, of the files of tables: how many rows their server had.
     """
 
     name: str
@@ -32,11 +34,29 @@ class ShardFile:
     bytes: int
     sha256: str
     buckets: str = ""
+    held: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """What an increment goes on from, and its place in the chain.
+
+    `base` is the save id of the full checkpoint below it, `number` counts from 1, and
+    `previous_sha256` is the checksum of the manifest before it: that of increment number - 1, or of
+    the base.
+    """
+
+    base: str
+    number: int
+    previous_sha256: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a complete checkpoint consists of. `saved_at_s` is when its save began, Unix seconds."""
+    """What a complete checkpoint consists of. `saved_at_s` is when its save began, Unix seconds.
+
+    `save_id` is empty in early versions. An increment has a `link`.
+    """
 
     step: int
     num_ps: int
@@ -48,10 +68,15 @@ class Manifest:
     input_name: str = ""
     # Batches, about, that were trained after the cursors were taken and may be in the rows too.
     repeated_batches: int = 0
+    save_id: str = ""
+    link: Link | None = None
 
     @property
     def rows(self) -> int:
-        """Embedding rows in all tables."""
+        """Embedding rows in all tables; of an increment, those of the chain up to it."""
+        if self.link is not None:
+            return sum(file.held for file in self.files)
+
         return sum(file.rows for file in self.files if file.kind == FileKind.TABLE)
 
 
@@ -87,7 +112,8 @@ def read(directory: Path) -> Manifest:
     try:
         files = tuple(_file(about) for about in content.pop("files"))
         content["cursors"] = tuple(content.get("cursors", ()))
-        return Manifest(**content, files=files)
+        link = content.pop("link", None)
+        return Manifest(**content, files=files, link=None if link is None else Link(**link))
     except (TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{path} lacks or misnames a field: {error}") from error
 

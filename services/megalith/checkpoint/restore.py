@@ -1,4 +1,4 @@
-"""Restoring a shard: what one ps holds, out of the files of a checkpoint.
+"""Restoring a shard: what one ps holds, out of the files of a checkpoint and its increments.
 
 The manifest says which buckets a file is about. A ps restores the rows of its own buckets, whatever
 the number of servers that wrote them, and reads only the files that have some.
@@ -12,11 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint import arrow_files, manifest, row_loading
+from megalith.checkpoint import applied as applied_files
+from megalith.checkpoint import arrow_files, increments, manifest, row_loading
 from megalith.checkpoint import filters as filter_files
 from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.applied import AppliedWrites
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.holder import ShardHolder
+from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.admission.counting_filter import CountingFilter
@@ -47,36 +50,43 @@ def restore_shard(
     them all, and no new ids until there is room.
     """
     started = time.monotonic()
-    content = manifest.read(directory)
-    for file in content.files:
-        manifest.check_size(directory, file)
+    chain = increments.read_chain(directory)
+    _check_sizes(chain)
 
     mine = owners == index
-    tables, expired = row_loading.load_tables(content, directory, mine, over_budget)
-    _restore_touched(content, directory, mine, tables)
-    filters_reset = _restore_filters(content, directory, mine, tables)
-    variables = _restore_variables(content, directory, owners, index)
+    tables, expired = row_loading.load_tables(chain, mine, over_budget)
+    rows = sum(len(table) for table in tables.values())
+    _check_held(chain, mine, rows + expired)
+    filters_reset = _restore_filters(chain.base, directory, mine, tables)
+    newest = _newest_of(chain)
+    variables = _restore_variables(newest.manifest, newest.directory, owners, index)
+    applied = _read_applied(newest, mine)
 
     for table in tables.values():
         holder.adopt(table=table)
     for variable in variables:
         holder.adopt(variable=variable)
+    if applied is not None:
+        holder.adopt_writes(applied)
 
     restored = RestoreReport(
         path=str(directory),
-        step=content.step,
-        rows=sum(len(table) for table in tables.values()),
+        step=chain.last.step,
+        rows=rows,
         expired=expired,
         seconds=time.monotonic() - started,
         tables=len(tables),
         variables=len(variables),
-        saved_at_s=content.saved_at_s,
+        saved_at_s=chain.last.saved_at_s,
         filters_reset=filters_reset,
+        increments=chain.number,
     )
 
     logger.info(
-        "restored path=%s rows=%d expired=%d left_out=%d filters_reset=%d seconds=%.1f",
+        "restored path=%s increments=%d rows=%d expired=%d left_out=%d filters_reset=%d "
+        "seconds=%.1f",
         restored.path,
+        restored.increments,
         restored.rows,
         restored.expired,
         restored.left_out,
@@ -87,24 +97,53 @@ def restore_shard(
     return restored
 
 
-def _restore_touched(
-    content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]
-) -> None:
-    """Give tables the touched ids of the buckets in `mine`."""
-    for file in content.files:
-        if file.kind != FileKind.TOUCHED or not _is_about(file, mine):
-            continue
+def _check_sizes(chain: Chain) -> None:
+    """CheckpointDamaged unless all files of the chain are there, with the length they were."""
+    for file in chain.base.files:
+        manifest.check_size(chain.directory, file)
+    for increment in chain.increments:
+        for file in increment.manifest.files:
+            manifest.check_size(increment.directory, file)
 
-        if file.table not in tables:
-            raise CheckpointDamaged(
-                f"the checkpoint has touched ids of table {file.table}, but no file of its rows"
-            )
 
-        manifest.verify(directory, file)
-        with arrow_files.opened(directory, file) as reader:
-            ids, forgotten = filter_files.read_touched(reader, mine)
+def _newest_of(chain: Chain) -> Increment:
+    """What has the variables: the last increment, or the checkpoint itself."""
+    return chain.increments[-1] if chain.increments else Increment(chain.directory, chain.base)
 
-        tables[file.table].restore_touched(ids, forgotten)
+
+def _applied_file(newest: Increment, mine: Bools) -> ShardFile | None:
+    """What the server of just these buckets remembered; None if no server had just these."""
+    for file in newest.manifest.files:
+        if file.kind is FileKind.APPLIED and file.buckets == arrow_files.ranges_of(mine):
+            return file
+
+    return None
+
+
+def _read_applied(newest: Increment, mine: Bools) -> AppliedWrites | None:
+    """The pushes that are in what was restored, if one server had all of it and remembered them."""
+    file = _applied_file(newest, mine)
+    return None if file is None else applied_files.read(newest.directory, file)
+
+
+def _check_held(chain: Chain, mine: Bools, rows: int) -> None:
+    """CheckpointDamaged if the server of these buckets had another number of rows.
+
+    Where the buckets were those of several servers, the sum over all servers is compared instead,
+    by the controller.
+    """
+    newest = _newest_of(chain)
+    file = _applied_file(newest, mine)
+    if file is None:
+        return
+
+    suffix = file.name.removeprefix(f"{FileKind.APPLIED}-")
+    held = sum(each.held for each in newest.manifest.files if each.name.endswith(suffix))
+    if rows != held:
+        raise CheckpointDamaged(
+            f"{chain} gives this ps {rows} rows, expired ones included, and the server that wrote "
+            f"the last increment had {held}"
+        )
 
 
 class _SavedFilter(NamedTuple):
@@ -122,6 +161,7 @@ def _restore_filters(
     Returns how many filters of the files did not fit their tables and were left out.
     """
     saved: dict[str, list[_SavedFilter]] = {}
+    saved_tables = {file.table for file in content.files if file.kind is FileKind.TABLE}
     for file in content.files:
         if file.kind != FileKind.FILTER:
             continue
@@ -139,6 +179,9 @@ def _restore_filters(
     for name, table in tables.items():
         if not isinstance(table.admission, CountingFilter):
             continue
+
+        if name not in saved and name not in saved_tables:
+            continue  # made since the checkpoint: its ids are counted anew
 
         if name not in saved:
             raise CheckpointDamaged(

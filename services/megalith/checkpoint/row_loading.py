@@ -9,13 +9,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files
+from megalith.checkpoint import arrow_files, dropped
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.increments import Chain, Increment
+from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.table.checks import finite_mask, frozen
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.table.row_layout import RowLayout
@@ -26,20 +28,26 @@ from megalith.wire import routing
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _MOST_THREADS = 4  # that check and load files; each has one record batch in memory
 _PROGRESS_S = 10.0  # between two lines about a long restore
 
 
 def load_tables(
-    content: Manifest, directory: Path, mine: Bools, over_budget: bool
+    chain: Chain, mine: Bools, over_budget: bool
 ) -> tuple[dict[str, EmbeddingTable], int]:
     """The tables by name with their rows of the buckets in `mine`, and how many rows were expired.
 
     `restore_shard` says what happens to rows that a memory budget has no room for.
     """
-    files = [file for file in content.files if file.kind == FileKind.TABLE]
-    loading = _Loading(directory, files, mine, over_budget)
-    expired = loading.load_all()
+    loading = _Loading(chain, mine, over_budget)
+    expired = loading.load_base()
+    for increment in chain.increments:
+        loading.load_increment(increment)
+
+    if chain.increments:
+        expired = loading.drop_expired()
 
     for name, table in loading.tables.items():
         config = loading.configs[name]
@@ -57,23 +65,30 @@ def load_tables(
 
 
 class _Loading:
-    """One restore of all tables. Each file is loaded by one thread; tables guard their own rows."""
+    """One restore of all tables. Each file is loaded by one thread; tables guard their own rows.
 
-    def __init__(
-        self, directory: Path, files: list[ShardFile], mine: Bools, over_budget: bool
-    ) -> None:
-        self._directory = directory
+    With increments, rows that are expired are dropped at the end: an increment may have given one
+    of them a new time.
+    """
+
+    def __init__(self, chain: Chain, mine: Bools, over_budget: bool) -> None:
+        self._directory = chain.directory
+        self._has_increments = bool(chain.increments)
         self._mine = mine
-        self._headers = {file.name: table_files.header(directory, file) for file in files}
+        self._over_budget = over_budget
+        files = [file for file in chain.base.files if file.kind == FileKind.TABLE]
+        self._headers = {file.name: table_files.header(self._directory, file) for file in files}
         self._data_times = table_files.newest(self._headers, files)
+        for increment in chain.increments:
+            self._note_data_times(increment)
+
         self.configs: dict[str, TableConfig] = {}
         for file in files:
             self.configs.setdefault(file.table, self._headers[file.name].config)  # the first file's
 
         self.tables: dict[str, EmbeddingTable] = {}
-        for name, config in self.configs.items():
-            wanted = _without_budget(config) if over_budget else config
-            self.tables[name] = EmbeddingTable(wanted)
+        for name in self.configs:
+            self._make_table(name)
 
         self._needed = []
 
@@ -88,15 +103,73 @@ class _Loading:
         num_rows = sum(file.rows for file in self._needed)
         self._progress = _Progress(len(self._needed), num_rows)
 
-    def load_all(self) -> int:
-        """Load every file that is needed; how many rows were expired."""
-        num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(num_threads, "restore") as pool:
-            try:
-                return sum(pool.map(self._load, self._needed))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+    def _make_table(self, name: str) -> None:
+        config = self.configs[name]
+        wanted = _without_budget(config) if self._over_budget else config
+        self.tables[name] = EmbeddingTable(wanted)
+
+    def _note_data_times(self, increment: Increment) -> None:
+        for file in increment.manifest.files:
+            if file.kind is FileKind.DROPPED:
+                time_s = dropped.data_time_s(increment.directory, file)
+                self._data_times[file.table] = max(self._data_times.get(file.table, 0), time_s)
+
+    def load_base(self) -> int:
+        """Load every file of the checkpoint that is needed; how many rows were expired."""
+        return sum(_in_parallel(self._load, self._needed))
+
+    def load_increment(self, increment: Increment) -> None:
+        """Put the changed rows in, and take the dropped ones out."""
+        files = [file for file in increment.manifest.files if file.kind is FileKind.TABLE]
+        for file in files:
+            self.configs[file.table] = table_files.header(increment.directory, file).config
+            if file.table not in self.tables:
+                self._make_table(file.table)
+
+        needed = [file for file in files if self._is_needed(file)]
+        _in_parallel(lambda file: self._load_changes(increment.directory, file), needed)
+        gone = [file for file in increment.manifest.files if file.kind is FileKind.DROPPED]
+        _in_parallel(lambda file: self._drop(increment.directory, file), gone)
+
+    def _is_needed(self, file: ShardFile) -> bool:
+        return bool((arrow_files.buckets_of(file) & self._mine).any())
+
+    def _load_changes(self, directory: Path, file: ShardFile) -> None:
+        table = self.tables[file.table]
+        signature = RowLayout(self.configs[file.table]).signature
+        refused = 0
+        for batch in table_files.row_batches(directory, file):
+            is_mine = self._mine[routing.buckets_of(batch.ids)]
+            rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
+            result = table.load(
+                batch.ids[is_mine],
+                rows,
+                batch.times[is_mine],
+                signature,
+                self._data_times[file.table],
+            )
+
+            refused += result.refused
+
+        if refused:
+            raise _no_room(table, refused, file.rows, directory / file.name)
+
+    def _drop(self, directory: Path, file: ShardFile) -> None:
+        if not file.rows or not self._is_needed(file):
+            return
+
+        ids = dropped.read(directory, file)
+        is_mine = self._mine[routing.buckets_of(ids)]
+        self.tables[file.table].erase(frozen(ids[is_mine]))
+
+    def drop_expired(self) -> int:
+        """Drop the rows that are expired after the last increment; how many."""
+        expired = 0
+        for table in self.tables.values():
+            if table.config.max_expire_share == 1:
+                expired += table.expire()
+
+        return expired
 
     def _load(self, file: ShardFile) -> int:
         is_too_small = False
@@ -134,7 +207,7 @@ class _Loading:
                 signature,
                 data_time_s,
                 # early versions wrote neither data times nor expired rows
-                drop_expired=data_time_s is not None,
+                drop_expired=data_time_s is not None and not self._has_increments,
             )
 
             counts.found += len(rows)
@@ -181,12 +254,7 @@ class _Counts:
             )
 
         if self.refused:
-            raise LimitExceeded(
-                f"table {name}: {self.refused} of the {self.found} rows that this ps needs of "
-                f"{path} find no room; it holds {len(table)} rows in a memory_budget_bytes of "
-                f"{table.config.memory_budget_bytes}; start more parameter servers, or give them "
-                "--restore-over-budget"
-            )
+            raise _no_room(table, self.refused, self.found, path)
 
         too_many = self.found - self.created - self.expired
         if too_many:
@@ -194,6 +262,26 @@ class _Counts:
                 f"{path} has {self.found} rows for this ps, {self.created} are new and "
                 f"{self.expired} expired: {too_many} ids are in another file of table {name} too"
             )
+
+
+def _in_parallel(load: Callable[[ShardFile], T], files: list[ShardFile]) -> list[T]:
+    """Load files on a few threads; the first error ends it."""
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(num_threads, "restore") as pool:
+        try:
+            return list(pool.map(load, files))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _no_room(table: EmbeddingTable, refused: int, found: int, path: Path) -> LimitExceeded:
+    return LimitExceeded(
+        f"table {table.config.name}: {refused} of the {found} rows that this ps needs of "
+        f"{path} find no room; it holds {len(table)} rows in a memory_budget_bytes of "
+        f"{table.config.memory_budget_bytes}; start more parameter servers, or give them "
+        "--restore-over-budget"
+    )
 
 
 def _without_budget(config: TableConfig) -> TableConfig:

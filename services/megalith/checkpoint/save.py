@@ -4,6 +4,7 @@ Any Arrow reader opens the files; format.py lists them.
 """
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -38,11 +39,17 @@ def save_shard(
     meanwhile too, because the save took too long or another ps failed.
     """
     suffix = shard_suffix(index, num_ps, save_id)
-    try:
+    with nothing_left_of(directory, suffix):
         saved = _write_files(holder, directory, suffix)
-        for file in saved.files:
-            if not (directory / file.name).exists():
-                raise SaveFailed(f"the save was given up: {directory} has lost {file.name}")
+        check_there(directory, saved.files)
+        return saved
+
+
+@contextlib.contextmanager
+def nothing_left_of(directory: Path, suffix: str) -> Iterator[None]:
+    """Inside, files of a shard are written; if that fails, none of them stays."""
+    try:
+        yield
     except BaseException:
         for path in directory.glob(f"*-{suffix}"):
             with contextlib.suppress(OSError):  # what went wrong is said, not what came of it
@@ -50,7 +57,12 @@ def save_shard(
 
         raise
 
-    return saved
+
+def check_there(directory: Path, files: list[ShardFile]) -> None:
+    """SaveFailed if a file is gone, with its directory."""
+    for file in files:
+        if not (directory / file.name).exists():
+            raise SaveFailed(f"the save was given up: {directory} has lost {file.name}")
 
 
 def _write_files(holder: ShardHolder, directory: Path, suffix: str) -> SavedShard:
@@ -60,7 +72,8 @@ def _write_files(holder: ShardHolder, directory: Path, suffix: str) -> SavedShar
         files += _write_table(holder, table, number, directory, suffix)
 
     held = holder.variables()  # once: the parts that are named are those that are written
-    file = variables.write(held, directory, variables_file_name(suffix))
+    copies = variables.copies_of(held)
+    file = variables.write(copies, directory, variables_file_name(suffix))
     files.append(replace(file, buckets=buckets))
     parts = [variable.config.part_name for variable in held if variable.config.part]
     return SavedShard(files, parts)
@@ -69,10 +82,10 @@ def _write_files(holder: ShardHolder, directory: Path, suffix: str) -> SavedShar
 def _write_table(
     holder: ShardHolder, table: EmbeddingTable, number: int, directory: Path, suffix: str
 ) -> list[ShardFile]:
-    """The rows of a table; then its touched ids and its filter, as far as it has them.
+    """The rows of a table; then its filter, if it has one.
 
-    Those come after the rows: what was counted or touched meanwhile is in them, if not in the rows,
-    so that no id has to be seen more often after a restart than before.
+    That comes after the rows: what was counted meanwhile is in it, if not in the rows, so that no
+    id has to be seen more often after a restart than before.
     """
 
     def name_of(kind: FileKind) -> str:
@@ -85,13 +98,6 @@ def _write_table(
 
     held = holder.buckets()
     about = []
-
-    if table.touched is not None:
-        forgotten = table.stats().touched_overflow
-        touched_name = name_of(FileKind.TOUCHED)
-        about.append(
-            filters.write_touched(table.touched, forgotten, config.name, directory, touched_name)
-        )
 
     if isinstance(admission, CountingFilter):
         filter_name = name_of(FileKind.FILTER)

@@ -14,7 +14,7 @@ the table.
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -29,7 +29,6 @@ from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import F32, I64
-from megalith.runtime.files import sync
 from megalith.schema import TableConfig
 from megalith.wire import routing
 
@@ -63,7 +62,7 @@ def write(table: EmbeddingTable, config: TableConfig, directory: Path, name: str
 
     `config` is what the table had when its save began: it may get another one meanwhile.
     """
-    limit = _rows_at_once(table.layout.width)
+    limit = rows_at_once(table.layout.width)
     offset = 0
     with RowFile(config, table.layout, table.max_update_s, directory, name) as file:
         while True:
@@ -128,19 +127,11 @@ class RowFile:
 
     def written(self) -> ShardFile:
         """What is on disk, once it is: the file is closed before."""
-        sync(self._path)
-        return ShardFile(
-            name=self._path.name,
-            kind=FileKind.TABLE,
-            table=self._table,
-            rows=self._rows,
-            bytes=self._path.stat().st_size,
-            sha256=manifest.sha256_of(self._path),
-            buckets=arrow_files.ranges_of(self._has_rows),
-        )
+        file = arrow_files.written(self._path, FileKind.TABLE, self._table, self._rows)
+        return replace(file, buckets=arrow_files.ranges_of(self._has_rows))
 
 
-def _rows_at_once(width: int) -> int:
+def rows_at_once(width: int) -> int:
     """Rows of a record batch: as many as fit `_BATCH_BYTES`, within limits."""
     fitting = _BATCH_BYTES // (4 * width)
     return min(_MOST_ROWS, max(_LEAST_ROWS, fitting))

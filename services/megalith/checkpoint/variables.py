@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.checkpoint import manifest, schema_json
+from megalith.checkpoint import arrow_files, schema_json
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.variable.variable import Variable
 from megalith.errors import CheckpointDamaged
-from megalith.runtime.files import sync
 from megalith.schema import DenseOptimizer, Part, Schedule, VariableConfig
 from megalith.schema.variable_parts import num_parts
 from megalith.wire import routing
@@ -54,24 +53,20 @@ class SavedVariable:
     state: Mapping[str, NDArray[Any]]
 
 
-def write(variables: Iterable[Variable], directory: Path, name: str) -> ShardFile:
-    """Write one file; returns what was written."""
-    rows = [_row(variable) for variable in variables]
+def copies_of(variables: Iterable[Variable]) -> list[dict[str, Any]]:
+    """What a file says of each, as of now."""
+    return [_row(variable) for variable in variables]
+
+
+def write(rows: list[dict[str, Any]], directory: Path, name: str) -> ShardFile:
+    """Write one file of what `copies_of` gave; returns what was written."""
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
         for row in rows:
             batch = pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
             writer.write_batch(batch)
 
-    sync(path)
-    return ShardFile(
-        name=name,
-        kind=FileKind.VARIABLES,
-        table="",
-        rows=len(rows),
-        bytes=path.stat().st_size,
-        sha256=manifest.sha256_of(path),
-    )
+    return arrow_files.written(path, FileKind.VARIABLES, "", len(rows))
 
 
 def read(

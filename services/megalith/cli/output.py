@@ -58,7 +58,9 @@ def restored_line(path: str, parts: Sequence[RestoreReport]) -> str:
 
     rows = sum(part.rows for part in parts)
     seconds = max(part.seconds for part in parts)
-    line = f"restored {path}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
+    increments = parts[0].increments
+    source = f"{path} with {increments} increments" if increments else path
+    line = f"restored {source}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
 
     expired = sum(part.expired for part in parts)
     left_out = sum(part.left_out for part in parts)

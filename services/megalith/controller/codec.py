@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.controller.members.barrier import BarrierState, HolderKind
-from megalith.controller.members.directives import ClusterState, Phase
+from megalith.controller.members.directives import ClusterState, Phase, SaveShard
 from megalith.controller.members.journal import MAX_COUNT
 from megalith.controller.members.losses import Loss
 from megalith.controller.members.roster import Registration, Role, Seat, Standing
@@ -170,6 +170,7 @@ def decode_shard_saved(message: coordination_pb2.ShardSaved) -> ShardSaved:
         parts=tuple(message.parts),
         error=message.error,
         pushes=message.pushes,
+        changes_forgotten=message.changes_forgotten,
     )
 
 
@@ -187,6 +188,7 @@ def _decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardF
             bytes=message.bytes,
             sha256=message.sha256,
             buckets=message.buckets,
+            held=message.held,
         )
 
         files.append(file)
@@ -242,6 +244,17 @@ def decode_holder(kind: str) -> HolderKind:
     raise InvalidRequest(
         f"holder {kind!r}: training is held for an operator or the platform; leave it empty"
     )
+
+
+def encode_save_order(order: SaveShard) -> coordination_pb2.SaveShard:
+    message = coordination_pb2.SaveShard(
+        save_id=order.save_id, directory=order.directory, step=order.step
+    )
+    if order.base:
+        message.increment.base = order.base
+        message.increment.number = order.number
+
+    return message
 
 
 def encode_loss(loss: Loss) -> coordination_pb2.Loss:

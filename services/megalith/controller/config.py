@@ -105,6 +105,11 @@ class ControllerConfig:
         "",
     )
     tide_save_s: float = setting("Seconds between two saves outside --tide-window.", 0.0)
+    increment_every_s: float = setting(
+        "Seconds between two increments: what changed since the newest checkpoint is saved beside "
+        "it, so that a ps that dies loses at most so much. 0 = none.",
+        60.0,
+    )
     max_to_keep: int = setting(
         "Checkpoints that are kept, beside those that monolith_checkpoint exempts; with each save "
         "the oldest is removed. 0 = all are kept.",
@@ -154,6 +159,8 @@ class ControllerConfig:
 
         if not self.action_poll_s >= 0:
             raise InvalidSetting(f"--action-poll-s={self.action_poll_s}: below 0")
+        if not self.increment_every_s >= 0:
+            raise InvalidSetting(f"--increment-every-s={self.increment_every_s}: below 0")
         if self.save_every_s < 0 or self.save_every_steps < 0:
             raise InvalidSetting("--save-every-s and --save-every-steps: below 0")
 

@@ -101,7 +101,11 @@ class JobEnding:
             return None
 
         # A worker that the chief did not wait for may have trained on.
-        return self._save(stop) if self._unsaved.text() else said
+        return self._save(stop) if self._is_behind() else said
+
+    def _is_behind(self) -> bool:
+        """Whether the newest checkpoint itself lacks some of what was trained."""
+        return bool(self._unsaved.text()) or self._unsaved.is_in_increments
 
     def _with_losses(self, reason: str) -> str:
         unsaved = self._unsaved.text()
@@ -111,7 +115,7 @@ class JobEnding:
         """What became of the model, for people; None when the job was ended meanwhile."""
         if not self._coordinator.has_trained:
             return "nothing was trained"
-        if self._unsaved.path and not self._unsaved.text() and self._coordinator.ending is None:
+        if self._unsaved.path and not self._is_behind() and self._coordinator.ending is None:
             return f"nothing new since {self._unsaved.path}"
 
         deadline = self._clock() + self._timeout_s

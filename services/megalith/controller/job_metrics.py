@@ -2,12 +2,22 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import Phase
 from megalith.controller.saving.records import SaveRecord
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.monolith_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, MonolithMetrics
+
+
+@dataclass(slots=True)
+class IncrementCounts:
+    """What became of increments. One thread counts."""
+
+    taken: int = 0
+    failed: int = 0
+    replaced: int = 0
 
 
 class JobMetrics:
@@ -83,6 +93,21 @@ class JobMetrics:
         )
         self._save_failed = named.counter(
             "save_checkpoint_failed", "Saves that failed.", mode="full"
+        )
+
+        self.increments = IncrementCounts()
+        metrics.counter(
+            "megalith_increments_total", "Increments saved.", lambda: self.increments.taken
+        )
+        metrics.counter(
+            "megalith_increments_failed_total",
+            "Increments that failed; the next one has their changes.",
+            lambda: self.increments.failed,
+        )
+        metrics.counter(
+            "megalith_increments_replaced_total",
+            "Full saves in place of an increment, because a ps could not tell what had changed.",
+            lambda: self.increments.replaced,
         )
 
     def saved(self, record: SaveRecord) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from megalith.checkpoint import catalog, exempt_list, manifest, override
+from megalith.checkpoint import catalog, exempt_list, increments, override
 from megalith.checkpoint.retention import Retention
 from megalith.control import address_file
 from megalith.controller.action_file import ActionFile
@@ -22,6 +22,8 @@ from megalith.controller.members.roster import Patience
 from megalith.controller.members.session import SessionHost
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.saving import leftovers, saved_input
+from megalith.controller.saving.increments import IncrementSaves
+from megalith.controller.saving.records import SaveRecord
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveNews, SaveSchedule, ScheduledSaves, Unsaved
 from megalith.controller.saving.start_point import StartPoint
@@ -73,18 +75,19 @@ class ControllerServer:
         exempt_list.create(self._model_dir)
         start_point = StartPoint(self._model_dir)
         checkpoint = start_point.find()
-        newest = manifest.read(checkpoint) if checkpoint is not None else None
-        step = newest.step if newest is not None else 0
+        chain = increments.read_chain(checkpoint) if checkpoint is not None else None
+        step = chain.last.step if chain is not None else 0
+        num_increments = chain.number if chain is not None else 0
         checkpoint_path = str(checkpoint.absolute()) if checkpoint is not None else ""
         first_cursors: tuple[bytes, ...] = ()
         said_of_input = ""
-        if newest is not None and checkpoint is not None and config.input_cursors:
+        if chain is not None and checkpoint is not None and config.input_cursors:
             first_cursors, said_of_input = saved_input.start_of(
-                newest, checkpoint, config.input_name
+                chain.last, checkpoint, config.input_name
             )
 
-        if checkpoint is not None:
-            logger.info("starting from checkpoint path=%s", checkpoint)
+        if chain is not None:
+            logger.info("starting from checkpoint path=%s increments=%d", checkpoint, chain.number)
 
         patience = _patience(config)
         self._journal = JournalKeeper(
@@ -111,8 +114,8 @@ class ControllerServer:
             find_alive=lambda addresses: liveness.probe(addresses).alive,
         )
 
-        if newest is not None:
-            self._coordinator.checkpoint_saved(checkpoint_path, newest.saved_at_s)
+        if chain is not None:
+            self._coordinator.checkpoint_saved(checkpoint_path, chain.last.saved_at_s)
 
         self._formation = Formation(
             _selection_shape(config),
@@ -130,18 +133,28 @@ class ControllerServer:
         schedule = SaveSchedule(
             config.save_every_s, config.save_every_steps, time.monotonic(), step, tide
         )
-        self._unsaved = Unsaved(self._coordinator, checkpoint_path, step)
-        news = SaveNews(self._coordinator, schedule, self._unsaved, job_metrics)
+        self._unsaved = Unsaved(self._coordinator, checkpoint_path, step, num_increments)
+        self._news = SaveNews(self._coordinator, schedule, self._unsaved, job_metrics)
         self._saver = Saver(
             self._coordinator,
             self._model_dir,
             config.save_timeout_s,
             config.save_hold_s,
-            on_saved=news.tell,
+            on_saved=self._on_saved,
             start_point=start_point,
             keeps_cursors=config.input_cursors,
             input_name=config.input_name,
             retention=Retention(config.max_to_keep, config.keep_every_n_hours, time.time()),
+        )
+
+        self._increments = IncrementSaves(
+            self._coordinator,
+            self._saver,
+            start_point,
+            self._unsaved,
+            job_metrics.increments,
+            self._model_dir,
+            config.increment_every_s,
         )
 
         ending = JobEnding(
@@ -218,8 +231,13 @@ class ControllerServer:
             self._thread("job-end", leave.run, self._stopping),
             self._thread("formation", forming.run, self._stopping),
             self._thread("save-schedule", saves_on_schedule.run, self._stopping),
+            self._thread("increments", self._increments.run, self._stopping),
             self._thread("action-file", action_file.run, self._stopping, config.action_poll_s),
         ]
+
+    def _on_saved(self, record: SaveRecord) -> None:
+        self._news.tell(record)
+        self._increments.saved(record)
 
     @staticmethod
     def _thread(name: str, run: Callable[..., None], *arguments: object) -> threading.Thread:

@@ -14,6 +14,7 @@ from megalith.controller.codec import (
     decode_registration,
     decode_shard_saved,
     decode_worker_report,
+    encode_save_order,
     encode_state,
 )
 from megalith.controller.coordinator import Coordinator
@@ -232,9 +233,8 @@ def encode_told(told: Told, about: About) -> SessionResponse:
             return SessionResponse(standby=coordination_pb2.Standby())
         case ClusterState():
             return SessionResponse(state=encode_state(told))
-        case SaveShard(save_id, directory, step):
-            order = coordination_pb2.SaveShard(save_id=save_id, directory=directory, step=step)
-            return SessionResponse(save_shard=order)
+        case SaveShard():
+            return SessionResponse(save_shard=encode_save_order(told))
         case MeasureOrder(number, addresses, seconds):
             measure = coordination_pb2.Measure(order=number, addresses=addresses, seconds=seconds)
             return SessionResponse(measure=measure)

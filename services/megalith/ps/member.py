@@ -5,11 +5,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from megalith.checkpoint import catalog, restore, save
-from megalith.errors import MegalithError, WrongRun
+from megalith.checkpoint import catalog, restore
+from megalith.errors import ChangesForgotten, MegalithError, WrongRun
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.ps import resident_memory
 from megalith.ps.benchmark import ScratchTable
+from megalith.ps.shard_saving import ShardSaving
 from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
 from megalith.runtime import disk
@@ -50,6 +51,7 @@ class PsMember:
         self._index = index
         self._num_ps = num_ps
         self._store = store
+        self._saving = ShardSaving(store)
         self._scratch = scratch
         self._shard = index  # until the welcome says which it is
         self._addresses = addresses
@@ -148,6 +150,7 @@ class PsMember:
                     self._shard,
                     over_budget=self._restore_over_budget,
                 )
+                self._saving.restored(Path(welcome.restore_from), restored.increments)
             else:
                 restored = RestoreReport()
         except Exception as error:
@@ -183,9 +186,7 @@ class PsMember:
     def _save(self, order: coordination_pb2.SaveShard) -> None:
         answer = coordination_pb2.ShardSaved(save_id=order.save_id, pushes=self._store.pushes)
         try:
-            written = save.save_shard(
-                self._store, Path(order.directory), order.save_id, self._shard, self._cluster_num_ps
-            )
+            written = self._saving.write(order, self._shard, self._cluster_num_ps)
             answer.files.extend(
                 coordination_pb2.ShardFile(
                     name=file.name,
@@ -195,13 +196,18 @@ class PsMember:
                     bytes=file.bytes,
                     sha256=file.sha256,
                     buckets=file.buckets,
+                    held=file.held,
                 )
                 for file in written.files
             )
 
             answer.parts.extend(written.parts)
-            if self._expire_on_save:
+            if self._expire_on_save and not order.HasField("increment"):
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
+        except ChangesForgotten as error:
+            logger.warning("no increment can be made: %s", error)
+            answer.error = f"ps {self._shard}: {error}"
+            answer.changes_forgotten = True
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
             answer.error = f"ps {self._shard}: {disk.why(error, Path(order.directory))}"

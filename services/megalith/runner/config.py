@@ -122,6 +122,7 @@ class RunnerConfig:
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
     save_every_steps: int = _as_in("save_every_steps", "controller")
+    increment_every_s: float = _as_in("increment_every_s", "controller")
     tide_window: str = _as_in("tide_window", "controller")
     tide_save_s: float = _as_in("tide_save_s", "controller")
     max_to_keep: int = _as_in("max_to_keep", "controller")

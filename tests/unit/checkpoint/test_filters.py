@@ -1,5 +1,4 @@
-"""Counts of admission filters and touched keys through a checkpoint, at the same and at other
-numbers of servers."""
+"""Counts of admission filters through a checkpoint, at the same and at other numbers of servers."""
 
 import sys
 import threading
@@ -36,9 +35,7 @@ THRESHOLD = 3
 
 def config(kind=FilterKind.SLIDING, **settings):
     rule = AdmissionConfig(kind=kind, default_threshold=THRESHOLD, capacity=40_000)
-    return TableConfig(
-        "t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=10_000, **settings
-    )
+    return TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, **settings)
 
 
 def push(stores, ids):
@@ -125,30 +122,14 @@ def test_a_filter_of_nine_servers_comes_together_in_one(tmp_path):
     assert np.mean(counts(after) == counts(before)) > 0.998
 
 
-def test_touched_ids_go_to_the_servers_of_their_buckets_and_what_was_forgotten_is_known(tmp_path):
-    before = trained(2)
-    expected = {int(key) for store in before for key in store.tables()[0].touched.held()}
-    assert expected == set(IDS[TIMES == 4].tolist())
-    before[0].tables()[0].restore_touched(np.empty(0, np.int64), 17)
-    save(before, tmp_path / "c")
-    after = restore(tmp_path / "c", 3)
-    held = [store.tables()[0].steal_touched() for store in after]
-    for index, keys in enumerate(held):
-        assert (routing.even_owners(3)[routing.buckets_of(keys)] == index).all()
-    assert sorted(np.concatenate(held).tolist()) == sorted(expected)
-    assert after[0].tables()[0].stats().touched_overflow == 17
-
-
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
-def test_300_000_sorted_ids_keep_their_sightings_and_their_touched_marks(tmp_path, num_ps):
-    """Half of them have a row and are touched, the others have been seen one or three times."""
+def test_300_000_sorted_ids_keep_their_sightings(tmp_path, num_ps):
+    """Half of them have a row, the others have been seen one or three times."""
     ids = at_size.ids_in("sorted", 300_000)
     seen = np.where(ids % 2 == 0, THRESHOLD + 1, ids % 4)
     has_row = seen > THRESHOLD
     rule = AdmissionConfig(kind=FilterKind.PLAIN, default_threshold=THRESHOLD, capacity=1_000_000)
-    wide = TableConfig(
-        "t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule, touched_capacity=400_000
-    )
+    wide = TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),), admission=rule)
     before = routed(2)
     for store in before:
         store.adopt(table=EmbeddingTable(wide))
@@ -156,12 +137,11 @@ def test_300_000_sorted_ids_keep_their_sightings_and_their_touched_marks(tmp_pat
         push(before, ids[turn < seen])
     expected_counts = counts(before, ids[~has_row])
     files = save(before, tmp_path / "c")
-    num_touched = sum(file.rows for file in files if file.kind == "touched")
     num_rows = sum(file.rows for file in files if file.kind == "table")
     created = [store.tables()[0].contains(ids) for store in before]
     is_held = np.logical_or.reduce(created)
     assert is_held[has_row].all()
-    assert num_rows == num_touched == np.count_nonzero(is_held)
+    assert num_rows == np.count_nonzero(is_held)
 
     after = restore(tmp_path / "c", num_ps)
     assert sum(len(store.tables()[0]) for store in after) == num_rows
@@ -170,9 +150,6 @@ def test_300_000_sorted_ids_keep_their_sightings_and_their_touched_marks(tmp_pat
     assert (found >= expected_counts).all()
     # In a union of two filters some ids share a cell, which has the higher count of both.
     assert np.mean(found == expected_counts) > (0.9 if num_ps != 2 else 0.999999)
-    touched = np.concatenate([store.tables()[0].touched.held() for store in after])
-    np.testing.assert_array_equal(np.sort(touched), ids[is_held])
-    assert sum(store.tables()[0].stats().touched_overflow for store in after) == 0
 
 
 def test_any_arrow_reader_opens_a_filter(tmp_path):

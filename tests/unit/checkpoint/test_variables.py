@@ -51,7 +51,7 @@ def split_over(num_ps):
 
 def save(held, directory):
     return [
-        variable_files.write(variables, directory, f"{index}.arrow")
+        variable_files.write(variable_files.copies_of(variables), directory, f"{index}.arrow")
         for index, variables in enumerate(held)
     ]
 

@@ -72,9 +72,10 @@ def test_erase_drops_the_ids_it_is_given_and_nothing_else(added, asked):
     table = SmallTable()
     table.add(array(added), 7)
     assert table.entries() == dict.fromkeys(added, 7)
-    assert erase.erase(table.index.arrays, table.memory.arrays, array(asked)) == len(
-        {*added} & {*asked}
-    )
+    dropped = np.full(len(asked), -7)
+    count = erase.erase(table.index.arrays, table.memory.arrays, array(asked), dropped)
+    assert count == len({*added} & {*asked})
+    assert {*dropped[:count].tolist()} == {*added} & {*asked}
     assert table.entries() == dict.fromkeys({*added} - {*asked}, 7)
     table.add(array(asked), 8)
     assert table.entries() == dict.fromkeys(added, 7) | dict.fromkeys(asked, 8)
@@ -124,19 +125,19 @@ def test_expiry_lists_and_drops_what_is_overdue_within_its_quota(
     listed = [seconds for seconds in late.values() if seconds >= 0]
     assert count == len(listed)
     assert out.tolist() == [*listed[:room], *[-7] * (room - count)]
+    most = min(most, len(added))
     kept, dropped, equals = dict(added), 0, ties
     for key, seconds in late.items():
         is_tie = seconds == least and equals > 0
         if dropped < most and (seconds > least or is_tie):
             del kept[key]
             dropped, equals = dropped + 1, equals - is_tie
-    assert (
-        scan.drop_overdue(
-            table.index.arrays, table.memory.arrays, expire_s, NOW_S, least, ties, most
-        )
-        == dropped
-    )
+    gone = np.empty(most, np.int64)
+    arrays = table.index.arrays, table.memory.arrays
+    count = scan.drop_overdue(*arrays, expire_s, NOW_S, least, ties, most, gone)
+    assert count == dropped
     assert table.entries() == kept
+    assert sorted(gone[:count].tolist()) == sorted(added.keys() - kept.keys())
 
 
 @given(
@@ -279,7 +280,7 @@ def test_blocks_of_new_ids_get_rows_until_there_are_none(lows, limit, barred):
     keys = array(twin.id_of(low << 48) for low in lows)
     admitted = keys % barred != 1
     outcome = np.empty(keys.size, np.uint8)
-    result, _ = table.writer.write(
+    result = table.writer.write(
         actions.Assign(DIM), keys, row_of(keys), np.array([5]), admitted, outcome=outcome
     )
     expected, kept = [], {}

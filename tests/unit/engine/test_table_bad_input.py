@@ -46,14 +46,13 @@ def table_fixture() -> EmbeddingTable:
 def everything(table: EmbeddingTable) -> list[object]:
     """All that the table holds, to the last bit."""
     assert table.admission is not None
-    assert table.touched is not None
     filter_state = [(name, array.tobytes()) for name, array in table.admission.state().items()]
     rows = [part.tobytes() for part in table.dump(with_expired=True)[1:]]
     stats = replace(table.stats(), looked_up=0, found=0)
     return [
         rows,
         filter_state,
-        table.touched.held().tobytes(),
+        table.changes.size,
         stats,
         table.max_update_s,
         table.config,

@@ -7,11 +7,11 @@ import pytest
 
 from megalith.engine.kernels import actions, scan
 from megalith.engine.kernels.layout import RECORD, USED
+from megalith.engine.table.delta_log import DeltaLog
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.table.index import IndexMemory
 from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.table.rows import RowMemory
-from megalith.engine.table.touched import TouchedIdSet
 from megalith.engine.table.writer import EVERYTHING, Writer
 from megalith.errors import InvalidSetting
 from megalith.kernels.dtypes import F32, I64, Bools
@@ -25,6 +25,7 @@ from megalith.schema import (
     TableConfig,
     Zeros,
 )
+from support.delta import take_changes
 from support.twins import table as twin
 
 DAY_S = 86400
@@ -49,24 +50,24 @@ class EvenOnly:
         return np.asarray(keys % 2 == 0)
 
 
-def filtered() -> tuple[EmbeddingTable, EvenOnly, TouchedIdSet]:
-    admission, touched = EvenOnly(), TouchedIdSet(100)
+def filtered() -> tuple[EmbeddingTable, EvenOnly]:
+    admission = EvenOnly()
     config = TableConfig("t", (Segment(1, Zeros(), Sgd()),))
-    return EmbeddingTable(config, admission=admission, touched=touched), admission, touched
+    return EmbeddingTable(config, admission=admission), admission
 
 
 def test_an_id_that_is_not_admitted_reads_zeros_and_its_gradient_is_counted() -> None:
-    table, admission, _ = filtered()
+    table, admission = filtered()
     keys = np.array([1, 2, 2, 3], np.int64)
     result = table.apply_gradients(keys, ones(keys), [1])
     assert (result.created, result.barred) == (1, 2)
     np.testing.assert_array_equal(table.lookup(np.arange(4)), [[0], [0], [-2], [0]])
     assert admission.asked == [([1, 2, 2, 3], [1, 1, 1, 1])]
-    assert table.steal_touched().tolist() == [2]
+    assert take_changes(table).tolist() == [2]
 
 
 def test_the_filter_is_asked_for_absent_ids_only_and_with_dedup_once_each() -> None:
-    table, admission, _ = filtered()
+    table, admission = filtered()
     two = np.array([2], np.int64)
     table.assign(two, ones(two))
     keys = np.array([2, 4, 4, 5], np.int64)
@@ -76,20 +77,22 @@ def test_the_filter_is_asked_for_absent_ids_only_and_with_dedup_once_each() -> N
 
 
 def test_reinitialize_asks_no_filter_and_touches() -> None:
-    table, admission, _ = filtered()
+    table, admission = filtered()
     assert table.reinitialize(np.array([7], np.int64)).tolist() == [0]
     assert admission.asked == []
-    assert table.steal_touched().tolist() == [7]
+    assert take_changes(table).tolist() == [7]
 
 
-def test_assign_does_not_touch_and_overflow_is_reported() -> None:
-    touched = TouchedIdSet(10)
-    table = EmbeddingTable(TableConfig("t", (Segment(1, Zeros(), Sgd()),)), touched=touched)
-    keys = np.arange(12)
+def test_every_write_touches_and_overflow_is_reported() -> None:
+    table = make(touched_capacity=10)
+    keys = np.arange(3)
     table.assign(keys, ones(keys))
-    assert table.steal_touched().size == 0
-    assert table.apply_gradients(keys, ones(keys)).touched_overflow == 11
-    assert table.stats().touched_overflow == 11
+    assert take_changes(table).tolist() == [0, 1, 2]
+    table.assign_add(keys, ones(keys))
+    assert take_changes(table).tolist() == [0, 1, 2]
+    many = np.arange(12)
+    assert table.apply_gradients(many, ones(many)).touched_overflow == 18
+    assert table.stats().touched_overflow == 18
 
 
 def test_random_rows_depend_on_the_id_and_the_seed_alone() -> None:
@@ -297,7 +300,8 @@ def test_the_retention_floor_holds_however_many_overdue_rows_come_between_lookin
     config = TableConfig("t", (Segment(1, Zeros(), Sgd()),), expire_days=1, max_expire_share=share)
     memory = RowMemory(np.zeros(1, np.float32), 100_000)
     index = IndexMemory(100_000, 1, twin.SECRET)
-    writer = Writer(config, RowLayout(config), index, memory, None)
+    log = DeltaLog(index, 100_000)
+    writer = Writer(config, RowLayout(config), index, memory, None, log)
 
     def add(keys: I64, time_s: int) -> None:
         writer.write(actions.Assign(1), keys, ones(keys), np.array([time_s]), EVERYTHING)
@@ -307,7 +311,8 @@ def test_the_retention_floor_holds_however_many_overdue_rows_come_between_lookin
     quota = writer.expiry.quota(index.arrays, index.used, 10 * DAY_S)
     add(np.arange(100_000, 125_000), 1000)  # as late as the latest, and later
     add(np.arange(200_000, 225_000), 1)
-    assert writer.expiry.drop(index.arrays, memory.arrays, 10 * DAY_S, quota) == dropped
+    gone = writer.expiry.drop(index.arrays, memory.arrays, 10 * DAY_S, quota)
+    assert np.unique(gone).size == gone.size == dropped
     assert index.used == 60_000 - dropped
 
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.kernels.dtypes import I64
 from megalith.schema import Adagrad, Segment, TableConfig, Zeros
+from support.delta import take_changes
 from support.twins.table import DAY_S, NaiveTable
 
 DIM = 5
@@ -35,11 +36,13 @@ class TableMachine(RuleBasedStateMachine):
     def assign(self, keys: I64, seed: int, time_s: int) -> None:
         self.table.assign(keys, floats(keys, seed), time_s)
         self.naive.assign(keys, floats(keys, seed), time_s)
+        self._touch(keys)
 
     @rule(keys=batches, seed=st.integers(0, 9), time_s=times)
     def assign_add(self, keys: I64, seed: int, time_s: int) -> None:
         self.table.assign_add(keys, floats(keys, seed), time_s)
         self.naive.assign_add(keys, floats(keys, seed), time_s)
+        self._touch(keys)
 
     @rule(keys=batches, seed=st.integers(0, 9), time_s=times)
     def apply_gradients(self, keys: I64, seed: int, time_s: int) -> None:
@@ -63,11 +66,12 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(keys=batches)
     def erase(self, keys: I64) -> None:
+        self._touch(keys[np.isin(keys, list(self.naive.rows))])
         assert self.table.erase(keys) == self.naive.erase(keys)
 
     @rule()
     def steal(self) -> None:
-        assert {*self.table.steal_touched().tolist()} == self.touched
+        assert {*take_changes(self.table).tolist()} == self.touched
         self.touched.clear()
 
     def _touch(self, keys: I64) -> None:
@@ -75,12 +79,15 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
+        before = set(self.naive.rows)
         assert self.table.expire() == self.naive.expire()
+        self.touched |= before - set(self.naive.rows)
 
     @rule()
     def clear(self) -> None:
         self.table.clear()
         self.naive.rows.clear()
+        self.touched.clear()  # whoever followed the table has been told to copy all rows
 
     @rule(limit=st.integers(1, 20), num_shards=st.integers(1, 3))
     def reload(self, limit: int, num_shards: int) -> None:
@@ -92,6 +99,7 @@ class TableMachine(RuleBasedStateMachine):
                 piece = self.table.dump(shard, num_shards, limit, piece.offset, with_expired=True)
                 pieces.append(piece)
         self.table.clear()
+        self.touched.clear()
         for piece in pieces:
             self.table.load(
                 piece.ids,

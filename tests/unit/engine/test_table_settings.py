@@ -21,6 +21,7 @@ from megalith.schema import (
     TableConfig,
     Zeros,
 )
+from support.delta import take_changes
 
 KEY = np.array([7])
 
@@ -42,18 +43,18 @@ def push(table, keys=KEY):
 def test_the_configuration_alone_brings_filter_and_touched_ids():
     table = EmbeddingTable(config(admission=rule(1), touched_capacity=10))
     assert push(table).barred == 1
-    assert table.steal_touched().tolist() == []
+    assert take_changes(table).tolist() == []
     assert push(table).created == 1
     assert table.stats().touched == 1
-    assert table.steal_touched().tolist() == [7]
+    assert take_changes(table).tolist() == [7]
 
 
 def test_overflowing_touched_ids_are_reported_by_the_call_and_counted():
     table = EmbeddingTable(config(touched_capacity=10))
-    assert push(table, np.arange(11)).touched_overflow == 0
-    assert push(table, np.arange(100, 102)).touched_overflow == 11
+    assert push(table, np.arange(10)).touched_overflow == 0
+    assert push(table, np.arange(100, 102)).touched_overflow == 12
     assert table.reinitialize(np.arange(200, 210)).tolist() == [0] * 10
-    assert (table.stats().touched_overflow, table.stats().touched) == (22, 1)
+    assert (table.stats().touched_overflow, table.stats().touched) == (22, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +97,12 @@ def test_touched_ids_survive_another_capacity_and_go_with_none():
     push(table, np.arange(4))
     table.reconfigure(config(touched_capacity=100))
     push(table, np.arange(3, 50))
-    assert sorted(table.steal_touched().tolist()) == list(range(50))
+    assert take_changes(table).tolist() == list(range(50))
     push(table, np.arange(50))
     table.reconfigure(config(touched_capacity=10))
-    assert table.stats().touched_overflow == 44
-    table.reconfigure(config())
-    assert table.touched is None
+    assert table.stats().touched_overflow == 100, "those of the sealed set, and of the open one"
+    table.reconfigure(config(touched_capacity=0))
+    assert not table.changes.is_on
     assert push(table).touched_overflow == 0
 
 
@@ -113,7 +114,7 @@ def test_settings_that_there_is_no_memory_for_change_nothing(monkeypatch):
     def fail(capacity):
         raise MemoryError(capacity)
 
-    monkeypatch.setattr(table._touched, "track", fail)
+    monkeypatch.setattr(table.changes, "resize", fail)
     with pytest.raises(MemoryError):
         table.reconfigure(config(admission=rule(1), touched_capacity=50))
     assert table.config == before
@@ -227,7 +228,7 @@ def test_settings_that_cannot_be_change_nothing():
         assert table.config is before
         assert table.admission is filter_
         assert filter_.counts_of(KEY).tolist() == [1]
-        assert table.touched.capacity == 10
+        assert table.changes.capacity == 10
 
 
 def test_a_memory_budget_may_change():

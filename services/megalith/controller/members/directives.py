@@ -50,11 +50,16 @@ class StandBy:
 
 @dataclass(frozen=True, slots=True)
 class SaveShard:
-    """To a ps: write your shard."""
+    """To a ps: write your shard.
+
+    With a `base`, the save id of a checkpoint, only what changed: increment `number` of it.
+    """
 
     save_id: str
     directory: str
     step: int
+    base: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

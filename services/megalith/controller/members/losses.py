@@ -152,7 +152,8 @@ class Losses:
     def _checkpoint(self, restored: RestoreReport) -> str:
         saved_at_s = self._saved_at_s.get(restored.path)
         age = f", saved {self._clock() - saved_at_s:.0f} s ago" if saved_at_s is not None else ""
-        return f"checkpoint {restored.path} (step {restored.step}{age})"
+        increments = f" with {restored.increments} increments" if restored.increments else ""
+        return f"checkpoint {restored.path}{increments} (step {restored.step}{age})"
 
     def add(self, rows: int, what: str) -> None:
         self.rows += rows

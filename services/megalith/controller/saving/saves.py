@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from megalith.checkpoint import catalog, exempt_list, row_counts
 from megalith.checkpoint.catalog import Recorded
@@ -29,6 +30,8 @@ from megalith.runtime import disk
 from megalith.runtime.files import prepare_model_dir
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _APPEAR_S = 5.0  # for the files of other machines to be seen here
 _TRIES = 2  # of one save, as Monolith does it
@@ -101,6 +104,11 @@ class Saver:
                 return self._held(directory, is_last) if hold else self._tried(directory)
         finally:
             self._queue.release()
+
+    def in_turn(self, write: Callable[[ShardWriting], T]) -> T:
+        """Have shards written for something else than a full save, when no save is under way."""
+        with self._turn:
+            return write(self._shards)
 
     def progress(self) -> SaveProgress | None:
         """Of the save that is being written; None if none is."""

@@ -83,17 +83,19 @@ class Unsaved:
     `_lock` guards the newest checkpoint: saves tell of theirs from several threads.
     """
 
-    def __init__(self, coordinator: Coordinator, path: str, step: int) -> None:
+    def __init__(self, coordinator: Coordinator, path: str, step: int, increments: int = 0) -> None:
         self._coordinator = coordinator
         self._lock = threading.Lock()
         self._path = path
         self._step = step
+        self._increments = increments
 
-    def saved(self, path: str, step: int) -> None:
-        """A checkpoint is complete."""
+    def saved(self, path: str, step: int, increments: int = 0) -> None:
+        """A checkpoint is complete, or an increment of one, which has so many of them now."""
         with self._lock:
             self._path = path
             self._step = step
+            self._increments = increments
 
     @property
     def path(self) -> str:
@@ -101,13 +103,27 @@ class Unsaved:
         with self._lock:
             return self._path
 
+    @property
+    def is_in_increments(self) -> bool:
+        """Whether only increments have some of what was trained."""
+        with self._lock:
+            return self._increments > 0
+
+    def _since(self) -> str:
+        if not self._path:
+            return "of this job: there is no checkpoint"
+        if not self._increments:
+            return f"since {self._path}"
+
+        return f"since increment {self._increments} of {self._path}"
+
     def text(self) -> str:
         """Like "steps 12..40 since <path>"; empty if nothing was done that is not saved.
 
         Any push that a ps has reported counts too: clients beside the workers push without steps.
         """
         with self._lock:
-            since = f"since {self._path}" if self._path else "of this job: there is no checkpoint"
+            since = self._since()
             step = self._coordinator.global_step
             if step > self._step:
                 return f"steps {self._step}..{step} {since}"

@@ -2,16 +2,17 @@
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from megalith.checkpoint import manifest
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.manifest import Link, Manifest, ShardFile
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import SaveShard
 from megalith.controller.saving import whole_model
 from megalith.controller.saving.saved_input import SavedInput
 from megalith.controller.saving.whole_model import ShardSaved
-from megalith.errors import SaveFailed, ShardLost
+from megalith.errors import ChangesForgotten, SaveFailed, ShardLost
 
 _LOOK_S = 0.1  # between two looks at files
 
@@ -39,11 +40,25 @@ class ShardWriting:
         self._save_id = ""
         self._answers: dict[int, ShardSaved] = {}
 
-    def write(self, folder: Path, step: int, save_id: str, began_at_s: float) -> Manifest:
-        """Have every ps write its files into `folder`, and the manifest after them."""
+    def write(
+        self,
+        folder: Path,
+        step: int,
+        save_id: str,
+        began_at_s: float,
+        link: Link | None = None,
+    ) -> Manifest:
+        """Have every ps write its files into `folder`, and the manifest after them.
+
+        With a `link` they write only what changed since what it names. ChangesForgotten if one of
+        them cannot tell.
+        """
         # Before the order: what is trained from now on may be in the rows or not.
         taken = SavedInput.taken_from(self._coordinator) if self._keeps_cursors else SavedInput()
         order = SaveShard(save_id, str(folder), step)
+        if link is not None:
+            order = replace(order, base=link.base, number=link.number)
+
         with self._answered:
             self._save_id = save_id
             self._answers = {}
@@ -64,6 +79,8 @@ class ShardWriting:
             cursors=taken.texts,
             input_name=self._input_name if taken.texts else "",
             repeated_batches=self._coordinator.global_step - taken.step if taken.texts else 0,
+            save_id=save_id,
+            link=link,
         )
         manifest.write(folder, saved)
         return saved
@@ -124,6 +141,8 @@ class ShardWriting:
                     )
 
             failed = [answer.error for answer in self._answers.values() if answer.error]
+            if any(answer.changes_forgotten for answer in self._answers.values()):
+                raise ChangesForgotten("; ".join(failed))
             if failed:
                 raise SaveFailed("; ".join(failed))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint import catalog, increments
 from megalith.checkpoint.format import LIST
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.wire.reports import RestoreReport
@@ -59,7 +59,7 @@ class StartPoint:
             return None
 
         try:
-            content = manifest.read(path)
+            content = increments.read_chain(path).last
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}; {catalog.ways_out(self._model_dir)}") from error
 

@@ -16,6 +16,7 @@ class ShardSaved:
     parts: tuple[str, ...] = ()
     error: str = ""
     pushes: int = 0
+    changes_forgotten: bool = False
 
 
 def missing_in(

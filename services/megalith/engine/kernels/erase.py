@@ -12,8 +12,11 @@ from megalith.kernels.jit import kernel
 
 
 @kernel
-def erase(index: Index, rows: Rows, ids: I64) -> Int:
-    """Drop the rows of ids, each under its partition's latch; how many there were."""
+def erase(index: Index, rows: Rows, ids: I64, dropped: I64) -> Int:
+    """Drop the rows of ids, each under its partition's latch; how many there were.
+
+    `dropped` is as long as `ids`; the ids that had a row come there.
+    """
     slots = index.slots
     parts = index.parts
     erased = 0
@@ -28,6 +31,7 @@ def erase(index: Index, rows: Rows, ids: I64) -> Int:
             remove(slots, parts, record, slot)
             parts[record + USED] -= 1
             give_rows(rows, freed)
+            dropped[erased] = ids[i]
             erased += 1
         leave(parts, record)
     return erased

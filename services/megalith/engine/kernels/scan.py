@@ -156,11 +156,18 @@ def list_overdue(index: Index, expire_s: I64, now_s: Int, out: I64) -> Int:
 
 @kernel
 def drop_overdue(
-    index: Index, rows: Rows, expire_s: I64, now_s: Int, least_s: Int, ties: Int, most: Int
+    index: Index,
+    rows: Rows,
+    expire_s: I64,
+    now_s: Int,
+    least_s: Int,
+    ties: Int,
+    most: Int,
+    ids: I64,
 ) -> Int:
     """Drop rows overdue by more than `least_s`, and `ties` of those overdue by exactly that.
 
-    Returns how many were dropped.
+    Returns how many were dropped. Their ids come to `ids`, which has room for `most` of them.
 
     They are `most` at most, whatever came since `least_s` was found. One pass per partition under
     its latch closes the gaps as it goes. Nothing is allocated under the latch: running out of
@@ -180,7 +187,8 @@ def drop_overdue(
             for i in range(take_line(slots, line, taken)):
                 code = taken[2 * i]
                 entry = taken[2 * i + 1]
-                late_s = overdue(expire_s, id_of(index.secret, code), time_of(entry), now_s)
+                id_ = id_of(index.secret, code)
+                late_s = overdue(expire_s, id_, time_of(entry), now_s)
                 is_tie = late_s == least_s and ties > 0
                 if not ((late_s > least_s or is_tie) and dropped < most):
                     insert(slots, home_of(parts, record, code), code, entry)
@@ -188,6 +196,7 @@ def drop_overdue(
                 ties -= is_tie
                 freed[num_freed] = row_of(entry)
                 num_freed += 1
+                ids[dropped] = id_
                 dropped += 1
                 if num_freed == CHUNK:
                     give_rows(rows, freed)

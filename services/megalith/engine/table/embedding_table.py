@@ -11,12 +11,11 @@ from megalith.engine.admission.filters import AdmissionFilter, admission_filter,
 from megalith.engine.kernels import actions, erase, gather, scan, write
 from megalith.engine.kernels.layout import Secret
 from megalith.engine.table import checks
+from megalith.engine.table.delta_log import DeltaLog, check_capacity
 from megalith.engine.table.limits import limits, reserve
 from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.table.secret import draw
 from megalith.engine.table.stats import LoadResult, LocalCounts, WriteResult
-from megalith.engine.table.touched import TouchedIdSet, check_capacity
-from megalith.engine.table.touched_rows import TouchedRows
 from megalith.engine.table.writer import EVERYTHING, Writer
 from megalith.errors import InvalidRequest, TableConflict
 from megalith.kernels.dtypes import F32, I64, Bools
@@ -68,11 +67,10 @@ class EmbeddingTable:
         config: TableConfig,
         *,
         admission: AdmissionFilter | None = None,
-        touched: TouchedIdSet | None = None,
         clock: Callable[[], float] = time.time,
         secret: Secret | None = None,
     ) -> None:
-        """`admission` and `touched` take the place of what the configuration asks for.
+        """`admission` takes the place of what the configuration asks for.
 
         `secret` is what the hash of ids depends on; without it the table draws one, so that two
         tables keep the same ids in different orders.
@@ -84,9 +82,7 @@ class EmbeddingTable:
         if admission is None and config.admission is not None:
             admission = admission_filter(config.admission)
 
-        if touched is None and config.touched_capacity:
-            check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
-            touched = TouchedIdSet(config.touched_capacity)
+        check_capacity(config.touched_capacity, config.name)
 
         self._admission = admission
         self._config_and_filter = (config, admission)
@@ -94,8 +90,8 @@ class EmbeddingTable:
         self._rows, self._index = reserve(config, self.layout.template, secret or draw())
         self._empty_bytes = self._index.nbytes
         self._rows.limit(*limits(config, self._rows, self._empty_bytes))
-        self._touched = TouchedRows(self._index, touched)
-        self._writer = Writer(config, self.layout, self._index, self._rows, admission)
+        self.changes = DeltaLog(self._index, config.touched_capacity)
+        self._writer = Writer(config, self.layout, self._index, self._rows, admission, self.changes)
 
     # ------------------------------------------------------------------ reading
 
@@ -169,9 +165,9 @@ class EmbeddingTable:
 
         counts.rows = self.size
         counts.bytes = self.nbytes
-        counts.touched_overflow = self._touched.forgotten
+        counts.touched_overflow = self.changes.forgotten
         counts.max_rows = self._rows.max_rows
-        counts.touched = 0 if self.touched is None else self.touched.size
+        counts.touched = self.changes.size
         return counts
 
     @property
@@ -183,14 +179,6 @@ class EmbeddingTable:
     def config_and_filter(self) -> tuple[TableConfig, AdmissionFilter | None]:
         """Both as they belong together, also while another thread changes them."""
         return self._config_and_filter
-
-    @property
-    def touched(self) -> TouchedIdSet | None:
-        """Ids changed by gradients and `reinitialize`, for whoever follows the table.
-
-        None if they are not tracked.
-        """
-        return self._touched.ids
 
     # ------------------------------------------------------------------ writing
 
@@ -219,8 +207,7 @@ class EmbeddingTable:
         self.check_values(ids, values)
         times = self._writer.note_time(req_time_s)
         admitted = self._writer.admit(ids)
-        result, _ = self._writer.write(action, ids, values, times, admitted)
-        return result
+        return self._writer.write(action, ids, values, times, admitted)
 
     def apply_gradients(
         self,
@@ -282,18 +269,15 @@ class EmbeddingTable:
         times = self._writer.note_time(req_time_s)
         admitted = self._writer.admit(ids, counts)
         action = actions.Update(self.layout.stages(rates), step)
-        track = self.touched is not None
-        result, changed = self._writer.write(action, ids, grads, times, admitted, track=track)
+        result = self._writer.write(action, ids, grads, times, admitted)
 
         for retriever in self.layout.retrievers:
             retriever.advance(step)
 
-        overflow = self._touched.note(changed)
         with self._writer.lock:
             self._writer.counts.nonfinite += skipped
 
-        nonfinite = result.nonfinite + skipped
-        return WriteResult(result.created, result.refused, result.barred, nonfinite, overflow)
+        return replace(result, nonfinite=result.nonfinite + skipped)
 
     def check_gradients(
         self,
@@ -352,30 +336,8 @@ class EmbeddingTable:
         inputs = np.empty((ids.size, 0), np.float32)
         outcome = np.empty(ids.size, np.uint8)
         action = actions.Reinitialize(self.layout.fills)
-        track = self.touched is not None
-        _, changed = self._writer.write(
-            action,
-            ids,
-            inputs,
-            times,
-            EVERYTHING,
-            outcome=outcome,
-            track=track,
-        )
-
-        self._touched.note(changed)
+        self._writer.write(action, ids, inputs, times, EVERYTHING, outcome=outcome)
         return _STATUS[outcome]
-
-    def steal_touched(self) -> I64:
-        """The ids whose rows changed since the last call; see `TouchedRows.steal`.
-
-        Waits for the replicas, which will copy those rows.
-        """
-        return self._touched.steal()
-
-    def restore_touched(self, ids: I64, forgotten: int) -> None:
-        """Continue with the touched ids of a checkpoint; see `TouchedRows.restore`."""
-        self._touched.restore(ids, forgotten)
 
     def reconfigure(self, config: TableConfig) -> None:
         """Take new settings, such as rates or expiry, and keep the rows.
@@ -395,7 +357,7 @@ class EmbeddingTable:
         if has_other_admission and config.admission is not None:
             wanted = admission_filter(config.admission)
         if config.touched_capacity != self.config.touched_capacity:
-            self._touched.track(config.touched_capacity)
+            self.changes.resize(config.touched_capacity)
 
         admission = readjusted(self._admission, wanted) if has_other_admission else self._admission
         self._rows.limit(max_rows, max_slots)
@@ -417,9 +379,8 @@ class EmbeddingTable:
 
         if config.admission is not None and config.admission != self.config.admission:
             admission_filter(config.admission)
-        if config.touched_capacity != self.config.touched_capacity:
-            check_capacity(config.touched_capacity, f"table {config.name}: touched_capacity")
 
+        check_capacity(config.touched_capacity, config.name)
         limits(config, self._rows, self._empty_bytes)
         return layout
 
@@ -434,14 +395,18 @@ class EmbeddingTable:
         finally:
             scan.leave_all(self._index.arrays.parts)
 
+        self.changes.forget_all()
+
     def erase(self, ids: I64) -> int:
         """Drop the rows of ids, whatever their age; how many there were.
 
         Their memory is used again.
         """
         checks.check_ids(ids, self.config.name)
-        dropped = erase.erase(self._index.arrays, self._rows.arrays, ids)
-        return int(dropped)
+        dropped = np.empty(ids.size, np.int64)
+        count = erase.erase(self._index.arrays, self._rows.arrays, ids, dropped)
+        self.changes.note(dropped[:count])
+        return int(count)
 
     def expire(self, now_s: int | None = None) -> int:
         """Drop the rows that are expired at data time `now_s` (default: `max_update_s`).
@@ -517,7 +482,7 @@ class EmbeddingTable:
         *,
         drop_expired: bool = False,
     ) -> LoadResult:
-        """Set whole rows, as `dump` gave them; neither filter nor touched ids take part.
+        """Set whole rows, as `dump` gave them; neither filter nor delta log take part.
 
         `signature` is that of the table they come from (`layout.signature`): other optimizers are
         refused. `max_update_s` is the data time of that table. Without it the newest of `times` is
@@ -553,12 +518,12 @@ class EmbeddingTable:
             is_expired = expiry.expired(ids, times, self.max_update_s)
             expired = int(np.count_nonzero(is_expired))
             if expired:
+                self._writer.note_expired(ids[is_expired])
                 ids = ids[~is_expired]
                 rows = rows[~is_expired]
                 times = times[~is_expired]
-                self._writer.count_expired(expired)
 
         action = actions.Assign(self.layout.width)
-        result, _ = self._writer.write(action, ids, rows, times, EVERYTHING)
+        result = self._writer.write(action, ids, rows, times, EVERYTHING, track=False)
         replaced = ids.size - result.created - result.refused
         return LoadResult(result.created, replaced, result.refused, expired)

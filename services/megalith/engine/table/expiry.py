@@ -77,7 +77,7 @@ class Expiry:
         That is the longest overdue rows, up to the share.
         """
         if not self.is_bounded:
-            return Quota(-1, 0, np.iinfo(np.int64).max)
+            return Quota(-1, 0, size)
 
         most = int(size * self._max_share)
         late = np.empty(size, np.int64)
@@ -93,10 +93,8 @@ class Expiry:
         later = int(np.count_nonzero(late > least_s))
         return Quota(least_s, most - later, most)
 
-    def drop(self, index: Index, rows: Rows, now_s: int, quota: Quota) -> int:
-        """Drop expired rows within the quota, whatever was written since it was made.
-
-        How many were dropped.
-        """
-        dropped = scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, *quota)
-        return int(dropped)
+    def drop(self, index: Index, rows: Rows, now_s: int, quota: Quota) -> I64:
+        """Drop expired rows within the quota, whatever was written since it was made; their ids."""
+        ids = np.empty(quota.most, np.int64)  # pages come as they are written
+        dropped = scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, *quota, ids)
+        return ids[:dropped].copy()

@@ -1,4 +1,4 @@
-"""Which ids changed since somebody last asked: the replicas will; now only checkpoints do."""
+"""Monolith's set of touched ids. A table notes its own changes in its delta log instead."""
 
 import threading
 
@@ -109,22 +109,18 @@ class TouchedIdSet:
             return int(self._counts[touched.SIZE])
 
 
-def check_capacity(capacity: int, what: str = "touched ids") -> None:
-    """Refuse a set that no memory would hold; 0 stands for no set. `what` names it in the error."""
-    need = capacity * _ID_BYTES
-    if need > physical_bytes():
-        raise InvalidSetting(
-            f"{what}: a capacity of {capacity} takes up to {need} bytes, "
-            f"this machine has {physical_bytes()}"
-        )
-
-
 def _room_for(capacity: int) -> tuple[I64, I64]:
     """Slots, all free, and the list of ids. Their pages come as they are written."""
     if capacity < 1:
         raise InvalidSetting(f"touched ids: capacity {capacity} must be 1 or more")
 
-    check_capacity(capacity)
+    need = capacity * _ID_BYTES
+    if need > physical_bytes():
+        raise InvalidSetting(
+            f"touched ids: a capacity of {capacity} takes up to {need} bytes, "
+            f"this machine has {physical_bytes()}"
+        )
+
     least = 3 * (capacity + 1) // 2  # at 2/3 full most probes end in one line
     num_slots = 1 << least.bit_length()
     try:

@@ -11,6 +11,7 @@ from megalith.engine.kernels.codes import ids_of
 from megalith.engine.kernels.layout import POOL_NEWEST_S
 from megalith.engine.kernels.write import Notes
 from megalith.engine.table import checks
+from megalith.engine.table.delta_log import DeltaLog
 from megalith.engine.table.expiry import Expiry
 from megalith.engine.table.index import IndexMemory
 from megalith.engine.table.row_layout import RowLayout
@@ -39,11 +40,13 @@ class Writer:
         index: IndexMemory,
         rows: RowMemory,
         admission: AdmissionFilter | None,
+        changes: DeltaLog,
     ) -> None:
         self._config = config
         self._layout = layout
         self._index = index
         self._rows = rows
+        self._changes = changes
         self._admission = admission
         self.expiry = Expiry(config)
         self.lock = threading.Lock()
@@ -132,20 +135,20 @@ class Writer:
         admitted: Bools,
         *,
         outcome: U8 | None = None,
-        track: bool = False,
-    ) -> tuple[WriteResult, I64]:
-        """Act on every row, making room by expiry if there is none.
+        track: bool = True,
+    ) -> WriteResult:
+        """Act on every row, making room by expiry if there is none; what happened.
 
-        Returns what happened. With `track` the written rows get the touched bit, and the ids of
-        those that did not have it are returned too. A given `outcome` is filled with what became of
-        each position, as codes of the write kernel.
+        With `track` the written rows get the touched bit, and the ids of those that did not have
+        it come into the delta log. A given `outcome` is filled with what became of each position,
+        as codes of the write kernel.
         """
         ids = checks.frozen(ids)
         inputs = checks.frozen(inputs)
         if outcome is None:
             outcome = np.empty(ids.size, np.uint8)
 
-        num_tracked = ids.size if track else 0
+        num_tracked = ids.size if track and self._changes.is_on else 0
         touched = np.empty(num_tracked, np.uint64)
         tally = np.zeros(2, np.int64)
         notes = Notes(outcome, touched, tally)
@@ -154,7 +157,7 @@ class Writer:
         arrays = (self._index.arrays, self._rows.arrays, self._layout.fills)
         absent = write.write(*arrays, action, ids, inputs, times, admitted, notes)
         if not absent:
-            return self._count(outcome[:0], notes), self._touched_ids(notes)
+            return self._count(outcome[:0], notes)
 
         refused = np.flatnonzero(outcome == write.REFUSED)
         if refused.size and self._make_room():
@@ -169,14 +172,14 @@ class Writer:
             write.write(*arrays, action, left_ids, left_inputs, left_times, EVERYTHING, retry)
             outcome[refused] = again
 
-        return self._count(outcome, notes), self._touched_ids(notes)
+        return self._count(outcome, notes)
 
-    def _touched_ids(self, notes: Notes) -> I64:
-        """The ids of the rows that got the touched bit."""
+    def _note_changes(self, notes: Notes) -> int:
+        """Put the ids of rows that got the touched bit into the log; how many it forgot for it."""
         codes = notes.touched[: notes.tally[0]]
         ids = np.empty(codes.size, np.int64)
         ids_of(self._index.arrays.secret, codes, ids)
-        return ids
+        return self._changes.note(ids)
 
     def expire(self, now_s: int) -> int:
         """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""
@@ -184,12 +187,14 @@ class Writer:
         index = self._index.arrays
         quota = expiry.quota(index, self._index.used, now_s)
         dropped = expiry.drop(index, self._rows.arrays, now_s, quota)
-        self.count_expired(dropped)
-        return dropped
+        self.note_expired(dropped)
+        return dropped.size
 
-    def count_expired(self, rows: int) -> None:
+    def note_expired(self, ids: I64) -> None:
+        """Rows of these ids are not here because they are expired."""
+        self._changes.note(ids)
         with self.lock:
-            self.counts.expired += rows
+            self.counts.expired += ids.size
 
     def _make_room(self) -> bool:
         """Expire on behalf of a full table, unless one did in the last hour of data time."""
@@ -204,6 +209,7 @@ class Writer:
 
     def _count(self, outcome: U8, notes: Notes) -> WriteResult:
         """Count what became of the positions; `outcome` may be empty if all of them existed."""
+        forgotten = self._note_changes(notes)
         undone = int(notes.tally[1])
         created = int(np.count_nonzero(outcome == write.CREATED))
         refused = int(np.count_nonzero(outcome == write.REFUSED))
@@ -214,4 +220,4 @@ class Writer:
             self.counts.barred += barred
             self.counts.nonfinite += undone
 
-        return WriteResult(created, refused, barred, undone)
+        return WriteResult(created, refused, barred, undone, forgotten)

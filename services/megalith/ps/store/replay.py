@@ -80,6 +80,32 @@ class AppliedPushes(Generic[R]):
             self._forget_idle()
             return self._nbytes
 
+    def outcomes(self) -> dict[tuple[str, int], dict[int, WriteOutcome[R]]]:
+        """What is remembered now: by client id and incarnation, the outcomes by sequence."""
+        with self._lock:
+            self._forget_idle()
+            found = {}
+            for client_id, client in self._clients.items():
+                found[client_id, client.incarnation] = dict(client.outcomes)
+
+            return found
+
+    def restore(
+        self, client_id: str, incarnation: int, outcomes: dict[int, WriteOutcome[R]]
+    ) -> None:
+        """Remember a client of a server whose state this one has taken over.
+
+        It is remembered though the memory may be full: new clients then come later.
+        """
+        with self._lock:
+            client = RememberedClient[R](incarnation, CLIENT_BYTES + len(client_id))
+            self._clients[client_id] = client
+            self._nbytes += client.nbytes
+            for sequence, outcome in sorted(outcomes.items()):
+                client.remember(sequence, outcome)
+
+            self._touch(client_id, client)
+
     def once(
         self,
         client_id: str,

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.checkpoint.applied import AppliedWrites
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
+from megalith.ps.store import restored_writes
 from megalith.ps.store.contents import Contents, require_distinct
 from megalith.ps.store.replay import AppliedPushes
 from megalith.ps.store.serving import ServingRules
+from megalith.ps.store.write_gate import WriteGate
 from megalith.ps.store.writes import (
     Sender,
     TableGradients,
@@ -46,7 +49,9 @@ class Store:
         self._applied = applied or AppliedPushes[WriteReply]()
         self._rules = ServingRules(lease)
         self._contents = Contents(index)
-        self._writes = Writes(self._contents, self._applied, clock)
+        self._gate = WriteGate()
+        self._writes = Writes(self._contents, self._applied, self._gate, clock)
+        self._saved_writes: AppliedWrites | None = None  # until it is known of which run it is
         self._lock = threading.Lock()
         self.pulls = 0
 
@@ -63,6 +68,7 @@ class Store:
         """
         if routing is not None:
             self._rules.join_run(routing.run_id)
+            self._take_saved_writes(routing.run_id)
 
         self._contents.route(routing, is_initialized)
 
@@ -102,6 +108,26 @@ class Store:
     def adopt(self, table: EmbeddingTable | None = None, variable: Variable | None = None) -> None:
         """Take a restored table or variable, before there is a map."""
         self._contents.adopt(table, variable)
+
+    # --- increments ---
+
+    def cut(self) -> AbstractContextManager[None]:
+        """Inside, nobody writes: rows, variables and what is remembered belong together."""
+        return self._gate.closed()
+
+    def applied_writes(self) -> AppliedWrites:
+        """The writes that it remembers to have applied."""
+        return restored_writes.dump(self._applied, self.run_id)
+
+    def adopt_writes(self, applied: AppliedWrites) -> None:
+        """Remember writes that are in what was restored, if this ps joins the run they are of."""
+        self._saved_writes = applied
+
+    def _take_saved_writes(self, run_id: str) -> None:
+        saved = self._saved_writes
+        self._saved_writes = None
+        if saved is not None and saved.run_id == run_id:
+            restored_writes.load(self._applied, saved)
 
     # --- data ---
 
@@ -167,7 +193,8 @@ class Store:
 
     def expire(self) -> dict[str, int]:
         """Drop what is expired in every table; rows dropped, by table."""
-        return {table.config.name: table.expire() for table in self.tables()}
+        with self._gate.passing():
+            return {table.config.name: table.expire() for table in self.tables()}
 
     def drop_table(self, name: str) -> int | None:
         """Drop a table that no program of this run has created; its rows, None if it is not here.

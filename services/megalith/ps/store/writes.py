@@ -17,6 +17,7 @@ from megalith.errors import FutureTime, InvalidRequest
 from megalith.ps.store.contents import Contents, require_distinct
 from megalith.ps.store.remembered_client import ARRAY_BYTES
 from megalith.ps.store.replay import AppliedPushes, Prepared
+from megalith.ps.store.write_gate import WriteGate
 from megalith.wire import arrays
 
 _UNKNOWN = -1  # status of an id whose table does not exist
@@ -71,17 +72,20 @@ class Sender:
 class Writes:
     """Everything that changes rows and variables. `_lock` guards the count.
 
-    `clock` is the wall clock, which no data can be far ahead of; `applied` remembers writes.
+    `clock` is the wall clock, which no data can be far ahead of; `applied` remembers writes, and
+    each is done inside `gate`.
     """
 
     def __init__(
         self,
         contents: Contents,
         applied: AppliedPushes[WriteReply],
+        gate: WriteGate,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._contents = contents
         self._applied = applied
+        self._gate = gate
         self._clock = clock
         self._lock = threading.Lock()
         self.count = 0  # those that were applied
@@ -238,14 +242,15 @@ class Writes:
                 f"{sender.sequence}"
             )
 
-        known, reply = self._applied.once(
-            sender.client_id,
-            sender.sequence,
-            prepare,
-            sender.incarnation,
-            is_repeated=sender.is_repeated,
-            first_try_s_ago=sender.first_try_s_ago,
-        )
+        with self._gate.passing():
+            known, reply = self._applied.once(
+                sender.client_id,
+                sender.sequence,
+                prepare,
+                sender.incarnation,
+                is_repeated=sender.is_repeated,
+                first_try_s_ago=sender.first_try_s_ago,
+            )
 
         if known != kind:
             raise InvalidRequest(

@@ -1,0 +1,119 @@
+"""Increments through controller, servers and SDK, in one process."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megalith.checkpoint.increments import read_chain
+from megalith.client import Segment, Sgd, TableConfig, VariableConfig, Zeros
+from megalith.control import Controller
+from megalith.errors import CheckpointDamaged
+from support.servers import Servers
+from support.waiting import wait_until
+
+OFTEN_S = 0.2
+TABLE = TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),))
+IDS = np.arange(1000)
+
+
+def ones(count):
+    return np.ones((count, 1), np.float32)
+
+
+def job_of(servers):
+    return Controller(servers.controller.address, None, 60)
+
+
+def wait_for_increment(base, number):
+    wait_until(lambda: read_chain(base).number >= number, what=f"increment {number}")
+
+
+def test_a_job_goes_on_from_its_last_increment_on_another_number_of_servers(tmp_path):
+    with Servers(tmp_path, num_ps=2, increment_every_s=OFTEN_S) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TABLE)
+        cluster.create_variables(VariableConfig("w", np.zeros(2, np.float32)))
+        cluster.push({"t": (IDS, ones(1000))})
+        job = job_of(servers)
+        base = Path(job.save().path)
+        cluster.push({"t": (IDS[:10], ones(10))}, add_to_variables={"w": np.ones(2, np.float32)})
+        wait_for_increment(base, 1)
+        cluster.push({"t": (IDS[5:15], ones(10))})
+        wait_for_increment(base, 2)
+        wait_until(lambda: not job.status().unsaved, what="a crash would lose nothing")
+        expected = cluster.pull({"t": IDS}).rows["t"]
+    assert [path.name for path in sorted(tmp_path.glob("saving-*"))] == []
+
+    with Servers(tmp_path, num_ps=3, increment_every_s=OFTEN_S) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        pulled = cluster.pull({"t": IDS}, ["w"])
+        np.testing.assert_array_equal(pulled.rows["t"], expected)
+        np.testing.assert_array_equal(pulled.variables["w"], [1, 1])
+        restored = [member.restored for member in job_of(servers).status().members]
+        assert sum(part.rows for part in restored) == read_chain(base).last.rows == 1000
+        assert {part.increments for part in restored} == {read_chain(base).number}
+
+        # The chain goes on with three servers, and the next full save takes its place.
+        number = read_chain(base).number
+        cluster.push({"t": (IDS[:1], ones(1))})
+        wait_for_increment(base, number + 1)
+        job_of(servers).save()
+        assert not (tmp_path / "increments" / base.name).exists()
+
+
+def test_what_a_crash_would_lose_is_counted_from_the_last_increment(tmp_path):
+    with Servers(tmp_path, num_ps=1, increment_every_s=OFTEN_S) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TABLE)
+        job = job_of(servers)
+        base = job.save().path
+        cluster.push({"t": (IDS, ones(1000))})
+        wait_for_increment(Path(base), 1)
+        wait_until(lambda: not job.status().unsaved)
+    with Servers(tmp_path, num_ps=1, increment_every_s=0.0) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.push({"t": (IDS, ones(1000))})
+        job = job_of(servers)
+        unsaved = wait_until(lambda: job.status().unsaved, what="the ps reports it")
+        assert unsaved == f"pushes of SDK clients since increment 1 of {base}"
+
+
+def test_a_full_save_takes_the_place_of_an_increment_that_cannot_be_made(tmp_path):
+    with Servers(tmp_path, num_ps=2, increment_every_s=OFTEN_S) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TableConfig("t", TABLE.segments, touched_capacity=100))
+        job = job_of(servers)
+        first = job.save()
+        cluster.push({"t": (IDS, ones(1000))})
+        wait_until(
+            lambda: job.status().last_checkpoint != first.path, what="a save that nobody asked for"
+        )
+        newest = Path(job.status().last_checkpoint)
+        assert read_chain(newest).base.rows == 1000
+        assert not (tmp_path / "increments" / Path(first.path).name).exists()
+        cluster.push({"t": (IDS[:50], ones(50))})
+        wait_for_increment(newest, 1)
+
+
+def test_a_job_does_not_start_from_a_chain_with_a_gap(tmp_path):
+    with Servers(tmp_path, num_ps=1, increment_every_s=OFTEN_S) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TABLE)
+        base = Path(job_of(servers).save().path)
+        for number in (1, 2):
+            cluster.push({"t": (IDS, ones(1000))})
+            wait_for_increment(base, number)
+    shutil.rmtree(tmp_path / "increments" / base.name / "000001")
+    with (
+        Servers(tmp_path, num_ps=1) as servers,
+        pytest.raises(CheckpointDamaged, match=r"increment 1 of .* is missing"),
+    ):
+        servers.start_controller()
