@@ -32,8 +32,7 @@ def test_a_model_saved_by_two_servers_and_by_three_is_the_same(tmp_path):
     assert found.equal_variables == 1
 
 
-@pytest.mark.parametrize("order", ["random", "sorted"])
-@pytest.mark.parametrize("memory_bytes", [1 << 20, 1 << 30])
+@pytest.mark.parametrize(("order", "memory_bytes"), [("random", 1 << 20), ("sorted", 1 << 30)])
 def test_300000_rows_are_counted_right_in_one_pass_and_in_many(tmp_path, order, memory_bytes):
     ids = at_size.ids_in(order, 300_000)
     before = np.random.default_rng(1).standard_normal((ids.size, 4)).astype(np.float32)
