@@ -56,6 +56,12 @@ class Chain:
         return self.increments[-1].manifest if self.increments else self.base
 
     @property
+    def folders(self) -> list[tuple[Path, Manifest]]:
+        """The checkpoint and its increments, in order: where each is, and what it consists of."""
+        increments = [(increment.directory, increment.manifest) for increment in self.increments]
+        return [(self.directory, self.base), *increments]
+
+    @property
     def base_bytes(self) -> int:
         return sum(file.bytes for file in self.base.files)
 

@@ -1,9 +1,11 @@
-"""The rows of one table of a checkpoint: all of them, or those of some buckets.
+"""The rows of one table of a checkpoint with its increments: all of them, or those of some buckets.
 
 Two checkpoints are compared bucket by bucket, so that only a part of each is in memory at a time.
+Increments are put together in the same way: the last row of an id counts, unless it was dropped.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +13,15 @@ import numpy as np
 
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.inspection.files import open_rows
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.inspection.files import ids_of, open_rows
+from megalith.checkpoint.manifest import ShardFile
 from megalith.checkpoint.tables import Header, RowBatch
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64, Bools
 from megalith.wire import routing
+
+ROWS_IN_MEMORY = 256 << 20  # bytes of rows that are kept at a time
 
 
 class SortedRows(NamedTuple):
@@ -27,64 +32,141 @@ class SortedRows(NamedTuple):
     rows: RowBatch
 
 
+@dataclass(slots=True)
+class _Layer:
+    """What a checkpoint, or one of its increments, has of a table."""
+
+    directory: Path
+    rows: list[ShardFile] = field(default_factory=list)
+    dropped: list[ShardFile] = field(default_factory=list)
+
+
 class TableRows:
     """The rows of one table, out of the files of all servers. The files were verified before."""
 
-    def __init__(self, directory: Path, name: str, files: list[ShardFile]) -> None:
+    def __init__(self, name: str, layers: list[_Layer]) -> None:
         self.name = name
-        self.rows = sum(file.rows for file in files)
-        self.bytes = sum(file.bytes for file in files)
-        self._directory = directory
-        self._files = files
-        self.header: Header = table_files.header(directory, files[0])
+        self.bytes = sum(file.bytes for layer in layers for file in layer.rows)
+        self._layers = layers
+        newest = [(layer.directory, file) for layer in layers for file in layer.rows][-1]
+        self.header: Header = table_files.header(*newest)
 
-    def batches(self) -> Iterator[RowBatch]:
+    def count(self) -> int:
+        if len(self._layers) == 1:
+            return sum(file.rows for file in self._layers[0].rows)
+
+        return sum(batch.ids.size for batch in self.batches())
+
+    def batches(self, memory_bytes: int = ROWS_IN_MEMORY) -> Iterator[RowBatch]:
         """All rows, some at a time."""
-        for file in self._files:
-            yield from open_rows(self._directory, file)
+        if len(self._layers) == 1:
+            yield from _batches(self._layers[0])
+            return
+
+        for first, end in ranges(self.bytes, memory_bytes):
+            found = self.of_buckets(first, end)
+            yield _selected(found.rows, found.order)
 
     def of_buckets(self, first: int, end: int) -> SortedRows:
         """The rows of the buckets first..end-1. Every file is read; the others' rows are not kept.
 
-        CheckpointDamaged if an id occurs twice.
+        CheckpointDamaged if the checkpoint itself has an id twice.
         """
         parts = []
-        for batch in self.batches():
-            buckets = routing.buckets_of(batch.ids)
-            is_wanted = (buckets >= first) & (buckets < end)
-            if is_wanted.all():
-                parts.append(batch)
-            else:
-                parts.append(_selected(batch, is_wanted))
+        numbers = []  # of the layer of each row
+        gone = []
+        for number, layer in enumerate(self._layers):
+            for batch in _batches(layer):
+                part = _selected(batch, _is_within(batch.ids, first, end))
+                parts.append(part)
+                numbers.append(np.full(part.ids.size, number, np.int64))
 
-        rows = _joined(parts, self.header)
+            dropped = [ids for file in layer.dropped for ids in ids_of(layer.directory, file)]
+            gone.append(np.concatenate(dropped) if dropped else np.empty(0, np.int64))
+
+        rows = self._joined(parts)
+        layer_of = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        return self._newest(rows, layer_of, gone)
+
+    def _newest(self, rows: RowBatch, layer_of: I64, gone: list[I64]) -> SortedRows:
+        """Of each id the last row, unless it is gone since."""
         order = np.argsort(rows.ids, kind="stable")
         ids = rows.ids[order]
-        if (ids[1:] == ids[:-1]).any():
+        is_replaced = np.zeros(ids.size, np.bool_)
+        is_replaced[:-1] = ids[:-1] == ids[1:]
+        both_in_base = is_replaced.copy()
+        both_in_base[:-1] &= layer_of[order][1:] == 0
+        if both_in_base.any():
+            directory = self._layers[0].directory
             raise CheckpointDamaged(
-                f"{self._directory}: table {self.name} has ids that occur twice; "
-                f"megalith ckpt verify {self._directory} names their files"
+                f"{directory}: table {self.name} has ids that occur twice; "
+                f"megalith ckpt verify {directory} names their files"
             )
 
-        return SortedRows(ids, order, rows)
+        is_kept = ~is_replaced
+        for number, dropped in enumerate(gone):
+            if dropped.size:
+                is_kept &= ~((layer_of[order] <= number) & np.isin(ids, dropped))
+
+        return SortedRows(ids[is_kept], order[is_kept], rows)
+
+    def _joined(self, parts: list[RowBatch]) -> RowBatch:
+        widths = {(part.embeddings.shape[1], part.states.shape[1]) for part in parts}
+        if len(widths) > 1:
+            raise CheckpointDamaged(
+                f"{self._layers[0].directory}: the files of table {self.name} have rows of "
+                f"different widths, {sorted(widths)}"
+            )
+
+        return _joined(parts, self.header)
 
 
-def tables_of(content: Manifest, directory: Path) -> dict[str, TableRows]:
-    """The tables of a checkpoint, by name."""
-    files: dict[str, list[ShardFile]] = {}
-    for file in content.files:
-        if file.kind == FileKind.TABLE:
-            files.setdefault(file.table, []).append(file)
+def tables_of(chain: Chain) -> dict[str, TableRows]:
+    """The tables of a checkpoint and its increments, by name."""
+    layers: dict[str, dict[Path, _Layer]] = {}
+    for directory, content in chain.folders:
+        for file in content.files:
+            if file.kind not in (FileKind.TABLE, FileKind.DROPPED):
+                continue
 
-    return {name: TableRows(directory, name, files[name]) for name in sorted(files)}
+            by_directory = layers.setdefault(file.table, {})
+            layer = by_directory.setdefault(directory, _Layer(directory))
+            is_rows = file.kind == FileKind.TABLE
+            (layer.rows if is_rows else layer.dropped).append(file)
+
+    tables = {}
+    for name in sorted(layers):
+        of_table = list(layers[name].values())
+        if any(layer.rows for layer in of_table):
+            tables[name] = TableRows(name, of_table)
+
+    return tables
 
 
-def _selected(batch: RowBatch, is_wanted: Bools) -> RowBatch:
+def ranges(num_bytes: int, memory_bytes: int) -> list[tuple[int, int]]:
+    """Buckets from and to, in so many ranges that the rows of each fit the memory."""
+    most = routing.NUM_BUCKETS
+    count = min(most, max(1, -(-num_bytes // memory_bytes)))
+    return [(number * most // count, (number + 1) * most // count) for number in range(count)]
+
+
+def _batches(layer: _Layer) -> Iterator[RowBatch]:
+    for file in layer.rows:
+        yield from open_rows(layer.directory, file)
+
+
+def _is_within(ids: I64, first: int, end: int) -> Bools:
+    buckets = routing.buckets_of(ids)
+    is_within: Bools = (buckets >= first) & (buckets < end)
+    return is_within
+
+
+def _selected(batch: RowBatch, wanted: Bools | I64) -> RowBatch:
     return RowBatch(
-        batch.ids[is_wanted],
-        batch.embeddings[is_wanted],
-        batch.states[is_wanted],
-        batch.times[is_wanted],
+        batch.ids[wanted],
+        batch.embeddings[wanted],
+        batch.states[wanted],
+        batch.times[wanted],
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import arrow_files, increments, manifest
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.format import FileKind
@@ -59,7 +59,7 @@ class Details:
     """What lies in a checkpoint.
 
     `buckets_by_ps` is how many buckets each ps had, and `cursors` how many workers' places in the
-    input it has.
+    input it has. Its `increments` are counted; `step` and `rows` are those after the last of them.
     """
 
     path: str
@@ -72,26 +72,30 @@ class Details:
     variables: list[VariableDetails] = field(default_factory=list)
     buckets_by_ps: list[int] = field(default_factory=list)
     cursors: int = 0
+    increments: int = 0
     files: list[ShardFile] = field(default_factory=list)
 
 
 def details(directory: Path) -> Details:
     """What the manifest and the files say; sizes are checked, the rows are not read."""
-    content = manifest.read(directory)
-    for file in content.files:
-        manifest.check_size(directory, file)
+    chain = increments.read_chain(directory)
+    content = chain.base
+    for folder, each in chain.folders:
+        for file in each.files:
+            manifest.check_size(folder, file)
 
     return Details(
         path=str(directory),
-        step=content.step,
+        step=chain.last.step,
         saved_at_s=content.saved_at_s,
         num_ps=content.num_ps,
-        rows=content.rows,
+        rows=chain.last.rows,
         bytes=sum(file.bytes for file in content.files),
         tables=_tables(content, directory),
         variables=_variables(content, directory),
         buckets_by_ps=_buckets_by_ps(content),
         cursors=len(content.cursors),
+        increments=chain.number,
         files=list(content.files),
     )
 

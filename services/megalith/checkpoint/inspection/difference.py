@@ -12,21 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint import arrow_files, manifest, schema_json
+from megalith.checkpoint import arrow_files, increments, schema_json
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
-from megalith.checkpoint.inspection.checkpoint_rows import SortedRows, TableRows
+from megalith.checkpoint.inspection.checkpoint_rows import (
+    ROWS_IN_MEMORY,
+    SortedRows,
+    TableRows,
+)
 from megalith.checkpoint.inspection.progress import NoProgress, Progress
-from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.tables import RowBatch
 from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.table.row_layout import RowLayout
 from megalith.kernels.dtypes import F32, I64, Bools
-from megalith.wire.routing import NUM_BUCKETS
 
-ROWS_IN_MEMORY = 256 << 20  # bytes of rows of both checkpoints that a pass keeps
 _AT_ONCE = 1 << 16  # rows that are compared at a time
 _LARGEST = 5
 
@@ -58,8 +60,8 @@ class TableDifference:
     """
 
     table: str
-    rows_a: int
-    rows_b: int
+    rows_a: int = 0
+    rows_b: int = 0
     only_in_a: int = 0
     only_in_b: int = 0
     changed: int = 0
@@ -115,24 +117,24 @@ def compare(
     `memory_bytes` bounds the rows that it keeps at a time.
     """
     progress = progress or NoProgress()
-    content_a = manifest.read(a)
-    content_b = manifest.read(b)
-    checked_files.check(a, content_a.files, progress)
-    checked_files.check(b, content_b.files, progress)
+    chain_a = increments.read_chain(a)
+    chain_b = increments.read_chain(b)
+    checked_files.check(chain_a, progress)
+    checked_files.check(chain_b, progress)
 
-    result = Difference(str(a), str(b), content_a.step, content_b.step)
-    tables_a = checkpoint_rows.tables_of(content_a, a)
-    tables_b = checkpoint_rows.tables_of(content_b, b)
+    result = Difference(str(chain_a), str(chain_b), chain_a.last.step, chain_b.last.step)
+    tables_a = checkpoint_rows.tables_of(chain_a)
+    tables_b = checkpoint_rows.tables_of(chain_b)
     for name in sorted(tables_a.keys() | tables_b.keys()):
         if name not in tables_b:
-            result.tables_only_in_a[name] = tables_a[name].rows
+            result.tables_only_in_a[name] = tables_a[name].count()
         elif name not in tables_a:
-            result.tables_only_in_b[name] = tables_b[name].rows
+            result.tables_only_in_b[name] = tables_b[name].count()
         else:
             difference = _compare_tables(tables_a[name], tables_b[name], progress, memory_bytes)
             result.tables.append(difference)
 
-    _compare_variables(_variables(content_a, a), _variables(content_b, b), result)
+    _compare_variables(_variables(chain_a), _variables(chain_b), result)
     return result
 
 
@@ -144,19 +146,17 @@ def _compare_tables(
 ) -> TableDifference:
     config_a = a.header.config
     config_b = b.header.config
-    result = TableDifference(a.name, a.rows, b.rows)
+    result = TableDifference(a.name)
     result.settings = _changed_settings(
         schema_json.to_json(config_a), schema_json.to_json(config_b)
     )
     result.is_comparable = RowLayout(config_a).signature == RowLayout(config_b).signature
 
     num_bytes = a.bytes + b.bytes
-    num_passes = min(NUM_BUCKETS, max(1, -(-num_bytes // memory_bytes)))
-    progress.begin(f"comparing table {a.name}", num_passes * num_bytes)
+    passes = checkpoint_rows.ranges(num_bytes, memory_bytes)
+    progress.begin(f"comparing table {a.name}", len(passes) * num_bytes)
 
-    for number in range(num_passes):
-        first = number * NUM_BUCKETS // num_passes
-        end = (number + 1) * NUM_BUCKETS // num_passes
+    for first, end in passes:
         rows_a = a.of_buckets(first, end)
         progress.add(a.bytes)
         rows_b = b.of_buckets(first, end)
@@ -175,6 +175,8 @@ def _compare_rows(a: SortedRows, b: SortedRows, result: TableDifference) -> None
         is_in_both = found == a.ids
 
     num_common = int(np.count_nonzero(is_in_both))
+    result.rows_a += a.ids.size
+    result.rows_b += b.ids.size
     result.only_in_a += a.ids.size - num_common
     result.only_in_b += b.ids.size - num_common
     if not result.is_comparable:
@@ -252,9 +254,10 @@ def _flat(content: Any, path: str) -> Iterator[tuple[str, Any]]:
 # --- variables ---
 
 
-def _variables(content: Manifest, directory: Path) -> dict[str, SavedVariable]:
-    """Whole variables, by name."""
+def _variables(chain: Chain) -> dict[str, SavedVariable]:
+    """Whole variables, by name. An increment has all of them, so the last one counts."""
     pieces: list[SavedVariable] = []
+    directory, content = chain.folders[-1]
     for file in content.files:
         if file.kind == FileKind.VARIABLES:
             with arrow_files.opened(directory, file) as reader:

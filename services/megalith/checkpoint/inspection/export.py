@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from megalith.checkpoint import manifest
-from megalith.checkpoint.format import FileKind
+from megalith.checkpoint import increments
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.checkpoint_rows import TableRows
@@ -73,8 +72,8 @@ def export(
     when it is complete.
     """
     progress = progress or NoProgress()
-    content = manifest.read(directory)
-    rows_by_table = checkpoint_rows.tables_of(content, directory)
+    chain = increments.read_chain(directory)
+    rows_by_table = checkpoint_rows.tables_of(chain)
     for name in tables or ():
         if name not in rows_by_table:
             raise UnknownTable(
@@ -83,15 +82,14 @@ def export(
 
     wanted = {name: rows_by_table[name] for name in tables or rows_by_table}
     paths = _paths(out, list(wanted), kind)
-    files = [file for file in content.files if file.kind == FileKind.TABLE and file.table in wanted]
-    checked_files.check(directory, files, progress)
+    checked_files.check(chain, progress, wanted)
 
     out.mkdir(parents=True, exist_ok=True)
-    result = Exported(str(out), content.step)
+    result = Exported(str(out), chain.last.step)
     for name, rows in wanted.items():
         progress.begin(f"exporting {name}", rows.bytes)
-        _write(rows, paths[name], kind, with_state, progress)
-        result.rows_by_file[paths[name].name] = rows.rows
+        written = _write(rows, paths[name], kind, with_state, progress)
+        result.rows_by_file[paths[name].name] = written
 
     return result
 
@@ -118,22 +116,26 @@ def _paths(out: Path, tables: list[str], kind: ExportFormat) -> dict[str, Path]:
 
 def _write(
     rows: TableRows, path: Path, kind: ExportFormat, with_state: bool, progress: Progress
-) -> None:
+) -> int:
+    """Returns how many rows were written."""
     layout = RowLayout(rows.header.config)
     columns = _columns(layout, with_state)
     make = _lists if kind == ExportFormat.PARQUET else _floats
     schema = _record_batch(_no_rows(layout), columns, make).schema
 
     temporary = path.with_name(f"{path.name}-tmp-{secrets.token_hex(4)}")
-    bytes_per_row = rows.bytes / max(rows.rows, 1)
+    bytes_per_row = 4 * layout.width
+    count = 0
     try:
         with ExitStack() as closing:
             writer = closing.enter_context(_writer(temporary, schema, kind))
             for batch in rows.batches():
                 writer.write_batch(_record_batch(batch, columns, make))
-                progress.add(round(batch.ids.size * bytes_per_row))
+                count += batch.ids.size
+                progress.add(batch.ids.size * bytes_per_row)
 
         os.replace(temporary, path)
+        return count
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,7 +1,7 @@
 """Reading the files of a checkpoint for people: checked whole once, with progress."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from megalith.checkpoint import arrow_files, manifest
 from megalith.checkpoint import tables as table_files
+from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.inspection.progress import Progress
 from megalith.checkpoint.manifest import ShardFile
 from megalith.checkpoint.tables import RowBatch
@@ -19,11 +20,20 @@ _CHUNK = 8 << 20
 _DIGITS = 12  # of a checksum, for people
 
 
-def check(directory: Path, files: Iterable[ShardFile], progress: Progress) -> None:
-    """CheckpointDamaged, with the file's name, unless all files are what was written."""
-    wanted = list(files)
-    progress.begin(f"checking {directory.name}", sum(file.bytes for file in wanted))
-    for file in wanted:
+def check(chain: Chain, progress: Progress, tables: Container[str] | None = None) -> None:
+    """CheckpointDamaged, with the file's name, unless all files are what was written.
+
+    With `tables`, only the files of these are looked at.
+    """
+    wanted = []
+    for directory, content in chain.folders:
+        for file in content.files:
+            if tables is None or file.table in tables:
+                wanted.append((directory, file))
+
+    total_bytes = sum(file.bytes for _, file in wanted)
+    progress.begin(f"checking {chain.directory.name}", total_bytes)
+    for directory, file in wanted:
         check_file(directory, file, progress)
 
 

@@ -4,6 +4,7 @@ Restoring checks what it needs in order to load rows. This looks at everything, 
 first fault, and names the file of each.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import arrow_files, increments, manifest
 from megalith.checkpoint import filters as filter_files
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint import variables as variable_files
@@ -41,7 +42,8 @@ class Problem:
 class Verification:
     """What was looked at, and what is wrong; without problems the checkpoint is whole.
 
-    `unnamed` are files beside those that the manifest names. They do no harm.
+    The increments of a checkpoint are part of it; files of theirs have the folder of the increment
+    before their names. `unnamed` are files beside those that the manifest names. They do no harm.
     """
 
     path: str
@@ -49,6 +51,7 @@ class Verification:
     files: int = 0
     rows: int = 0
     bytes: int = 0
+    increments: int = 0
     problems: list[Problem] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
 
@@ -62,49 +65,84 @@ def verify(directory: Path, progress: Progress | None = None) -> Verification:
     if not directory.is_dir():
         raise CheckpointNotFound(f"{directory} is not there; megalith ckpt ls lists checkpoints")
 
-    return _Verifier(directory, progress or NoProgress()).run()
+    result = Verification(str(directory))
+    progress = progress or NoProgress()
+    is_readable = _Verifier(directory, result, progress).run()
+    if is_readable:
+        _verify_increments(directory, result, progress)
+
+    return result
+
+
+def _verify_increments(directory: Path, result: Verification, progress: Progress) -> None:
+    """The increments of a checkpoint, and that none of them is missing."""
+    try:
+        chain = increments.read_chain(directory)
+    except MegalithError as error:
+        result.problems.append(Problem(increments.FOLDER, str(error)))
+        return
+
+    for increment in chain.increments:
+        folder = os.path.relpath(increment.directory, directory)
+        _Verifier(increment.directory, result, progress, f"{folder}/").run()
+
+    result.increments = chain.number
+    result.step = chain.last.step
+    result.rows = chain.last.rows
 
 
 class _Verifier:
-    """One look at one checkpoint; it collects the problems."""
+    """One look at a checkpoint or an increment; it adds to a result.
 
-    def __init__(self, directory: Path, progress: Progress) -> None:
+    `prefix` stands before the names of files.
+    """
+
+    def __init__(
+        self, directory: Path, result: Verification, progress: Progress, prefix: str = ""
+    ) -> None:
         self._directory = directory
         self._progress = progress
-        self._result = Verification(str(directory))
+        self._result = result
+        self._prefix = prefix
         self._check_content: dict[FileKind, Callable[[ShardFile, Any], None]] = {
             FileKind.TABLE: self._check_table,
             FileKind.FILTER: self._check_filter,
-            FileKind.TOUCHED: self._check_touched,
+            FileKind.TOUCHED: self._check_ids,
+            FileKind.DROPPED: self._check_ids,
             FileKind.VARIABLES: self._check_variables,
         }
 
         self._variables: dict[str, list[tuple[int, int, str]]] = {}
 
-    def run(self) -> Verification:
+    def run(self) -> bool:
+        """Look at everything; whether its manifest could be read."""
         try:
             content = manifest.read(self._directory)
         except (MegalithError, OSError) as error:
             self._complain(MANIFEST, _without_path(error, self._directory / MANIFEST))
-            return self._result
+            return False
 
+        num_bytes = sum(file.bytes for file in content.files)
         self._result.step = content.step
-        self._result.files = len(content.files)
+        self._result.files += len(content.files)
         self._result.rows = content.rows
-        self._result.bytes = sum(file.bytes for file in content.files)
-        self._result.unnamed = _unnamed(self._directory, content)
+        self._result.bytes += num_bytes
+        for name in _unnamed(self._directory, content):
+            self._result.unnamed.append(f"{self._prefix}{name}")
 
-        self._progress.begin(f"verifying {self._directory.name}", self._result.bytes)
+        self._progress.begin(f"verifying {self._prefix or self._directory.name}", num_bytes)
         for file in content.files:
             self._check(file)
 
-        self._check_ids_differ(content)
+        if content.link is None:  # of equal ids in an increment the last one counts
+            self._check_ids_differ(content)
+
         self._check_parts()
         self._check_tables_have_rows(content)
-        return self._result
+        return True
 
     def _complain(self, file: str, what: str) -> None:
-        self._result.problems.append(Problem(file, what))
+        self._result.problems.append(Problem(f"{self._prefix}{file}", what))
 
     def _check(self, file: ShardFile) -> None:
         """The bytes of a file; what they mean only if they are those that were written."""
@@ -175,11 +213,11 @@ class _Verifier:
         if state is not None:
             self._check_count(file, len(state["blocks"]), "blocks")
 
-    def _check_touched(self, file: ShardFile, reader: Any) -> None:
+    def _check_ids(self, file: ShardFile, reader: Any) -> None:
         ids = reader.read_all().column("id").to_numpy()
         seen = np.zeros(routing.NUM_BUCKETS, np.bool_)
         seen[routing.buckets_of(ids)] = True
-        self._check_count(file, ids.size, "touched ids")
+        self._check_count(file, ids.size, "ids")
         self._check_buckets(file, seen, is_exact=False)
 
     def _check_variables(self, file: ShardFile, reader: Any) -> None:

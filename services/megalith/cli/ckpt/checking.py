@@ -43,8 +43,9 @@ def _show(found: Verification) -> None:
         print(f"{found.path}/{name}: the manifest does not name it; a restore ignores it")
 
     if found.is_whole:
+        more = f" with {counted(found.increments, 'increment')}" if found.increments else ""
         print(
-            f"{found.path} is whole: {counted(found.files, 'file')}, {found.rows:,} rows, "
+            f"{found.path} is whole{more}: {counted(found.files, 'file')}, {found.rows:,} rows, "
             f"{size(found.bytes)}"
         )
     else:

@@ -4,12 +4,8 @@ from pathlib import Path
 
 import click
 
-from megalith.checkpoint.inspection.difference import (
-    ROWS_IN_MEMORY,
-    Difference,
-    TableDifference,
-    compare,
-)
+from megalith.checkpoint.inspection.checkpoint_rows import ROWS_IN_MEMORY
+from megalith.checkpoint.inspection.difference import Difference, TableDifference, compare
 from megalith.cli.ckpt.calls import (
     Bar,
     CheckpointCall,

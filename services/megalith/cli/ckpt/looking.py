@@ -87,6 +87,10 @@ def _show_details(found: Details) -> None:
         shares = " + ".join(str(count) for count in found.buckets_by_ps)
         print(f"buckets by ps: {shares}")
 
+    if found.increments:
+        counts = counted(found.increments, "increment")
+        print(f"{counts} since then: step and rows above are those after the last one")
+
     if found.cursors:
         print(f"input cursors of {counted(found.cursors, 'worker')}")
 

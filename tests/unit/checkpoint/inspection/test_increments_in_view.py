@@ -1,0 +1,140 @@
+"""Whoever looks at a checkpoint sees it with its increments, as a job would restore it."""
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from megalith.checkpoint import increments, manifest
+from megalith.checkpoint.format import MANIFEST
+from megalith.checkpoint.increment import save_increment, seal_all
+from megalith.checkpoint.inspection import checkpoint_rows
+from megalith.checkpoint.inspection.details import details
+from megalith.checkpoint.inspection.difference import compare
+from megalith.checkpoint.inspection.export import ExportFormat, export
+from megalith.checkpoint.inspection.verification import verify
+from megalith.checkpoint.manifest import Manifest
+from megalith.checkpoint.save import save_shard
+from megalith.errors import CheckpointDamaged
+from megalith.schema import Adagrad, Segment, TableConfig, Zeros
+from support import at_size, checkpoints
+
+TABLE = TableConfig("t", (Segment(2, Zeros(), Adagrad(0.5)),), touched_capacity=1 << 20)
+
+
+class Job:
+    """One server that holds `ids` with ones, saved once; `increment` saves what changed since."""
+
+    def __init__(self, model_dir, ids):
+        ones = np.ones((ids.size, 2), np.float32)
+        (self.store,) = checkpoints.stores_with([(TABLE, ids, ones, 7)], num_ps=1)
+        (self.table,) = self.store.tables()
+        self.base = model_dir / "model.ckpt-1"
+        self.base.mkdir(parents=True)
+        self._sets = seal_all(self.store)
+        files = save_shard(self.store, self.base, "s", 0, 1).files
+        manifest.write(self.base, Manifest(1, 1, 1.0, tuple(files), save_id="base"))
+
+    def increment(self):
+        link = increments.read_chain(self.base).next_link()
+        work = self.base.parent / f"saving-{link.number}"
+        work.mkdir()
+        saved = save_increment(self.store, self._sets, work, "i", 0, 1)
+        self._sets = saved.sets
+        files = tuple(saved.shard.files)
+        step = 1 + link.number
+        content = Manifest(step, 1, float(step), files, save_id="i", link=link)
+        manifest.write(work, content)
+        return increments.publish(work, self.base, link.number)
+
+    def assign(self, ids, value):
+        self.table.assign(ids, np.full((ids.size, 2), value, np.float32), req_time_s=8)
+
+
+def changed_twice(model_dir, ids):
+    """Rows 0..999 become 2, 500..599 then 3; 2000..2999 are erased, and 2000..2099 come back."""
+    job = Job(model_dir, ids)
+    job.assign(ids[:1000], 2)
+    job.table.erase(ids[2000:3000])
+    job.increment()
+    job.assign(ids[500:600], 3)
+    job.assign(ids[2000:2100], 4)
+    job.increment()
+    return job
+
+
+def expected_values(ids):
+    values = dict.fromkeys(ids.tolist(), 1.0)
+    values.update(dict.fromkeys(ids[:1000].tolist(), 2.0))
+    values.update(dict.fromkeys(ids[500:600].tolist(), 3.0))
+    for number in ids[2100:3000].tolist():
+        del values[number]
+    values.update(dict.fromkeys(ids[2000:2100].tolist(), 4.0))
+    return values
+
+
+@pytest.mark.parametrize("order", ["random", "sorted"])
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 1 << 30])
+def test_an_export_of_300000_rows_has_what_the_increments_made_of_them(
+    tmp_path, monkeypatch, order, memory_bytes
+):
+    monkeypatch.setattr(checkpoint_rows.TableRows.batches, "__defaults__", (memory_bytes,))
+    ids = at_size.ids_in(order, 300_000)
+    job = changed_twice(tmp_path, ids)
+    written = export(job.base, tmp_path / "out", ExportFormat.PARQUET)
+    rows = pyarrow.parquet.read_table(tmp_path / "out" / "t.parquet")
+    first = rows["segment_0"].combine_chunks().flatten().to_numpy()[::2]
+    found = dict(zip(rows["id"].to_pylist(), first.tolist(), strict=True))
+    assert written.rows_by_file == {"t.parquet": 299_100}
+    assert found == expected_values(ids)
+
+
+def test_a_difference_is_that_of_the_models_that_a_job_would_start_with(tmp_path):
+    ids = np.arange(5000)
+    job = changed_twice(tmp_path / "a", ids)
+    plain = Job(tmp_path / "b", ids)
+    (table,) = compare(job.base, plain.base).tables
+    assert (table.rows_a, table.rows_b) == (4100, 5000)
+    assert (table.only_in_a, table.only_in_b) == (0, 900)
+    assert table.changed == 1100
+    assert table.equal == 3000
+
+
+def test_increments_are_verified_and_shown_with_their_checkpoint(tmp_path):
+    job = changed_twice(tmp_path, np.arange(5000))
+    found = verify(job.base)
+    assert found.problems == []
+    assert (found.increments, found.step, found.rows) == (2, 3, 4100)
+    shown = details(job.base)
+    assert (shown.increments, shown.step, shown.rows) == (2, 3, 4100)
+
+
+def test_any_changed_byte_of_an_increment_is_found_and_its_file_named(tmp_path):
+    job = changed_twice(tmp_path, np.arange(5000))
+    folder = tmp_path / increments.FOLDER / job.base.name / "000001"
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        for offset in range(0, len(content), max(1, len(content) // 20)):
+            changed = bytearray(content)
+            changed[offset] ^= 1 << offset % 8
+            path.write_bytes(changed)
+            problems = verify(job.base).problems
+            assert problems
+            text = " ".join(f"{problem.file} {problem.what}" for problem in problems)
+            assert "000001" in text
+            assert path.name in text
+
+        path.write_bytes(content)
+
+    assert verify(job.base).is_whole
+
+
+def test_a_missing_increment_is_named_by_everybody(tmp_path):
+    job = changed_twice(tmp_path, np.arange(5000))
+    folder = tmp_path / increments.FOLDER / job.base.name
+    (folder / "000001" / MANIFEST).unlink()
+    (problem,) = verify(job.base).problems
+    assert "increment 1" in problem.what
+    with pytest.raises(CheckpointDamaged, match="increment 1"):
+        export(job.base, tmp_path / "out", ExportFormat.CSV)
+    with pytest.raises(CheckpointDamaged, match="increment 1"):
+        details(job.base)
