@@ -196,7 +196,14 @@ class _Import:
         try:
             work.mkdir()
             files = self._write(work, save_id, parts)
-            manifest.write(work, Manifest(self._source.step, parts, saved_at_s, tuple(files)))
+            content = Manifest(
+                step=self._source.step,
+                num_ps=parts,
+                saved_at_s=saved_at_s,
+                files=tuple(files),
+                save_id=save_id,
+            )
+            manifest.write(work, content)
             path = catalog.publish(work, model_dir, self._source.step)
         except OSError as error:
             shutil.rmtree(work, ignore_errors=True)

@@ -162,6 +162,7 @@ def test_many_tables_in_snappy_files_of_two_servers_are_read(assets, tmp_path):
     assert rows["a"] == {n: ([n, 1], 5) for n in (0, 1, 2, 10, 20, 21)}
     assert rows["b"] == {n: ([n, n, 1, 1], 5) for n in (0, 1, 20)}
     assert manifest.read(path).num_ps == 2
+    assert manifest.read(path).save_id  # so that increments can go on from it
 
 
 def test_tables_can_be_given_other_names(assets, tmp_path):
