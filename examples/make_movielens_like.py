@@ -47,12 +47,12 @@ def make(num_ratings: int, seed: int = 1) -> tuple[pa.Table, NDArray[np.float64]
     # What a group likes and what a genre offers, in a few directions; a person differs a little.
     group_taste = rng.normal(0, 1.0, (2, len(AGES), DIRECTIONS))
     occupation_taste = rng.normal(0, 0.6, (NUM_OCCUPATIONS, DIRECTIONS))
-    own_taste = rng.normal(0, 0.15, (NUM_USERS, DIRECTIONS))
+    own_taste = rng.normal(0, 0.05, (NUM_USERS, DIRECTIONS))
     taste = group_taste[gender, age] + occupation_taste[occupation] + own_taste
     genre_style = rng.normal(0, 0.9, (len(GENRES), DIRECTIONS))
     num_genres = has_genre.sum(axis=1, keepdims=True)
     style = has_genre @ genre_style / num_genres
-    user_bias = rng.normal(0, 0.4, NUM_USERS)
+    user_bias = rng.normal(0, 0.25, NUM_USERS)
     movie_bias = rng.normal(0, 0.5, NUM_MOVIES)
 
     user = rng.choice(NUM_USERS, num_ratings, p=_popularity(rng, NUM_USERS, 0.8))

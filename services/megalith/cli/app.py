@@ -20,6 +20,11 @@ _SECTIONS = {
             "Start a cluster and keep it up until Ctrl-C or the end of the job.",
         ),
     ),
+    "Training data": (
+        LazyCommand(
+            "data", "megalith.cli.data:data", "Look at training data: columns, types, label rate."
+        ),
+    ),
     "A running job": (
         LazyCommand(
             "ctl", "megalith.cli.ctl:ctl", "Look at a job and drive it: status, stop, resume, save."

@@ -1,7 +1,7 @@
 """Following a local cluster: progress while it trains, a summary at the end."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -34,6 +34,7 @@ def follow(
     )
 
     next_line = 0.0
+    time_left = TimeLeft()
     with progress:
         bar = progress.add_task("starting", total=None)
         for status in statuses(cluster, supervisor):
@@ -44,6 +45,7 @@ def follow(
             is_line_due = status.outcome or time.monotonic() >= next_line
             if is_line_due and not console.is_terminal:
                 line = f"{done}/{total} batches, {text}" if total else text
+                line += time_left.text(done, total)
                 console.print(line, highlight=False)
                 next_line = time.monotonic() + _LINE_S
 
@@ -62,7 +64,7 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
 
     results = status.results
     for name, value in sorted(results.items()):
-        table.add_row(_RESULT_NAMES.get(name, name), f"{value:.5f}")
+        table.add_row(_shown(name), f"{value:.5f}")
 
     if "auc" in results and "best_auc" in results:
         difference = results["best_auc"] - results["auc"]
@@ -88,7 +90,42 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     print_line(console, status.reason, "" if has_succeeded else "red")
 
 
-_RESULT_NAMES = {"auc": "AUC", "best_auc": "best reachable AUC"}
+_RESULT_NAMES = {
+    "auc": "AUC",
+    "best_auc": "best reachable AUC",
+    "log_loss": "log-loss",
+    "calibration": "predicted / actual",
+    "missing_values": "missing values",
+    "missing_per_example": "missing values",
+}
+
+
+def _shown(name: str) -> str:
+    """The name of a figure as people read it; `auc gender=F` is the AUC of a slice."""
+    known, blank, rest = name.partition(" ")
+    return _RESULT_NAMES.get(known, known) + blank + rest
+
+
+class TimeLeft:
+    """How long training will still take, by how long it has taken since it was first seen."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def text(self, done: int, total: int) -> str:
+        """For example "  1:05 left"; empty as long as nothing is known."""
+        now = self._clock()
+        if self._first is None or done < self._first[1]:
+            self._first = (now, done)
+
+        began_at, done_then = self._first
+        if not total or done <= done_then or done >= total:
+            return ""
+
+        left_s = round((now - began_at) / (done - done_then) * (total - done))
+        minutes, seconds = divmod(left_s, 60)
+        return f"  {minutes}:{seconds:02} left"
 
 
 def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterStatus]:
@@ -148,7 +185,7 @@ def _metrics(workers: Sequence[MemberStatus]) -> str:
     shown = ""
     for name, values in sorted(by_name.items()):
         mean = sum(values) / len(values)
-        shown += f"  {_RESULT_NAMES.get(name, name)} {mean:.4f}"
+        shown += f"  {_shown(name)} {mean:.4f}"
 
     return shown
 

@@ -52,7 +52,7 @@ class CtrOptions:
     dim: int = setting("Numbers in the vector of each value; lr has none.", 8)
     hidden: str = setting("Widths of the hidden layers of deepfm and dcn.", "64,32")
     row_rate: float = setting("Learning rate of rows, which Adagrad trains.", 0.05)
-    rate: float = setting("Learning rate of layers, which Adam trains.", 0.001)
+    rate: float = setting("Learning rate of layers, which Adam trains.", 0.003)
 
     epochs: int = setting("How often the data is trained; --num-examples goes before it.", 1)
     shuffle: str = setting(

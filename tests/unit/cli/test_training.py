@@ -4,7 +4,7 @@ import pytest
 
 from megalith.cli import training
 from megalith.cli.local_process import ProcessFailed
-from megalith.cli.training import summary_line
+from megalith.cli.training import TimeLeft, summary_line
 from megalith.errors import DeadlinePassed
 
 
@@ -96,3 +96,13 @@ def test_a_controller_that_runs_and_does_not_answer_in_time_is_asked_again(monke
 def test_a_controller_that_is_gone_is_not_waited_for():
     with pytest.raises(ProcessFailed, match="the controller does not answer: busy"):
         next(training.statuses(Cluster(exit_status=1), Supervisor()))
+
+
+def test_the_time_left_is_that_of_the_batches_left_at_the_rate_so_far():
+    now = [100.0]
+    time_left = TimeLeft(lambda: now[0])
+    assert time_left.text(50, 1050) == ""  # where it begins says nothing of its speed
+    now[0] = 110.0
+    assert time_left.text(150, 1050) == "  1:30 left"
+    assert time_left.text(1050, 1050) == ""
+    assert time_left.text(150, 0) == ""

@@ -26,7 +26,7 @@ class Logistic:
         self.layouts = {"bias": stacked(shape, "bias")}
 
         # The one number that all examples share may move faster than a layer.
-        optimizer = Adam(10 * shape.rate)
+        optimizer = Adam(3 * shape.rate)
         variables = [VariableConfig("bias", np.zeros(1, np.float32), optimizer)]
         if shape.num_dense:
             weights = np.zeros(shape.num_dense, np.float32)

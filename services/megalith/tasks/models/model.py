@@ -25,7 +25,7 @@ class ModelShape:
     dim: int = 8
     hidden: tuple[int, ...] = (64, 32)
     row_rate: float = 0.05
-    rate: float = 0.001
+    rate: float = 0.003
     seed: int = 1
 
 

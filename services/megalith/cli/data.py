@@ -1,0 +1,95 @@
+"""`megalith data`: looking at training data."""
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from megalith.cli.output import print_line
+from megalith.errors import MegalithError
+from megalith.runtime.commands import Command, Group, LazyCommand, Option
+from megalith.tasks.ctr_options import names
+from megalith.tasks.input.columns import Label
+from megalith.tasks.input.index import DataIndex
+from megalith.tasks.input.inspection import ColumnSummary, Inspection, inspect
+
+_MAX_ROWS = 1_000_000
+
+
+def _inspect(files: tuple[str, ...], label: str, text: str, rows: int) -> int:
+    console = Console()
+    try:
+        index = DataIndex.build(files)
+        wanted = Label.parse(label) if label else None
+        found = inspect(index, max_rows=rows, label=wanted, text_columns=names(text))
+    except MegalithError as error:
+        raise click.ClickException(str(error)) from None
+
+    _print(found, label, console)
+    return 0
+
+
+def _print(found: Inspection, label: str, console: Console) -> None:
+    print_line(console, f"{found.num_files:,} files, {found.num_rows:,} rows")
+    if found.rows_read < found.num_rows:
+        print_line(
+            console, f"of these, the first {found.rows_read:,} were read; --rows 0 reads all"
+        )
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("column", "type"):
+        table.add_column(heading)
+    for heading in ("different", "missing", "least", "greatest"):
+        table.add_column(heading, justify="right")
+    for column in found.columns:
+        table.add_row(*_row(column))
+
+    console.print(table, highlight=False)
+    if found.label_rate is not None:
+        print_line(console, f"label {label}: {found.label_rate:.4f} of the rows")
+
+
+def _row(column: ColumnSummary) -> tuple[str, ...]:
+    distinct = f"over {column.distinct:,}" if column.has_more else f"{column.distinct:,}"
+    return (
+        column.name,
+        column.type,
+        distinct,
+        f"{column.missing:,}",
+        column.least,
+        column.greatest,
+    )
+
+
+inspect_command = Command(
+    "inspect",
+    params=[
+        click.Argument(["files"], nargs=-1, required=True, metavar="FILES..."),
+        Option(
+            ["--label"], default="", help="A column, or a comparison: prints how often it is 1."
+        ),
+        Option(["--text"], default="", help="Columns of CSV and TSV that stay text."),
+        Option(
+            ["--rows"],
+            type=click.IntRange(0),
+            default=_MAX_ROWS,
+            help=f"How many rows are read; 0 = all.  [default: {_MAX_ROWS:,}]",
+        ),
+    ],
+    help="Print columns, types, different values, missing values and the rate of a label.",
+    callback=_inspect,
+    examples=("megalith data inspect 'clicks/*.parquet' --label click",),
+)
+
+data = Group(
+    "data",
+    sections={
+        "Commands": (
+            LazyCommand(
+                "inspect",
+                "megalith.cli.data:inspect_command",
+                "Columns, types, different values, missing values, label rate.",
+            ),
+        )
+    },
+    help="Look at training data.",
+)
