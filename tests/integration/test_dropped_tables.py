@@ -1,4 +1,4 @@
-"""Tables that a checkpoint has and the model has no longer."""
+"""Tables that a checkpoint has and the model has no longer, or with another layout."""
 
 import json
 
@@ -7,12 +7,13 @@ import pytest
 
 from megalith.checkpoint import manifest
 from megalith.errors import TableConflict, UnknownTable
-from megalith.schema import Segment, Sgd, TableConfig
+from megalith.schema import Adagrad, Segment, Sgd, TableConfig
 from support.processes import run_cli
 from support.servers import Servers
 
 OLD, NEW = (TableConfig(name, (Segment(2, optimizer=Sgd(1.0)),)) for name in ("old", "new"))
 NUM_ROWS = 300_000
+IDS = np.random.default_rng(1).integers(0, 2**62, NUM_ROWS)
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def servers(tmp_path):
         servers.start_all()
         cluster = servers.connect()
         cluster.create_tables(OLD, NEW)
-        ids = np.random.default_rng(1).integers(0, 2**62, NUM_ROWS)
+        ids = IDS
         rows = np.ones((NUM_ROWS, 2), np.float32)
         cluster.push({"old": (ids, rows), "new": (ids[:1000], rows[:1000])})
         assert cluster.controller.save().rows == NUM_ROWS + 1000
@@ -65,3 +66,29 @@ def test_ctl_says_which_table_can_be_dropped_and_drops_it(servers):
         "rows": NUM_ROWS,
     }
     assert run_cli(*ctl, "forget", "old")[0] == 2
+
+
+def test_another_optimizer_is_refused_unless_allowed_and_then_the_weights_stay(servers, caplog):
+    cluster = servers.connect()
+    before = cluster.pull({"old": IDS}).rows["old"]
+    np.testing.assert_array_equal(before, -np.ones((NUM_ROWS, 2), np.float32))
+    other = TableConfig("old", (Segment(2, optimizer=Adagrad(0.5)),))
+    with pytest.raises(TableConflict, match=r"table old .*2:sgd.*2:adagrad.*--allow-new-layout"):
+        cluster.create_tables(other)
+    assert cluster.table_stats()["old"].is_unclaimed
+
+    cluster.create_tables(other, allow_new_layout=True)
+    assert f"the weights of {NUM_ROWS} rows stay" in caplog.text
+    np.testing.assert_array_equal(cluster.pull({"old": IDS}).rows["old"], before)
+    wider = TableConfig("old", (Segment(3, optimizer=Adagrad(0.5)),))
+    with pytest.raises(TableConflict):  # it is in use by now
+        cluster.create_tables(wider, allow_new_layout=True)
+
+
+def test_rows_of_another_width_are_dropped_and_counted_if_that_is_allowed(servers, caplog):
+    cluster = servers.connect()
+    wider = TableConfig("old", (Segment(3, optimizer=Sgd(1.0)),))
+    cluster.create_tables(wider, allow_new_layout=True)
+    assert f"{NUM_ROWS} rows are gone" in caplog.text
+    assert cluster.table_stats()["old"].rows == 0
+    assert cluster.controller.save().rows == 1000

@@ -167,23 +167,29 @@ class Cluster:
 
     # --- tables, variables and features ---
 
-    def create_tables(self, *configs: TableConfig) -> None:
+    def create_tables(self, *configs: TableConfig, allow_new_layout: bool = False) -> None:
         """Create tables on every server.
 
-        Those that exist with the same row layout keep their rows.
+        Those that exist with the same row layout keep their rows. One with another layout is a
+        TableConflict. With `allow_new_layout` a table that came out of a checkpoint takes the new
+        one: with other optimizers the weights of its rows stay and the optimizers begin anew, with
+        another width its rows are dropped; how many is logged. A table that a program of this run
+        has created stays a TableConflict.
         """
         configs = tuple(_arguments.instances(configs, TableConfig, "create_tables"))
         request = pb.CreateTablesRequest(
-            tables=[codec.table_to_proto(config) for config in configs]
+            tables=[codec.table_to_proto(config) for config in configs],
+            allow_new_layout=allow_new_layout,
         )
         requests = {}
         for index in self._ps_indices():
             requests[index] = pb.CreateTablesRequest()
             requests[index].CopyFrom(request)
 
-        self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
+        replies = self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
         for config in configs:
             self._tables[config.name] = config
+            _say_new_layout(config.name, replies.values())
 
     def create_variables(self, *configs: VariableConfig) -> None:
         """Create variables; those that exist keep their values.
@@ -499,3 +505,16 @@ def _rates(given: Any, tables: Mapping[str, Any]) -> dict[str, tuple[float, ...]
         )
 
     return {table: _arguments.rates(rates, table) for table, rates in by_table.items()}
+
+
+def _say_new_layout(table: str, replies: Iterable[pb.CreateTablesResponse]) -> None:
+    """Say what became of the rows of a table that servers gave a new layout."""
+    changed = [reply for reply in replies if table in reply.kept]
+    if changed:
+        logger.warning(
+            "table %s has a new layout: the weights of %d rows stay and their optimizers begin "
+            "anew, %d rows are gone",
+            table,
+            sum(reply.kept[table] for reply in changed),
+            sum(reply.dropped[table] for reply in changed),
+        )

@@ -127,12 +127,17 @@ class CreateTablesRequest(_message.Message):
     TABLES_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     IS_CONTROLLER_AWAY_FIELD_NUMBER: _builtins.int
+    ALLOW_NEW_LAYOUT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Of the map that routed this request."""
     run_id: _builtins.str
     """The run that the client belongs to."""
     is_controller_away: _builtins.bool
     """See above."""
+    allow_new_layout: _builtins.bool
+    """A table that came out of a checkpoint, and that no program of this run has created yet, may have other optimizers or
+    another width: its rows take the new layout. Without it that is an error, and nothing is created.
+    """
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[_table_pb2.TableConfig]: ...
     def __init__(
@@ -142,10 +147,11 @@ class CreateTablesRequest(_message.Message):
         tables: _abc.Iterable[_table_pb2.TableConfig] | None = ...,
         run_id: _builtins.str = ...,
         is_controller_away: _builtins.bool = ...,
+        allow_new_layout: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_controller_away", b"is_controller_away", "run_id", b"run_id", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_new_layout", b"allow_new_layout", "epoch", b"epoch", "is_controller_away", b"is_controller_away", "run_id", b"run_id", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -155,12 +161,65 @@ Global___CreateTablesRequest: _TypeAlias = CreateTablesRequest  # noqa: Y015
 class CreateTablesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class KeptEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class DroppedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    KEPT_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def kept(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Of tables that have a new layout: rows whose weights stay; optimizers begin anew."""
+
+    @_builtins.property
+    def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """And rows that are gone, because their width was another one."""
+
     def __init__(
         self,
+        *,
+        kept: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "kept", b"kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

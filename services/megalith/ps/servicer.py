@@ -45,11 +45,13 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
         self, request: pb.CreateTablesRequest, context: grpc.ServicerContext
     ) -> pb.CreateTablesResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
-            self._store.create_tables(
-                request.epoch, [codec.table_from_proto(table) for table in request.tables]
-            )
+            configs = [codec.table_from_proto(table) for table in request.tables]
+            changes = self._store.create_tables(request.epoch, configs, request.allow_new_layout)
 
-        return pb.CreateTablesResponse()
+        return pb.CreateTablesResponse(
+            kept={name: change.kept for name, change in changes.items()},
+            dropped={name: change.dropped for name, change in changes.items()},
+        )
 
     def CreateVariables(
         self, request: pb.CreateVariablesRequest, context: grpc.ServicerContext

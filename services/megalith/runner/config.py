@@ -92,6 +92,7 @@ class RunnerConfig:
     num_examples: int = _as_in("num_examples", "worker")
     max_steps: int = _as_in("max_steps", "worker")
     seed: int = _as_in("seed", "worker")
+    allow_new_layout: bool = _as_in("allow_new_layout", "worker")
     task_options: str = _as_in("task_options", "worker")
     staleness: int = _as_in("staleness", "worker")
     prefetch_batches: int = _as_in("prefetch_batches", "worker")

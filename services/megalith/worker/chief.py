@@ -49,7 +49,9 @@ class Chief:
         publisher: StepPublisher,
         last_variables: Callable[[], Mapping[str, NDArray[Any]]],
         timeout_s: float,
+        allow_new_layout: bool = False,
     ) -> None:
+        self._allow_new_layout = allow_new_layout
         self._task = task
         self._cluster = cluster
         self._view = view
@@ -89,7 +91,7 @@ class Chief:
             with_last_value(config, last.get(config.name)) for config in self._task.variables
         ]
         counters = self._counter.variables(state, position)
-        self._cluster.create_tables(*self._task.tables)
+        self._cluster.create_tables(*self._task.tables, allow_new_layout=self._allow_new_layout)
         self._cluster.create_variables(*counters, *variables)
 
         # A counter that was restored from a checkpoint is behind.

@@ -28,6 +28,12 @@ class TaskSettings:
         "finish it.",
         0,
     )
+    allow_new_layout: bool = setting(
+        "Let a table of the checkpoint take other optimizers or another width than it was saved "
+        "with. Other optimizers begin anew and weights stay; rows of another width are dropped. "
+        "Without it the job stops.",
+        False,
+    )
     seed: int = setting("Decides the generated data and the initial values.", 1)
     task_options: str = setting(
         "What the task is told beside these settings: keywords of its factory as a JSON object, "

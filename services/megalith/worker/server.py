@@ -104,6 +104,7 @@ class WorkerServer:
                 publisher=publisher,
                 last_variables=lambda: self._training.last_variables,
                 timeout_s=config.retries.chief_timeout_s,
+                allow_new_layout=config.task.allow_new_layout,
             )
 
         self._life = WorkerLife(

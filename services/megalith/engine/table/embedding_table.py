@@ -374,7 +374,10 @@ class EmbeddingTable:
             raise TableConflict(
                 f"table {config.name} exists with rows {self.layout.signature}, "
                 f"asked for {layout.signature}; "
-                "use another name, or start from an empty model directory"
+                "use another name, start from an empty model directory, or give a table that came "
+                "out of a checkpoint the new layout: --allow-new-layout, or "
+                "create_tables(allow_new_layout=True). Other optimizers then begin anew, and rows "
+                "of another width are dropped"
             )
 
         if config.admission is not None and config.admission != self.config.admission:

@@ -3,6 +3,7 @@
 The map says which buckets of ids this ps owns, and whether a request came to the right server.
 """
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.engine.kernels import ownership
+from megalith.engine.table.conversion import Converted, converted
 from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.variable.variable import Variable
 from megalith.errors import (
     DuplicateIds,
@@ -26,6 +29,8 @@ from megalith.errors import (
 from megalith.schema import TableConfig, VariableConfig
 from megalith.schema.variable_parts import VariableShape
 from megalith.wire.routing import NUM_BUCKETS, Routing
+
+logger = logging.getLogger(__name__)
 
 
 def require_distinct(what: str, names: Iterable[str]) -> None:
@@ -172,11 +177,15 @@ class Contents:
 
     # --- creation ---
 
-    def create_tables(self, epoch: int, configs: Sequence[TableConfig]) -> None:
+    def create_tables(
+        self, epoch: int, configs: Sequence[TableConfig], allow_new_layout: bool = False
+    ) -> dict[str, Converted]:
         """Create what is missing and give what exists its new settings.
 
         One of another layout is a TableConflict, settings that cannot be are an InvalidSetting;
-        nothing is changed.
+        nothing is changed. With `allow_new_layout` a table that came out of a checkpoint, and that
+        no program of this run has created yet, takes the new layout; what became of the rows of
+        such tables is returned by name.
         """
         require_distinct("table", [config.name for config in configs])
         with self._lock:
@@ -191,14 +200,33 @@ class Contents:
                 else:
                     known.append((table, config))
 
+            changes: dict[str, Converted] = {}
             for table, config in known:
-                table.check_config(config)
+                is_free = allow_new_layout and config.name not in self._claimed
+                if is_free and RowLayout(config).signature != table.layout.signature:
+                    changes[config.name] = converted(table, config)
+                else:
+                    table.check_config(config)
+
             for table, config in known:
-                table.reconfigure(config)
+                if config.name not in changes:
+                    table.reconfigure(config)
+
+            for name, change in changes.items():
+                self._tables[name] = change.table
+                logger.warning(
+                    "table %s has a new layout: the weights of %d rows stay and their optimizers "
+                    "begin anew, %d rows are gone",
+                    name,
+                    change.kept,
+                    change.dropped,
+                )
+
             for table in fresh:
                 self._tables[table.config.name] = table
 
             self._claimed.update(config.name for config in configs)
+            return changes
 
     def is_claimed(self, name: str) -> bool:
         """Whether a program of this run has created that table, or created it again."""

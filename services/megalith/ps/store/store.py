@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.checkpoint.applied import AppliedWrites
+from megalith.engine.table.conversion import Converted
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
 from megalith.ps.store import restored_writes
@@ -96,8 +97,11 @@ class Store:
 
     # --- creation ---
 
-    def create_tables(self, epoch: int, configs: Sequence[TableConfig]) -> None:
-        self._contents.create_tables(epoch, configs)
+    def create_tables(
+        self, epoch: int, configs: Sequence[TableConfig], allow_new_layout: bool = False
+    ) -> dict[str, Converted]:
+        """See `Contents.create_tables`."""
+        return self._contents.create_tables(epoch, configs, allow_new_layout)
 
     def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
         self._contents.create_variables(epoch, configs)
