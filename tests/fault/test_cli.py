@@ -177,7 +177,7 @@ def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_th
     assert run_cli("ctl", "--model-dir", processes.model_dir, "app", "status")[0] == 0
 
 
-def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes):
+def test_up_says_how_to_start_a_killed_worker_again_and_the_command_works(processes):
     cli, _, job = up(processes)
     log = processes.model_dir / "logs" / "worker-1.log"
     assert log.exists()
@@ -186,11 +186,13 @@ def test_up_says_how_to_replace_a_killed_worker_and_the_command_works(processes)
         for child in children_of(cli.pid)
         if {"megalith.worker", "--index=1"} <= arguments_of(child)
     ]
-    os.kill(victim, signal.SIGKILL)
-    wait_until(
-        lambda: "worker-1 was killed (signal 9); replace it with: megalith worker" in cli.output()
+    restart = (
+        "worker-1 was killed (signal 9); start it again with: "
+        f"megalith ctl --model-dir {processes.model_dir} app restart worker-1"
     )
-    processes.start_member("worker", 1, batch_size=256)
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: restart in cli.output())
+    assert run_cli(*restart.partition("megalith ")[2].split())[0] == 0
     wait_until(lambda: all(member.is_connected for member in job.status().members))
     step = job.training_status()
     wait_until(lambda: job.training_status() > step + 20)

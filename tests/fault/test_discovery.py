@@ -5,13 +5,12 @@ And a ZooKeeper that is killed.
 
 import os
 import re
-import shlex
 import signal
 
 import pytest
 
 from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
-from support.processes import Processes, arguments_of, children_of
+from support.processes import Processes, arguments_of, children_of, run_cli
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -112,14 +111,13 @@ def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds
         step = job.training_status()
         wait_until(lambda: job.training_status() > step + 20, what="training goes on")
         kill_worker_1(cli)
-        wait_until(lambda: "replace it with: " in " ".join(cli.output().split()))
-        command = re.search(
-            r"replace it with: (megalith worker .*?--index=1)\b", " ".join(cli.output().split())
-        )
+        wait_until(lambda: "start it again with: " in " ".join(cli.output().split()))
+        before = logs_of(processes)["worker-1"].count("Started worker 1")
         server.start()
-        replacement = processes.start("worker", "replacement", **flags(command.group(1)))
+        restart = ("app", "restart", "worker-1")
+        assert run_cli("ctl", "--model-dir", processes.model_dir, *restart)[0] == 0
         wait_until(
-            lambda: "Started worker 1" in replacement.output(),
+            lambda: logs_of(processes)["worker-1"].count("Started worker 1") > before,
             what="the new worker is in and registered",
         )
         step = job.training_status()
@@ -151,7 +149,3 @@ def kill_worker_1(cli):
     for child in children_of(cli.pid):
         if {"megalith.worker", "--index=1"} <= arguments_of(child):
             os.kill(child, signal.SIGKILL)
-
-
-def flags(command):
-    return dict(part[2:].split("=", 1) for part in shlex.split(command) if part.startswith("--"))

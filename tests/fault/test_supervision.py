@@ -180,7 +180,7 @@ def test_a_worker_and_a_ps_that_are_told_to_stop_are_started_again(processes):
 def test_a_ps_that_is_told_to_stop_is_said_with_the_way_out(processes):
     cli, _ = small_job(processes)
     os.kill(child(cli, "ps", 0), signal.SIGTERM)
-    wait_until(lambda: "ps-0 was stopped (signal 15); replace it with: megalith ps" in cli.output())
+    wait_until(lambda: "ps-0 was stopped (signal 15); start it again with: " in cli.output())
     assert cli.poll() is None
 
 
@@ -214,14 +214,14 @@ def test_an_operator_drives_the_application(processes, app):
     assert "no process 'ps-7'; known are" in app("restart", "ps-7")
 
     os.kill(child(cli, "worker", 0), signal.SIGKILL)
-    wait_until(lambda: "worker-0 was killed (signal 9); replace it with" in cli.output())
+    wait_until(lambda: "worker-0 was killed (signal 9); start it again with" in cli.output())
     assert app("restart", "worker-0") == {"ok": True}
     wait_until(lambda: child(cli, "worker", 0))
     assert app("restart-policy", 1) == {"ok": True}
 
     # A controller that hangs does not keep an operator from killing the job.
     processes.pause(child(cli, "controller"))
-    assert app("kill", "--reason", "enough", "--exit-code", 3, "--grace-s", 1) == {"ok": True}
+    assert app("kill", "--reason", "enough", "--exit-code", 3, "--grace-s", 1)["ok"]
     assert cli.wait() == 1
     assert "the job was killed (enough)" in " ".join(cli.output().split())
     assert children_of(cli.pid) == []

@@ -17,6 +17,10 @@ class TableStats(TableCounts):
     missing_on: tuple[int, ...] = ()
     # It came out of a checkpoint, and no program of this run has created it
     is_unclaimed: bool = False
+    # Servers on which it holds more than its memory budget, and takes no new ids
+    over_budget_on: tuple[int, ...] = ()
+    # Features whose rows it holds, if it was made for features
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +39,27 @@ def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]
 
     The answers come in the order of the servers.
     """
-    counts: dict[str, dict[str, int]] = {}
+    stats: dict[str, TableStats] = {}
     holders: dict[str, set[int]] = {}
-    unclaimed: set[str] = set()
     num_servers = 0
 
     for index, answer in enumerate(answers):
         num_servers += 1
         for table in answer.tables:
-            if table.is_unclaimed:
-                unclaimed.add(table.config.name)
-
             holders.setdefault(table.config.name, set()).add(index)
-            held = counts.setdefault(table.config.name, dict.fromkeys(NAMES, 0))
+            held = stats.setdefault(table.config.name, TableStats())
             for name in NAMES:
-                held[name] += getattr(table, name)
+                setattr(held, name, getattr(held, name) + getattr(table, name))
 
-    everyone = set(range(num_servers))
-    stats = {}
-    for name in sorted(counts):
-        missing_on = tuple(sorted(everyone - holders[name]))
-        stats[name] = TableStats(
-            **counts[name], missing_on=missing_on, is_unclaimed=name in unclaimed
-        )
+            held.is_unclaimed |= table.is_unclaimed
+            held.features = tuple(table.config.features)
+            if 0 < table.config.memory_budget_bytes < table.bytes:
+                held.over_budget_on += (index,)
 
-    return stats
+    for name, held in stats.items():
+        held.missing_on = tuple(sorted(set(range(num_servers)) - holders[name]))
+
+    return {name: stats[name] for name in sorted(stats)}
 
 
 def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, VariableStats]:

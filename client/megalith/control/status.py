@@ -45,6 +45,11 @@ class MemberStatus:
     pushes_unknown: int = 0
     restored: RestoreReport | None = None  # parameter servers: None until it is ready
 
+    @property
+    def name(self) -> str:
+        """Its name in messages and logs: `ps-0`, `worker-1`."""
+        return f"{self.role}-{self.index}"
+
 
 @dataclass(frozen=True, slots=True)
 class BarrierHolder:
@@ -113,6 +118,11 @@ class PsCandidate:
     is_connected: bool
     shard: int | None  # None = it stands by
     rows_per_s: float  # as the workers measured it; 0 = not measured
+
+    @property
+    def name(self) -> str:
+        """The name of the process: `ps-2`."""
+        return f"ps-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 import os
 import sys
 
-from megalith.errors.extras import needed
+from megalith.runtime.imports import imports_of
 
-with needed("services"):
+with imports_of("services"):
     from megalith.appmaster.config import AppMasterConfig
     from megalith.appmaster.server import run
     from megalith.runtime import command_line

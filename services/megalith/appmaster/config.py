@@ -1,9 +1,11 @@
 """Settings of the AppMaster, which supervises a job; `megalith up --restart` starts one."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
+from megalith.runtime.sections import FAILURES, JOINING
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.setting_checks import check_above_0, check_not_below_0
 from megalith.runtime.settings import setting
@@ -19,7 +21,10 @@ class AppMasterServerSettings(ServerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppMasterConfig:
-    """Run the AppMaster: supervises a job's processes and answers for it as a platform does."""
+    """Run the AppMaster: supervises a job's processes and answers for it."""
+
+    FIRST: ClassVar = ("model_dir", "controller", "max_restarts", "app_id", "host")
+    EXAMPLES: ClassVar = ("megalith appmaster --model-dir /shared/model --max-restarts 3",)
 
     controller: str = setting(
         "host:port of the controller; empty = ask --discovery, then the model directory.", ""
@@ -27,12 +32,17 @@ class AppMasterConfig:
     model_dir: str = setting(
         "Directory of the job; the controller's address is looked up here.", ""
     )
-    job: str = setting("Name of the job in the discovery back end.", "")
+    job: str = setting(
+        "Name of the job in the discovery back end.",
+        "",
+        section=JOINING,
+    )
     app_id: str = setting("The job's id, as status reports it.", "megalith-local")
     max_restarts: int = setting(
         "How often each process that died is started again; 0 = never. "
         "`megalith ctl app restart-policy` changes it.",
         0,
+        section=FAILURES,
     )
     state_file: str = setting(
         "File in which the AppMaster remembers its state over a restart; empty = "
@@ -40,7 +50,9 @@ class AppMasterConfig:
         "",
     )
     join_timeout_s: float = setting(
-        "Seconds to look for the controller before giving up, at start and later.", 30.0
+        "Seconds to look for the controller before giving up, at start and later.",
+        30.0,
+        section=JOINING,
     )
     linger_s: float = setting("Seconds to go on answering after the job has ended.", 2.0)
     server: AppMasterServerSettings = field(default_factory=AppMasterServerSettings)

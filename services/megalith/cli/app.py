@@ -56,7 +56,7 @@ _SECTIONS = {
         LazyCommand(
             "appmaster",
             "megalith.cli.services:appmaster",
-            "Run the AppMaster: starts processes of a job again that died.",
+            "Run the AppMaster: supervises a job's processes and answers for it.",
         ),
     ),
     "This command": (

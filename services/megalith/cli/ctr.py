@@ -131,7 +131,7 @@ train_ctr = SettingsCommand(
     _train_ctr,
     prefix=PREFIX,
     help="Train a click model on columns of Parquet, CSV or TSV files, without any code.",
-    first=tuple(field.name for field in dataclasses.fields(CtrOptions)),
+    first=("data", "label", "features", "eval_data", "model"),
     examples=(
         "megalith train ctr --data 'clicks/*.parquet' --label click --features user,item,city \\",
         "    --lists history:item --dense price,age --time ts --eval-data day7.parquet",

@@ -1,6 +1,5 @@
 """`megalith up` and `megalith train`: a whole job on this machine, from its start to its end."""
 
-import shlex
 import signal
 import sys
 import time
@@ -12,12 +11,12 @@ import click
 from click.exceptions import Exit
 from rich.console import Console
 
-from megalith.cli import training
+from megalith.cli import suggested, training
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
 from megalith.cli.leaving import leave
 from megalith.cli.local import LocalCluster
 from megalith.cli.news import News
-from megalith.cli.output import print_line, print_status
+from megalith.cli.output import print_line
 from megalith.cli.supervision import Supervisor
 from megalith.cli.waiting import WaitingLines
 from megalith.control import ClusterStatus, Controller
@@ -30,6 +29,7 @@ _DEFAULT_EXAMPLES = 2_000_000
 SHOWN_MODEL_DIR = f"default: {DEFAULT_MODEL_DIR}/<date>-<time>"
 _POLL_S = 0.2
 _ASK_S = 1.0
+_LINE_S = 60.0  # between two lines about progress
 _LEAVE_S = 30.0  # for the controller to exit after the end of the job
 _NO_SAVES = (
     "no saves are planned: a ps that dies is started again, but what it learned since the last "
@@ -43,14 +43,13 @@ _NO_END = (
 def _up(config: RunnerConfig) -> int:
     console = Console()
     with _running(console, config, False) as (cluster, supervisor, news):
-        print_status(cluster.controller.status(), console)
-        print_line(console, f"logs in {cluster.model_dir}/logs; drive it with: {_drive(config)}")
+        _say_that_it_is_up(console, config, cluster.controller.status())
         if config.max_restarts and not (config.save_every_s or config.save_every_steps):
             print_line(console, _NO_SAVES, "yellow")
 
         console.print("Ctrl-C stops everything")
 
-        outcome = _follow_up(cluster, supervisor, news)
+        outcome = _follow_up(cluster, supervisor, news, console)
         if outcome is not None:
             print_line(console, f"the job {outcome.outcome}: {outcome.reason}")
             supervisor.raise_failure(outcome)
@@ -65,16 +64,16 @@ def _up(config: RunnerConfig) -> int:
     return 1 if has_failed else 0
 
 
-def _drive(config: RunnerConfig) -> str:
-    """The command that shows how this job stands."""
-    words = ["megalith", "ctl"]
-    if config.model_dir != DEFAULT_MODEL_DIR:
-        words += ["--model-dir", config.model_dir]
-
-    return shlex.join([*words, "status"])
+def _say_that_it_is_up(console: Console, config: RunnerConfig, status: ClusterStatus) -> None:
+    print_line(console, f"the cluster is up: controller {status.address}")
+    print_line(console, f"watch it    {suggested.ctl(config.model_dir, 'status', '--watch')}")
+    print_line(console, f"drive it    {suggested.ctl(config.model_dir, '--help')}")
+    print_line(console, f"logs        {status.model_dir}/logs")
 
 
-def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> ClusterStatus | None:
+def _follow_up(
+    cluster: LocalCluster, supervisor: Supervisor, news: News, console: Console
+) -> ClusterStatus | None:
     """Say what happens until the job has an outcome.
 
     None when it has succeeded, but nobody was asked in time. ProcessFailed when the controller ends
@@ -83,6 +82,7 @@ def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> Clu
     A controller that hangs is asked in vain for a second at a time: its processes are supervised
     meanwhile, so that an operator can end the job.
     """
+    next_line = time.monotonic() + _LINE_S
     with closing(Controller(None, str(cluster.model_dir), _ASK_S)) as job:
         # A controller that exits has ended the job; one that was killed is the supervisor's
         # concern.
@@ -97,6 +97,10 @@ def _follow_up(cluster: LocalCluster, supervisor: Supervisor, news: News) -> Clu
                 news.tell(status)
                 if status.outcome:
                     return status
+
+                if time.monotonic() > next_line:
+                    next_line = time.monotonic() + _LINE_S
+                    training.print_progress(status, console)
 
             time.sleep(_POLL_S)
 
@@ -124,7 +128,7 @@ def _train(config: RunnerConfig) -> int:
 def train_to_the_end(config: RunnerConfig, console: Console) -> int:
     """Start a cluster, follow its job until it has an outcome, print the summary, stop it."""
     with _running(console, config, True) as (cluster, supervisor, news):
-        print_line(console, f"drive it with: {_drive(config)}")
+        print_line(console, f"drive it with: {suggested.ctl(config.model_dir, 'status')}")
         started = time.monotonic()
         status = training.follow(cluster, supervisor, news, console)
         training.print_summary(status, time.monotonic() - started, console)
@@ -149,7 +153,7 @@ def _running(
     except MegalithError as error:
         fail_job(error)
 
-    supervisor = Supervisor(cluster, config.max_restarts, console)
+    supervisor = Supervisor(cluster, config.model_dir, config.max_restarts, console)
     news = News(console, config.model_dir)
     try:
         console.print(_starting(config), highlight=False)

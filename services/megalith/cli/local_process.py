@@ -1,7 +1,6 @@
 """One service of a local cluster: a child process with a log."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -53,17 +52,6 @@ class LocalProcess:
                 start_new_session=True,
                 env=environ,
             )
-
-    @property
-    def command(self) -> str:
-        """What a person types to start such a process by hand."""
-        flags = command_line.to_flags(self.planned.values)
-        words = ["megalith", self.planned.service, *flags]
-        variables = [f"{name}={value}" for name, value in self.planned.environ.items()]
-        if variables:
-            words = ["env", *variables, *words]
-
-        return shlex.join(words)
 
     @property
     def pid(self) -> int:

@@ -1,14 +1,16 @@
 """What the terminal of `up` and `train` says while a job runs.
 
-It says what was restored, what fails and what is lost.
+It says what was restored, who holds training, what fails and what is lost.
 """
 
-import shlex
+from dataclasses import replace
 
 from rich.console import Console
 
-from megalith.cli.output import journal_line, print_line, restored_line
-from megalith.control import ClusterStatus, LossReport, RestoreReport
+from megalith.cli import suggested
+from megalith.cli.output import print_line, restored_line
+from megalith.cli.words import held_by, journal_line
+from megalith.control import BarrierStatus, ClusterStatus, LossReport, RestoreReport
 
 
 class News:
@@ -27,6 +29,7 @@ class News:
         self._ending = ""
         self._journal_error = ""
         self._input = ""
+        self._holds: list[str] = []  # what was said of those who hold training
 
     def tell(self, status: ClusterStatus) -> None:
         """Print a line for each thing that happened since the last status."""
@@ -39,6 +42,7 @@ class News:
             self._input = status.input
 
         self._tell_losses(status)
+        self._tell_holds(status.barrier)
         self._tell_saves(status)
         self._tell_journal(status.journal_error)
 
@@ -77,6 +81,20 @@ class News:
                 self._losses.add(loss)
                 self._say(f"lost: {loss.what}", "red")
 
+    def _tell_holds(self, barrier: BarrierStatus) -> None:
+        """Who stops training, and that it goes on. A save holds it for a moment: no news."""
+        holders = tuple(holder for holder in barrier.holders if holder.kind != "save")
+        holds = held_by(replace(barrier, holders=holders))
+        for phrase in holds:
+            if phrase not in self._holds:
+                resume = suggested.ctl(self._model_dir, "resume")
+                self._say(f"training is {phrase}; to let it go on: {resume}", "yellow")
+
+        if self._holds and not holds:
+            self._say("training goes on")
+
+        self._holds = holds
+
     def _tell_journal(self, error: str) -> None:
         if error and error != self._journal_error:
             self._say(f"the journal {journal_line(error)}", "red")
@@ -114,7 +132,7 @@ class News:
             self._say(f"the job ends ({ending}); saving what was trained")
 
         if error and error != self._save_error:
-            kill = shlex.join(["megalith", "ctl", "--model-dir", self._model_dir, "app", "kill"])
+            kill = suggested.ctl(self._model_dir, "app", "kill")
             self._say(
                 f"the last save failed: {error}; it is tried again, "
                 "and the parameter servers stay up meanwhile; "

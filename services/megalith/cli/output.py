@@ -1,29 +1,45 @@
 """What the command line shows of a cluster."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from megalith.control import (
-    BarrierStatus,
-    ClusterStatus,
-    MemberStatus,
-    PsCandidate,
-    RestoreReport,
-)
+from megalith.cli.columns import Column, fitted, room
+from megalith.cli.words import duration, held_by, journal_line, size
+from megalith.control import ClusterStatus, MemberStatus, PsCandidate, RestoreReport
 
-_MAX_WIDTH = 400
 _LOSSES = 10  # sentences about what was lost, the newest; --json has more of them
-# Titles of columns, in the order in which the rows below have their figures
-_PS_FIGURES = ("rows", "table", "memory", "buckets", "req/s", "p99", "heard")
-_CANDIDATE_FIGURES = ("shard", "measured rows/s")
-_WORKER_FIGURES = ("step", "batches", "examples/s", "loss", "heard")
 _LATE_S = 3.0  # a heart-beat older than this is shown in yellow
+_UNKNOWN = "-"  # in place of a figure that nobody reports
+
+# In the order in which the rows below have their figures
+_PROCESS = (
+    Column("process", is_figure=False),
+    Column("address", goes=1, is_figure=False),
+    Column("state", is_figure=False),
+)
+_PS = (
+    *_PROCESS,
+    Column("rows"),
+    Column("table"),
+    Column("memory"),
+    Column("buckets", goes=2),
+    Column("req/s"),
+    Column("p99", goes=3),
+    Column("heard", goes=4),
+)
+_CANDIDATES = (*_PROCESS, Column("shard"), Column("measured rows/s"))
+_WORKERS = (
+    *_PROCESS,
+    Column("step", goes=2),
+    Column("batches"),
+    Column("examples/s"),
+    Column("loss"),
+    Column("heard", goes=3),
+)
 
 
 def print_line(console: Console, line: str, style: str = "") -> None:
@@ -34,20 +50,9 @@ def print_line(console: Console, line: str, style: str = "") -> None:
 def print_status(status: ClusterStatus, console: Console | None = None) -> None:
     """The whole cluster: the controller's lines and a row per process."""
     console = console or Console()
-    view = status_view(status)
-    # Figures cut to fit would be wrong ones: a narrow terminal, or a file, gets long lines.
-    wide = console.options.update(width=_MAX_WIDTH)
-    needed = console.measure(view, options=wide).maximum
-    console.width = max(console.width, needed)
-    console.print(view, highlight=False)
-
-
-def journal_line(error: str) -> str:
-    """What follows from a journal that cannot be written."""
-    return (
-        f"cannot be written ({error}); "
-        "if the controller dies now, the next one forgets a stop of training"
-    )
+    width = room(console)
+    console.width = max(console.width, width)
+    console.print(status_view(status, width), highlight=False)
 
 
 def restored_line(path: str, parts: Sequence[RestoreReport]) -> str:
@@ -79,24 +84,24 @@ def restored_line(path: str, parts: Sequence[RestoreReport]) -> str:
     return line
 
 
-def status_view(status: ClusterStatus) -> RenderableType:
-    """The same, to be printed or redrawn."""
+def status_view(status: ClusterStatus, width: int) -> RenderableType:
+    """The same in so many cells, to be printed or redrawn."""
     lines = [*_job_lines(status), *_saving(status), *_trouble_lines(status)]
     parts: list[RenderableType] = []
     for line in lines:
         text = Text.from_markup(line, overflow="fold")
         parts.append(text)
 
-    ps = [_ps_row(member) for member in status.members if member.role == "ps"]
-    parts.append(_members(_PS_FIGURES, ps))
+    ps = [_ps_row(member, status) for member in status.members if member.role == "ps"]
+    parts.append(fitted(_PS, ps, width))
 
     candidates = [_candidate_row(candidate) for candidate in status.candidates]
     if candidates:
-        parts.append(_members(_CANDIDATE_FIGURES, candidates))
+        parts.append(fitted(_CANDIDATES, candidates, width))
 
     workers = [_worker_row(member) for member in status.members if member.role == "worker"]
     if workers:
-        parts.append(_members(_WORKER_FIGURES, workers))
+        parts.append(fitted(_WORKERS, workers, width))
 
     return Group(*parts)
 
@@ -106,7 +111,7 @@ def _job_lines(status: ClusterStatus) -> list[str]:
     checkpoint = escape(status.last_checkpoint) or "none yet"
     return [
         f"{phase}, step {status.global_step}, epoch {status.epoch}",
-        f"controller {status.address}, up {_duration(status.up_s)}",
+        f"controller {status.address}, up {duration(status.up_s)}",
         f"model dir  {escape(status.model_dir)}",
         f"checkpoint {checkpoint}",
         f"last save  {_last_save(status)}",
@@ -137,7 +142,7 @@ def _saving(status: ClusterStatus) -> list[str]:
     if saving is None:
         return []
 
-    written = f"{_size(saving.bytes)} written of about {saving.rows:,} rows"
+    written = f"{size(saving.bytes)} written of about {saving.rows:,} rows"
     return [f"saving     step {saving.step}, {written}, for {saving.seconds:.1f} s"]
 
 
@@ -164,34 +169,10 @@ def _trouble_lines(status: ClusterStatus) -> list[str]:
 
     for member in status.members:
         if member.complaint:
-            lines.append(f"[red]ps {member.index}: {escape(member.complaint)}[/red]")
+            name = _process_of(member, status)
+            lines.append(f"[red]{name}: {escape(member.complaint)}[/red]")
 
     return lines
-
-
-_HELD_BY = {
-    "operator": "stopped by an operator: {}",
-    "save": "held by a save: {}",
-    "health": "held because of {}",
-    "platform": "suspended by the platform: {}",
-    "action": "held by a stop that was written to a file: {}",
-}
-
-
-def held_by(barrier: BarrierStatus) -> list[str]:
-    """Who holds training and why, a phrase for each holder."""
-    phrases = []
-    for holder in barrier.holders:
-        wording = _HELD_BY.get(holder.kind, f"held by {holder.kind}: {{}}")
-        phrase = wording.format(holder.reason)
-        if holder.reason == holder.kind:  # no reason was given
-            phrase, _, _ = phrase.partition(":")
-        if holder.action:
-            phrase += f" (action {holder.action})"
-
-        phrases.append(phrase)
-
-    return phrases
 
 
 def _held(status: ClusterStatus) -> str:
@@ -204,12 +185,12 @@ def _last_save(status: ClusterStatus) -> str:
         return "none by this controller"
 
     since_s = max(0.0, time.time() - save.ended_at_s)
-    ago = f"{_duration(since_s)} ago"
+    ago = f"{duration(since_s)} ago"
     if save.error:
         return f"[red]failed[/red] {ago}: {escape(save.error)}"
 
-    size = f"{save.rows:,} rows, {_size(save.bytes)}"
-    line = f"step {save.step}, {ago}, {size}, took {save.seconds:.1f} s"
+    written = f"{save.rows:,} rows, {size(save.bytes)}"
+    line = f"step {save.step}, {ago}, {written}, took {save.seconds:.1f} s"
     if save.removed:
         line += f"; removed {escape(', '.join(save.removed))}"
 
@@ -218,43 +199,42 @@ def _last_save(status: ClusterStatus) -> str:
 
 def _next_save(status: ClusterStatus) -> str:
     if status.next_save_s is not None:
-        return f"in {_duration(status.next_save_s)}"
+        return f"in {duration(status.next_save_s)}"
     if status.next_save_step is not None:
         return f"at step {status.next_save_step}"
 
     return "when asked for, and at the end"
 
 
-def _members(figures: Iterable[str], rows: list[list[str]]) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("process", "address", "state"):
-        table.add_column(title, no_wrap=True)
-    for title in figures:
-        table.add_column(title, no_wrap=True, justify="right")
-
-    for row in rows:
-        table.add_row(*row)
-
-    return table
-
-
-def _ps_row(member: MemberStatus) -> list[str]:
-    memory = _size(member.resident_bytes)
+def _ps_row(member: MemberStatus, status: ClusterStatus) -> list[str]:
+    memory = size(member.resident_bytes)
     if member.memory_limit_bytes:
-        memory += f"/{_size(member.memory_limit_bytes)}"
+        memory += f"/{size(member.memory_limit_bytes)}"
 
+    requests = f"{member.requests_per_s:,.0f}"
+    slowest = f"{member.p99_s * 1e3:.1f} ms"
+    is_heard = member.standing == "alive"
     return [
-        f"ps {member.index}",
+        _process_of(member, status),
         member.address,
         _state(member),
         f"{member.rows:,}",
-        _size(member.bytes),
+        size(member.bytes),
         memory,
         str(member.buckets),
-        f"{member.requests_per_s:,.0f}",
-        f"{member.p99_s * 1e3:.1f} ms",
+        requests if is_heard else _UNKNOWN,
+        slowest if is_heard else _UNKNOWN,
         _heard(member),
     ]
+
+
+def _process_of(member: MemberStatus, status: ClusterStatus) -> str:
+    """The process that holds a shard; where some stand by, that may be one of another index."""
+    for candidate in status.candidates:
+        if candidate.shard == member.index:
+            return candidate.name
+
+    return member.name
 
 
 def _candidate_row(candidate: PsCandidate) -> list[str]:
@@ -262,13 +242,13 @@ def _candidate_row(candidate: PsCandidate) -> list[str]:
     shard = str(candidate.shard)
     if candidate.shard is None:
         state = "[yellow]stands by[/yellow]"
-        shard = "-"
+        shard = _UNKNOWN
 
     if not candidate.is_connected:
         state = "[red]lost[/red]"
 
-    rate = f"{candidate.rows_per_s:,.0f}" if candidate.rows_per_s else "-"
-    return [f"ps process {candidate.index}", candidate.address, state, shard, rate]
+    rate = f"{candidate.rows_per_s:,.0f}" if candidate.rows_per_s else _UNKNOWN
+    return [candidate.name, candidate.address, state, shard, rate]
 
 
 def _worker_row(member: MemberStatus) -> list[str]:
@@ -276,14 +256,16 @@ def _worker_row(member: MemberStatus) -> list[str]:
     if member.total_batches:
         batches += f"/{member.total_batches:,}"
 
+    is_training = member.standing == "alive" and not member.is_finished
+    rate = f"{member.examples_per_s:,.0f}"
     return [
-        f"worker {member.index}",
+        member.name,
         member.address,
         _state(member),
         f"{member.global_step:,}",
         batches,
-        f"{member.examples_per_s:,.0f}",
-        f"{member.loss:.4f}",
+        rate if is_training else _UNKNOWN,
+        f"{member.loss:.4f}" if member.position else _UNKNOWN,
         _heard(member),
     ]
 
@@ -306,24 +288,7 @@ def _state(member: MemberStatus) -> str:
 
 def _heard(member: MemberStatus) -> str:
     if not member.address:
-        return "-"
+        return _UNKNOWN
 
-    text = f"{_duration(member.silent_s)} ago"
+    text = f"{duration(member.silent_s)} ago"
     return f"[yellow]{text}[/yellow]" if member.silent_s > _LATE_S else text
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-
-    minutes = seconds / 60
-    if minutes < 100:
-        return f"{minutes:.0f} min"
-
-    return f"{minutes / 60:.0f} h"
-
-
-def _size(count: int) -> str:
-    if count < 10**9:
-        return f"{count / 1e6:.1f} MB"
-    return f"{count / 1e9:.2f} GB"

@@ -7,6 +7,7 @@ import time
 
 from rich.console import Console
 
+from megalith.cli import suggested
 from megalith.cli.local import LocalCluster
 from megalith.cli.local_process import LocalProcess, ProcessFailed, how_ended
 from megalith.cli.output import print_line
@@ -28,8 +29,11 @@ class Supervisor:
     threads.
     """
 
-    def __init__(self, cluster: LocalCluster, max_restarts: int, console: Console) -> None:
+    def __init__(
+        self, cluster: LocalCluster, model_dir: str, max_restarts: int, console: Console
+    ) -> None:
         self._cluster = cluster
+        self._model_dir = model_dir
         self._max_restarts = max_restarts
         self._console = console
         self._appmaster = AppMaster(None, str(cluster.model_dir), _CALL_S)
@@ -136,7 +140,8 @@ class Supervisor:
 
         if process.is_stopped_by_signal and process.name != "controller":
             how = how_ended(status)
-            self._warn(f"{process.name} {how}; replace it with: {process.command}")
+            again = suggested.ctl(self._model_dir, "app", "restart", process.name)
+            self._warn(f"{process.name} {how}; start it again with: {again}")
         elif status != 0:
             self._fail(process, status)
 

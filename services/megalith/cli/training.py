@@ -12,6 +12,7 @@ from megalith.cli.local_process import ProcessFailed
 from megalith.cli.news import News
 from megalith.cli.output import print_line
 from megalith.cli.supervision import Supervisor
+from megalith.cli.words import held_by
 from megalith.control import ClusterStatus, MemberStatus
 from megalith.errors import MegalithError
 
@@ -44,9 +45,7 @@ def follow(
 
             is_line_due = status.outcome or time.monotonic() >= next_line
             if is_line_due and not console.is_terminal:
-                line = f"{done}/{total} batches, {text}" if total else text
-                line += time_left.text(done, total)
-                console.print(line, highlight=False)
+                print_progress(status, console, time_left.text(done, total))
                 next_line = time.monotonic() + _LINE_S
 
             if status.outcome:
@@ -54,6 +53,16 @@ def follow(
                 return status
 
     raise ProcessFailed("the controller is gone")
+
+
+def print_progress(status: ClusterStatus, console: Console, left: str = "") -> None:
+    """One line, if there are workers: they are what makes progress. `left` is how long they need."""
+    if all(member.role != "worker" for member in status.members):
+        return
+
+    done, total, text = summary_line(status)
+    line = f"{done}/{total} batches, {text}" if total else text
+    print_line(console, line + left)
 
 
 def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> None:
@@ -164,7 +173,11 @@ def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
     if workers and all(_has_trained_its_share(member) for member in workers):
         return done, total, f"{step}  evaluating and saving"
 
-    rate = sum(member.examples_per_s for member in workers)
+    holds = held_by(status.barrier)
+    if holds:
+        return done, total, f"{step}  {', '.join(holds)}"
+
+    rate = sum(member.examples_per_s for member in workers if member.standing == "alive")
     losses = [member.loss for member in workers if member.loss]
     loss = "-"
     if losses:

@@ -48,15 +48,17 @@ class WaitingLines:
 
     def tell_of(self, status: ClusterStatus, processes: Sequence[Logging]) -> None:
         """The same for a cluster that is not formed: who is missing, and what they complain of."""
-        missing = []
         names = []
 
         for member in status.members:
             if not member.is_connected:
-                missing.append(f"{member.role} {member.index}")
-                names.append(f"{member.role}-{member.index}")
+                names.append(member.name)
 
-        what = ", ".join(missing) or _READY
+        ready = _READY
+        if status.last_checkpoint:
+            ready = f"parameter servers to restore {status.last_checkpoint}"
+
+        what = ", ".join(names) or ready
         logging = [process for process in processes if process.name in names]
         self.tell(what, logging)
 

@@ -3,9 +3,9 @@
 import os
 import sys
 
-from megalith.errors.extras import needed
+from megalith.runtime.imports import imports_of
 
-with needed("services"):
+with imports_of("services"):
     from megalith.controller.config import ControllerConfig
     from megalith.controller.server import run
     from megalith.runtime import command_line

@@ -1,10 +1,12 @@
 """Settings of the controller."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from megalith.controller.saving.tide import TideWindow
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
+from megalith.runtime.sections import FAILURES, JOINING, ROWS, SAVING, SPARES
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
 
@@ -23,111 +25,155 @@ class ControllerServerSettings(ServerSettings):
 class ControllerConfig:
     """Run the controller: membership, routing map, barrier, checkpoints, end of job."""
 
+    FIRST: ClassVar = ("model_dir", "num_ps", "num_workers", "host", "save_every_s")
+    EXAMPLES: ClassVar = (
+        "megalith controller --model-dir /shared/model --host 0.0.0.0 --num-ps 4 --num-workers 8",
+    )
+
     model_dir: str = setting("Directory of the job: checkpoints and the controller's address.")
     num_ps: int = setting("Parameter servers in the cluster.", 1)
     num_workers: int = setting(
         "Workers in the cluster; 0 = only programs that use the SDK train.", 1
     )
     num_extra_ps: int = setting(
-        "Further ps that are waited for and measured; the slowest are not used.", 0
+        "Further ps that are waited for and measured; the slowest are not used.",
+        0,
+        section=SPARES,
     )
     num_redundant_ps: int = setting(
-        "Further ps that are not waited for; they stand by for those that die.", 0
+        "Further ps that are not waited for; they stand by for those that die.",
+        0,
+        section=SPARES,
     )
     benchmark_s: float = setting(
-        "Seconds that workers measure the ps before training, if there are extra ones.", 5.0
+        "Seconds that workers measure the ps before training, if there are extra ones.",
+        5.0,
+        section=SPARES,
     )
     ps_override: str = setting(
         "These ps hold the model, whatever is measured: indices or addresses, in the order of "
         "shards. For example 3,0.",
         "",
+        section=SPARES,
     )
     takeover_s: float = setting(
-        "Seconds that a lost ps may stay away before one that stands by takes over.", 30.0
+        "Seconds that a lost ps may stay away before one that stands by takes over.",
+        30.0,
+        section=SPARES,
     )
     silence_s: float = setting(
         "A member silent for this long has lost its seat; shorter heals faster, longer forgives "
         "pauses.",
         10.0,
+        section=FAILURES,
     )
     suspect_s: float = setting(
         "A member whose session is lost is suspect for this long, then dead; shorter notices a "
         "loss earlier.",
         5.0,
+        section=FAILURES,
     )
     lost_worker_s: float = setting(
-        "A lost worker that nobody replaces counts as finished after this long.", 300.0
+        "A lost worker that nobody replaces counts as finished after this long.",
+        300.0,
+        section=FAILURES,
     )
     health_resume_s: float = setting(
         "After `ctl resume`, training goes on for this long although a ps is over its memory "
         "limit; then it is held again.",
         60.0,
+        section=ROWS,
+    )
+    save_timeout_s: float = setting(
+        "Longest time that a save may take.",
+        3600.0,
+        section=SAVING,
     )
     restore_ckpt: str = setting(
-        "Name of the checkpoint to start from, once; empty = the newest.", ""
+        "Name of the checkpoint to start from, once; empty = the newest.", "", section=SAVING
     )
     restore_dir: str = setting(
         "Model directory of another job to take the first checkpoint from; nothing is copied. "
         "A directory that has checkpoints of its own starts from those.",
         "",
+        section=SAVING,
     )
     input_cursors: bool = setting(
         "Save with each checkpoint where the input of each worker is, and go on there. Without it "
         "each start reads the input from its beginning.",
         True,
+        section=SAVING,
     )
     input_name: str = setting(
         "What the input is called. If a checkpoint was saved with an input of another name, its "
         "cursors are not used: the input is read from its beginning.",
         "",
+        section=SAVING,
     )
-    save_timeout_s: float = setting("Longest time that a save may take.", 3600.0)
     save_hold_s: float = setting(
         "Seconds that a save with --hold waits for all workers to block; then it goes on without "
         "the others.",
         30.0,
+        section=SAVING,
     )
     final_save_timeout_s: float = setting(
         "Seconds that a job tries to save when it fails or is told to stop; then it ends unsaved.",
         300.0,
+        section=SAVING,
     )
     save_every_s: float = setting(
         "Seconds between two saves by the clock; 0 = none. With --save-every-steps the default "
         "does not count.",
         SAVE_EVERY_S,
+        section=SAVING,
     )
     save_every_steps: int = setting(
-        "Steps between two saves; 0 = none. Not together with --save-every-s.", 0
+        "Steps between two saves; 0 = none. Not together with --save-every-s.",
+        0,
+        section=SAVING,
     )
     tide_window: str = setting(
         "Hours of the day, UTC, in which the settings above decide about saves, like 22:00-06:30; "
         "outside them --tide-save-s does. Empty = all day.",
         "",
+        section=SAVING,
     )
-    tide_save_s: float = setting("Seconds between two saves outside --tide-window.", 0.0)
+    tide_save_s: float = setting(
+        "Seconds between two saves outside --tide-window.",
+        0.0,
+        section=SAVING,
+    )
     increment_every_s: float = setting(
         "Seconds between two increments: what changed since the newest checkpoint is saved beside "
         "it, so that a ps that dies loses at most so much. 0 = none.",
         60.0,
+        section=SAVING,
     )
     max_to_keep: int = setting(
         "Checkpoints that are kept, beside those that monolith_checkpoint exempts; with each save "
         "the oldest is removed. 0 = all are kept.",
         10,
+        section=SAVING,
     )
     keep_every_n_hours: float = setting(
         "Of the checkpoints that are not kept, one is kept for good every so many hours; 0 = none.",
         24.0,
+        section=SAVING,
     )
     action_poll_s: float = setting(
         "Seconds between two looks for a monolith_action file in the model directory; 0 = never.",
         60.0,
+        section=SAVING,
     )
     job: str = setting(
-        "Name of the job; members of another one are refused. Empty = the model directory.", ""
+        "Name of the job; members of another one are refused. Empty = the model directory.",
+        "",
+        section=JOINING,
     )
     clear_discovery: bool = setting(
-        "At start remove every entry of the job from the discovery back end.", False
+        "At start remove every entry of the job from the discovery back end.",
+        False,
+        section=JOINING,
     )
     stay_up: bool = setting(
         "Go on serving after the last worker is done, until told to exit.", False

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from megalith.discovery import removed
 from megalith.discovery.back_end import AddressesByService, Opener, Prescription, Site
@@ -11,6 +12,7 @@ from megalith.discovery.interface import Discovery
 from megalith.discovery.registry import BY_SCHEME, BackEnd
 from megalith.errors import InvalidSetting
 from megalith.runtime.removed_settings import Removed
+from megalith.runtime.sections import JOINING
 from megalith.runtime.settings import setting
 
 NONE = "none"
@@ -20,6 +22,8 @@ _EXAMPLE = BY_SCHEME["zookeeper"].example
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoverySettings:
     """How processes find each other where --controller and the model directory do not say it."""
+
+    SECTION: ClassVar = JOINING
 
     discovery: str = setting(
         f"How processes find each other: none, or a URL such as {_EXAMPLE}. "

@@ -1,12 +1,14 @@
 """Settings of a parameter server."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.ps.lane.settings import LaneSettings
 from megalith.ps.store.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
 from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.sections import LISTENING, ROWS, TRAFFIC
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
 
@@ -14,6 +16,12 @@ from megalith.runtime.settings import setting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PsConfig:
     """Run a parameter server: tables of embedding rows and dense variables."""
+
+    FIRST: ClassVar = ("index", "model_dir", "controller", "host", "memory_limit_bytes")
+    EXAMPLES: ClassVar = (
+        "megalith ps --index 1 --model-dir /shared/model",
+        "megalith ps --index 1 --controller 10.0.0.5:7600 --host 0.0.0.0",
+    )
 
     index: int = setting("Index of this parameter server, from 0.", 0)
     num_ps: int = setting(
@@ -23,41 +31,53 @@ class PsConfig:
         "Seconds between two looks for expired rows; 0 = only when a table is full. A checkpoint "
         "holds expired rows too, and the server that restores it drops them.",
         3600.0,
+        section=ROWS,
     )
     expire_on_save: bool = setting(
-        "Drop expired rows from memory too, each time that this server has saved.", False
+        "Drop expired rows from memory too, each time that this server has saved.",
+        False,
+        section=ROWS,
     )
     restore_over_budget: bool = setting(
         "Restore all rows of a table also if its memory budget is too small for them. The table "
         "then takes no new ids until there is room. Without this setting the server does not "
         "start, unless one server held all these rows when they were saved.",
         False,
+        section=ROWS,
     )
     bulk_lane: bool = setting(
-        "Offer clients the bulk lane beside gRPC; without it every pull and push is unary.", True
+        "Offer clients the bulk lane beside gRPC; without it every pull and push is unary.",
+        True,
+        section=LISTENING,
     )
     lane_port: int = setting(
-        "Port of the bulk lane; 0 takes a free one, which clients are told.", 0
+        "Port of the bulk lane; 0 takes a free one, which clients are told.",
+        0,
+        section=LISTENING,
     )
     max_inflight_bytes: int = setting(
         "Bytes of pulls and pushes that are worked on at once, and as many of their replies. A "
         "request beyond them waits.",
         1 << 30,
+        section=TRAFFIC,
     )
     push_memory_bytes: int = setting(
         "Memory for the numbers of applied pushes, by which a repeated push is recognized. While "
         "it is full, new clients are asked to come again later.",
         DEFAULT_MAX_BYTES,
+        section=TRAFFIC,
     )
     push_memory_s: float = setting(
         "Seconds after its last push when a client is forgotten. It must be longer than any "
         "client repeats a push.",
         DEFAULT_RETENTION_S,
+        section=TRAFFIC,
     )
     memory_limit_bytes: int = setting(
         "Memory of the process above which training is held until an operator resumes it; "
         "0 = no limit.",
         0,
+        section=ROWS,
     )
     lane: LaneSettings = field(default_factory=LaneSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

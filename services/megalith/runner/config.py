@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,7 +20,7 @@ from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
 from megalith.runtime import settings
-from megalith.runtime.removed_settings import Removed
+from megalith.runtime.sections import JOINING, SAVING, SPARES
 from megalith.worker.config import WorkerConfig
 
 PREFIX = "MEGALITH_RUNNER_"
@@ -33,12 +34,25 @@ _MEMBERS = ("ps", "worker")
 _FINDING = ("controller", *_MEMBERS)
 
 
-def _job(
-    help: str, default: Any, *reaches: str, alias: str = "", replaces: Removed | None = None
-) -> Any:
-    """A field of the job itself, handed on to the services that it reaches."""
-    metadata = {"help": help, "alias": alias, "replaces": replaces, "reaches": reaches}
-    return dataclasses.field(default=default, metadata=metadata)
+# What no --set may say: it differs from process to process, or the command itself decides it.
+_OF_THE_JOB = (
+    "index",
+    "model_dir",
+    "controller",
+    "app_id",
+    "state_file",
+    "stay_up",
+    "exit_with_stdin",
+)
+
+
+def _job(help: str, default: Any, *reaches: str, **described: Any) -> Any:
+    """A field of the job itself, handed on to the services that it reaches.
+
+    `described` is what `setting` takes too.
+    """
+    field = settings.setting(help, default, **described)
+    return dataclasses.field(default=default, metadata={**field.metadata, "reaches": reaches})
 
 
 def _as_in(name: str, *reaches: str, alias: str = "") -> Any:
@@ -46,7 +60,15 @@ def _as_in(name: str, *reaches: str, alias: str = "") -> Any:
     first, *_ = reaches
     by_name = {leaf.name: leaf for leaf in settings.leaves(SERVICES[first])}
     leaf = by_name[name]
-    return _job(leaf.help, leaf.default, *reaches, alias=alias, replaces=leaf.replaces)
+    return _job(
+        leaf.help,
+        leaf.default,
+        *reaches,
+        section=leaf.section,
+        choices=leaf.choices,
+        alias=alias,
+        replaces=leaf.replaces,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +91,14 @@ class RunnerConfig:
         0,
         "controller",
         alias="--extra-ps",
+        section=SPARES,
     )
     num_redundant_ps: int = _job(
         "Further ps that are not waited for; they stand by for those that die.",
         0,
         "controller",
         alias="--redundant-ps",
+        section=SPARES,
     )
     benchmark_s: float = _as_in("benchmark_s", "controller")
     ps_override: str = _as_in("ps_override", "controller")
@@ -85,6 +109,7 @@ class RunnerConfig:
         "Name of the job in ZooKeeper and Consul; empty = made from the model directory.",
         "",
         *_FINDING,
+        section=JOINING,
     )
 
     task: str = _as_in("task", "worker")
@@ -119,6 +144,7 @@ class RunnerConfig:
         "Save before `up` or `train` stops because of Ctrl-C or SIGTERM, for at most "
         "--final-save-timeout-s.",
         True,
+        section=SAVING,
     )
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
@@ -133,6 +159,12 @@ class RunnerConfig:
     expire_on_save: bool = _as_in("expire_on_save", "ps")
     restore_over_budget: bool = _as_in("restore_over_budget", "ps")
     log_level: str = _as_in("log_level", *SERVICES)
+    set: str = _job(
+        "A setting of one service that is not here, as SERVICE.NAME=VALUE; may be given several "
+        "times. Ports count up with the index of the process.",
+        "",
+        is_repeated=True,
+    )
 
     def __post_init__(self) -> None:
         for leaf in settings.leaves(RunnerConfig):
@@ -162,7 +194,24 @@ class RunnerConfig:
             if service in field.metadata["reaches"]:
                 values[field.name] = getattr(self, field.name)
 
-        return values | self._found_by(service)
+        return values | self._found_by(service) | self._set(service)
+
+    def _set(self, service: str) -> dict[str, Any]:
+        """What --set says for that service."""
+        reached = {
+            field.name for field in dataclasses.fields(self) if service in field.metadata["reaches"]
+        }
+        values = {}
+        for text in shlex.split(self.set):
+            name, value = _set_of(text, service)
+            if name in reached:
+                raise InvalidSetting(f"--set={text}: write {settings.flag_of(name)}={value}")
+            if name in _OF_THE_JOB:
+                raise InvalidSetting(f"--set={text}: the job decides it")
+            if name:
+                values[name] = _parsed(service, name, value, f"--set {service}.{name}")
+
+        return values
 
     def _found_by(self, service: str) -> dict[str, Any]:
         """What a process is told to find the others through a discovery back end.
@@ -187,3 +236,30 @@ class RunnerConfig:
         digest = hashlib.sha256(path.encode()).hexdigest()[:8]
         folder = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(self.model_dir))
         return f"{folder}-{digest}".lstrip("-")
+
+
+def _set_of(text: str, service: str) -> tuple[str, str]:
+    """(Name, value) of a --set for that service; both empty if it is for another one."""
+    path, equals, value = text.partition("=")
+    named, dot, name = path.partition(".")
+    if not equals or not dot or named not in SERVICES:
+        services = ", ".join(SERVICES)
+        raise InvalidSetting(
+            f"--set={text}: expected SERVICE.NAME=VALUE, with a service of {services}; "
+            "for example ps.memory_limit_bytes=8000000000"
+        )
+
+    if named != service:
+        return "", ""
+
+    return name.replace("-", "_"), value
+
+
+def _parsed(service: str, name: str, text: str, source: str) -> Any:
+    by_name = {leaf.name: leaf for leaf in settings.leaves(SERVICES[service])}
+    leaf = by_name.get(name)
+    if leaf is None:
+        known = {each: each for each in by_name}
+        raise InvalidSetting(f"{source} is not a setting{settings.suggestion(name, known)}")
+
+    return leaf.parse(text, source)

@@ -5,6 +5,8 @@ from typing import Any
 
 from megalith.runner.config import RunnerConfig
 
+_PORTS = ("port", "metrics_port", "lane_port")
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedProcess:
@@ -23,10 +25,10 @@ class PlannedProcess:
 def controller(config: RunnerConfig, *, stay_up: bool) -> PlannedProcess:
     """Comes first: the others find each other through it.
 
-    On free ports, so that jobs of one machine do not meet.
+    On free ports, unless --set says others, so that jobs of one machine do not meet.
     """
     own = {"stay_up": stay_up, "port": 0, "metrics_port": 0}
-    values = config.settings_of("controller") | own
+    values = own | config.settings_of("controller")
     return PlannedProcess("controller", "controller", values)
 
 
@@ -45,6 +47,11 @@ def members(config: RunnerConfig) -> list[PlannedProcess]:
 def _member(config: RunnerConfig, service: str, index: int) -> PlannedProcess:
     values = config.settings_of(service)
     values["index"] = index
+    for name in _PORTS:
+        # Processes of one machine cannot share a port: --set gives that of the first one.
+        if values.get(name):
+            values[name] += index
+
     return PlannedProcess(f"{service}-{index}", service, values)
 
 
@@ -54,5 +61,5 @@ def appmaster(config: RunnerConfig, app_id: str) -> PlannedProcess:
     An AppMaster takes up the state of the same run only.
     """
     own = {"app_id": app_id, "port": 0, "metrics_port": 0}
-    values = config.settings_of("appmaster") | own
+    values = own | config.settings_of("appmaster")
     return PlannedProcess("appmaster", "appmaster", values)

@@ -190,7 +190,12 @@ def _row(leaf: Setting, prefix: str) -> list[str]:
     if leaf.alias:
         flags += f" or {_code(leaf.alias)}"
 
-    return [flags, _code(leaf.environment(prefix)), _default(leaf.default), _cell(leaf.help)]
+    meaning = leaf.help
+    if leaf.choices:
+        *others, last = (_code(choice) for choice in leaf.choices)
+        meaning += f" {', '.join(others)} or {last}."
+
+    return [flags, _code(leaf.environment(prefix)), _default(leaf.default), _cell(meaning)]
 
 
 def _default(value: Any) -> str:

@@ -2,18 +2,31 @@
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.commands import Command, Option
+from megalith.runtime.commands import OPTIONS, Command, Option
 from megalith.runtime.settings import Setting, flag_of, leaves, load, refuse_removed
 
 T = TypeVar("T")
 _FIRST = "first"  # the argument that needs no flag
-_MOST_USED = "Most used"
+_METAVARS = {
+    "model_dir": "DIR",
+    "state_file": "FILE",
+    "controller": "HOST:PORT",
+    "host": "HOST",
+    "advertise_host": "HOST",
+    "discovery": "URL",
+    "job": "NAME",
+    "set": "SERVICE.NAME=VALUE",
+}
+MOST_USED = "Most used"
 
 
 def main(
@@ -34,12 +47,22 @@ def service_command(
 ) -> Command:
     """`megalith <name>`: the settings of a service, then its run.
 
-    The flags go before the variables MEGALITH_<NAME>_*, and those before the defaults.
+    The flags go before the variables MEGALITH_<NAME>_*, and those before the defaults. The class
+    may have FIRST, the settings that most people need, and EXAMPLES.
     """
     docstring = cls.__doc__ or ""
     summary, *_ = docstring.strip().splitlines()
     prefix = f"MEGALITH_{name.upper()}_"
-    return SettingsCommand(name, cls, run, environ, prefix=prefix, help=summary)
+    return SettingsCommand(
+        name,
+        cls,
+        run,
+        environ,
+        prefix=prefix,
+        help=summary,
+        first=getattr(cls, "FIRST", ()),
+        examples=getattr(cls, "EXAMPLES", ()),
+    )
 
 
 class SettingsCommand(Command, Generic[T]):
@@ -85,13 +108,17 @@ class SettingsCommand(Command, Generic[T]):
         values = defaults()
         for setting in (*first, *others):
             leaf = by_name[setting]
-            section = _MOST_USED if setting in first else "Options"
-            default = shown.get(setting) or _default(values.get(setting, leaf.default))
+            section = MOST_USED if setting in first else leaf.section or OPTIONS
+            default = _default(values.get(setting, leaf.default))
+            if setting in shown:
+                default = f"  [{shown[setting]}]"
+
             params.append(_option(leaf, section, default))
 
+        example, *_ = first or by_name
         epilog = (
-            f"Every option is also an environment variable: {prefix}{first_name(by_name)} for "
-            f"{flag_of(next(iter(by_name)))}. An option wins over the variable."
+            f"Every option is also an environment variable, {prefix}{example.upper()} for "
+            f"{flag_of(example)}. What is on the command line wins."
         )
         super().__init__(
             name, params=params, help=help, callback=self._call, examples=examples, epilog=epilog
@@ -105,8 +132,14 @@ class SettingsCommand(Command, Generic[T]):
 
         return super().parse_args(ctx, args)
 
-    def _call(self, **given: str | None) -> int:
-        flags = {name: text for name, text in given.items() if text is not None}
+    def _call(self, **given: str | tuple[str, ...] | None) -> int:
+        flags = {}
+        for name, text in given.items():
+            if isinstance(text, tuple):
+                text = shlex.join(text) or None
+            if text is not None:
+                flags[name] = text
+
         try:
             config = self._load(flags)
         except InvalidSetting as error:
@@ -132,10 +165,6 @@ class SettingsCommand(Command, Generic[T]):
         )
 
 
-def first_name(by_name: Mapping[str, Setting]) -> str:
-    return next(iter(by_name)).upper()
-
-
 def _option(leaf: Setting, section: str, default: str) -> Option:
     names = [leaf.flag, leaf.alias] if leaf.alias else [leaf.flag]
     # `--stay-up` alone is `--stay-up=true`.
@@ -143,32 +172,50 @@ def _option(leaf: Setting, section: str, default: str) -> Option:
     return Option(
         [*names, leaf.name],
         section=section,
-        help=f"{leaf.help}  [{default}]",
+        help=f"{leaf.help}{default}",
         metavar=_metavar(leaf),
+        shell_complete=partial(_complete, leaf),
+        multiple=leaf.is_repeated,
         **alone,
     )
 
 
+def _complete(
+    leaf: Setting, _context: click.Context, _option: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """What a shell proposes for the value."""
+    if leaf.name.endswith("_dir"):
+        return [CompletionItem(incomplete, type="dir")]
+
+    choices = ("true", "false") if leaf.type is bool else leaf.choices
+    return [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
+
+
 def _metavar(leaf: Setting) -> str:
+    """What stands for the value: its choices, its unit, or what kind of text it is."""
+    if leaf.choices:
+        return f"[{'|'.join(leaf.choices)}]"
     if leaf.type is bool:
         return "[true|false]"
     if leaf.type is str:
-        return "TEXT"
+        return _METAVARS.get(leaf.name, "TEXT")
 
-    return "SECONDS" if leaf.name.endswith("_s") else "N"
+    _, _, unit = leaf.name.rpartition("_")
+    return {"s": "SECONDS", "bytes": "BYTES", "hours": "HOURS", "port": "PORT"}.get(unit, "N")
 
 
 def _default(value: Any) -> str:
+    """What follows the help of a setting."""
     if value is dataclasses.MISSING:
-        return "required"
+        return "  [required]"
     if value == "":
-        return "default: empty"
+        return ""
     if isinstance(value, bool):
-        return f"default: {str(value).lower()}"
+        return f"  [default: {str(value).lower()}]"
     if isinstance(value, float):
-        return f"default: {value:g}"
+        return f"  [default: {value:g}]"
 
-    return f"default: {value}"
+    return f"  [default: {value}]"
 
 
 def to_flags(values: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem
 from megalith.runtime.imports import imports_of
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_OPTIONS = "Options"  # section of an option that names none
+OPTIONS = "Options"  # section of an option that names none
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell has it
 
@@ -32,7 +32,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as a shell has it
 class Option(click.Option):
     """An option that stands in a section of the help."""
 
-    def __init__(self, *args: Any, section: str = _OPTIONS, **settings: Any) -> None:
+    def __init__(self, *args: Any, section: str = OPTIONS, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.section = section
 
@@ -71,7 +71,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         self._refuse_negative_arguments(ctx, args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # so that the line names the command
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A section after the other; what every command has, such as --help, comes last."""
@@ -81,11 +85,11 @@ class Command(click.Command):
             if record is None or isinstance(param, click.Argument):
                 continue
 
-            section = getattr(param, "section", _OPTIONS)
+            section = getattr(param, "section", OPTIONS)
             records.setdefault(section, []).append(record)
 
-        last = records.pop(_OPTIONS, [])
-        for section, options in (*records.items(), (_OPTIONS, last)):
+        last = records.pop(OPTIONS, [])
+        for section, options in (*records.items(), (OPTIONS, last)):
             with formatter.section(section):
                 formatter.write_dl(options)
 
@@ -208,14 +212,26 @@ def _complaint(error: click.ClickException) -> str:
         options = [] if error.ctx is None else _options_of(error.ctx)
         return f"{error.option_name} is no option{did_you_mean(error.option_name, options)}"
 
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} needs a value"
+
     param = getattr(error, "param", None)
     if isinstance(error, click.MissingParameter) and param is not None:
         return f"{_name_of(param)} is not given"
 
     if isinstance(error, click.BadParameter) and param is not None:
-        return f"{_name_of(param)}: {error.message.removesuffix('.')}"
+        return _out_of_range(_name_of(param), error.message.removesuffix("."))
 
     return error.format_message()
+
+
+def _out_of_range(name: str, message: str) -> str:
+    """`--every-s=0: not in the range x>=0.1`, for click's `0 is not in the range x>=0.1`."""
+    value, is_told, why = message.partition(" is not ")
+    if not is_told:
+        return f"{name}: {message}"
+
+    return f"{name}={value.strip(chr(39))}: not {why}"
 
 
 def _options_of(context: click.Context) -> list[str]:
@@ -225,6 +241,6 @@ def _options_of(context: click.Context) -> list[str]:
 
 def _name_of(param: click.Parameter) -> str:
     if isinstance(param, click.Argument):
-        return param.make_metavar(click.Context(click.Command(None))).strip("[]")
+        return param.metavar or str(param.name).upper()
 
     return param.opts[0]

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.runtime.presence import Presence
+from megalith.runtime.sections import JOINING
 from megalith.runtime.setting_checks import check_above_0
 from megalith.runtime.settings import setting
 
@@ -17,6 +18,8 @@ MAX_HEARTBEAT_S = 300.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipSettings:
     """How a ps or worker finds and keeps its controller."""
+
+    SECTION: ClassVar = JOINING
 
     controller: str = setting(
         "host:port of the controller; empty = ask --discovery, then the model directory.", ""

@@ -4,17 +4,20 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import grpc
 from grpc_health.v1 import health
 
 from megalith.errors import InvalidSetting
+from megalith.runtime.binding import cannot_listen
 from megalith.runtime.health import Health
 from megalith.runtime.interceptor import ErrorInterceptor
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.metrics_page import MetricsServer
 from megalith.runtime.reflection import Reflection
-from megalith.runtime.setting_checks import check_above_0, check_one_of
+from megalith.runtime.sections import LISTENING, TRAFFIC
+from megalith.runtime.setting_checks import check_above_0, check_choices
 from megalith.runtime.settings import flag_of, setting
 from megalith.runtime.silent_calls import CallPool, SilentCalls
 from megalith.wire import addresses, channel
@@ -25,6 +28,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """How a process listens."""
+
+    SECTION: ClassVar = LISTENING
 
     host: str = setting(
         "Address to bind; 0.0.0.0 to be reachable from other machines. Empty = 127.0.0.1, or "
@@ -39,24 +44,39 @@ class ServerSettings:
     max_message_bytes: int = setting(
         "Largest request or reply; a larger one costs memory, a smaller one more calls.",
         channel.DEFAULT_MAX_MESSAGE_BYTES,
+        section=TRAFFIC,
     )
     rpc_threads: int = setting(
-        "Calls answered at once; each costs a thread, and memory while it runs.", 16
+        "Calls answered at once; each costs a thread, and memory while it runs.",
+        16,
+        section=TRAFFIC,
     )
     max_waiting_calls: int = setting(
         "Calls that may wait for a thread; further ones are refused as overloaded, and clients "
         "try again.",
         256,
+        section=TRAFFIC,
     )
     request_timeout_s: float = setting(
-        "Seconds that a call has to send its message before it is given up.", 30.0
+        "Seconds that a call has to send its message before it is given up.",
+        30.0,
+        section=TRAFFIC,
     )
     first_message_s: float = setting(
-        "Seconds that a stream has to send its first message, such as a member's registration.", 5.0
+        "Seconds that a stream has to send its first message, such as a member's registration.",
+        5.0,
+        section=TRAFFIC,
     )
-    log_level: str = setting("debug, info, warning or error.", "info")
+    log_level: str = setting(
+        "Least severe lines that are logged.",
+        "info",
+        choices=("debug", "info", "warning", "error"),
+        section="Options",
+    )
     exit_with_stdin: bool = setting(
-        "Exit when standard input closes: ends with the process that started this one.", False
+        "Exit when standard input closes: ends with the process that started this one.",
+        False,
+        section="Options",
     )
 
     def __post_init__(self) -> None:
@@ -74,7 +94,7 @@ class ServerSettings:
                 raise InvalidSetting(f"{flag_of(name)}={count}: at least 1 is needed")
 
         check_above_0(self, "request_timeout_s", "first_message_s")
-        check_one_of(self, "log_level", "debug", "info", "warning", "error")
+        check_choices(self)
 
     @property
     def bind_host(self) -> str:
@@ -130,10 +150,7 @@ class RpcServer:
         try:
             self.port = self._server.add_insecure_port(bind)
         except RuntimeError as error:
-            raise InvalidSetting(
-                f"--port={port}: cannot listen on {bind}; "
-                "choose another port, or 0 for any free one, and check --host"
-            ) from error
+            raise cannot_listen(host, "port", port) from error
 
         if host in addresses.WILDCARDS and addresses.is_loopback(self.address):
             logger.warning(

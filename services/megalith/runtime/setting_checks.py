@@ -1,5 +1,8 @@
 """Checks of settings that many configurations have, for their `__post_init__`."""
 
+import dataclasses
+from typing import Any
+
 from megalith.errors import InvalidSetting
 from megalith.runtime.settings import flag_of
 
@@ -20,10 +23,12 @@ def check_not_below_0(settings: object, *names: str) -> None:
             raise InvalidSetting(f"{flag_of(name)}={value}: below 0")
 
 
-def check_one_of(settings: object, name: str, *choices: str) -> None:
-    """InvalidSetting if the setting is none of these."""
-    value = getattr(settings, name)
-    if value not in choices:
-        *others, last = choices
-        most = ", ".join(others)
-        raise InvalidSetting(f"{flag_of(name)}={value}: expected {most} or {last}")
+def check_choices(settings: Any) -> None:
+    """InvalidSetting if a setting that has choices is none of them."""
+    for field in dataclasses.fields(settings):
+        choices = field.metadata.get("choices", ())
+        value = getattr(settings, field.name)
+        if choices and value not in choices:
+            *others, last = choices
+            most = ", ".join(others)
+            raise InvalidSetting(f"{flag_of(field.name)}={value}: expected {most} or {last}")

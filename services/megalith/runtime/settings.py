@@ -22,14 +22,30 @@ _FALSE = {"0", "false", "no", "off"}
 
 
 def setting(
-    help: str, default: Any = _MISSING, *, alias: str = "", replaces: Removed | None = None
+    help: str,
+    default: Any = _MISSING,
+    *,
+    section: str = "",
+    choices: tuple[str, ...] = (),
+    alias: str = "",
+    replaces: Removed | None = None,
+    is_repeated: bool = False,
 ) -> Any:
     """A dataclass field that is a setting; without a default it must be given.
 
-    `alias` is a second flag for it. `replaces` names settings that are gone, because this one says
-    the same.
+    `section` is where the help shows it; without one, the SECTION of its class. `choices` are all
+    texts that it takes; `check_choices` refuses others. `alias` is a second flag for it. `replaces`
+    names settings that are gone, because this one says the same. The texts of a flag that
+    `is_repeated` are joined as a shell would quote them.
     """
-    metadata = {"help": help, "alias": alias, "replaces": replaces}
+    metadata = {
+        "help": help,
+        "section": section,
+        "choices": choices,
+        "alias": alias,
+        "replaces": replaces,
+        "is_repeated": is_repeated,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -46,8 +62,11 @@ class Setting:
     type: type
     default: Any
     help: str
+    section: str = ""
+    choices: tuple[str, ...] = ()
     alias: str = ""
     replaces: Removed | None = None
+    is_repeated: bool = False
 
     @property
     def name(self) -> str:
@@ -93,10 +112,19 @@ def leaves(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
         if dataclasses.is_dataclass(hints[field.name]):
             yield from leaves(kind, here)
         else:
-            help = field.metadata["help"]
-            alias = field.metadata.get("alias", "")
-            replaces = field.metadata.get("replaces")
-            yield Setting(here, kind, field.default, help, alias, replaces)
+            metadata = field.metadata
+            section = str(metadata.get("section") or getattr(cls, "SECTION", ""))
+            yield Setting(
+                here,
+                kind,
+                field.default,
+                metadata["help"],
+                section,
+                metadata.get("choices", ()),
+                metadata.get("alias", ""),
+                metadata.get("replaces"),
+                metadata.get("is_repeated", False),
+            )
 
 
 def refuse_removed(
@@ -124,8 +152,7 @@ def from_env(cls: type[T], prefix: str, environ: Mapping[str, str]) -> dict[str,
         if leaf is None:
             name = variable.removeprefix(prefix).lower()
             known = {each.name: each.environment(prefix) for each in by_variable.values()}
-            suggestion = _suggestion(name, known)
-            raise InvalidSetting(f"{variable} is not a setting{suggestion}")
+            raise InvalidSetting(f"{variable} is not a setting{suggestion(name, known)}")
 
         values[leaf.name] = leaf.parse(text, variable)
 
@@ -173,8 +200,7 @@ def load(
     for name in (*code, *flags, *defaults):
         if name not in by_name:
             known = {each: each for each in by_name}
-            suggestion = _suggestion(name, known)
-            raise InvalidSetting(f"{name} is not a setting{suggestion}")
+            raise InvalidSetting(f"{name} is not a setting{suggestion(name, known)}")
 
     refuse_removed(cls, prefix, (), environ)
     values = dict(defaults) | from_env(cls, prefix, environ)
@@ -197,11 +223,10 @@ def _parse_bool(text: str) -> bool:
     return lower in _TRUE
 
 
-def _suggestion(name: str, variables: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(name, variables, n=1)
+def suggestion(name: str, known: Mapping[str, str]) -> str:
+    """What may have been meant, or all that is known: the words to say, by name."""
+    close = difflib.get_close_matches(name, known, n=1)
     if close:
-        meant = variables[close[0]]
-        return f"; did you mean {meant}?"
+        return f"; did you mean {known[close[0]]}?"
 
-    known = ", ".join(sorted(variables.values()))
-    return f"; known are {known}"
+    return f"; known are {', '.join(sorted(known.values()))}"

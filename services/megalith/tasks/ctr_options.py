@@ -1,10 +1,10 @@
 """What `megalith train ctr` is told: which columns of which files, and which model."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.setting_checks import check_above_0, check_not_below_0, check_one_of
+from megalith.runtime.setting_checks import check_above_0, check_choices, check_not_below_0
 from megalith.runtime.settings import setting
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
 from megalith.tasks.input.examples import Columns
@@ -16,6 +16,8 @@ _TIME_UNITS = ("s", "ms", "us", "ns")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtrOptions:
     """Train a click model on columns of Parquet, CSV or TSV files, without any code."""
+
+    SECTION: ClassVar = "The model and its data"
 
     data: str = setting(
         "Files to train on: paths with wildcards, several with commas between them. "
@@ -59,6 +61,7 @@ class CtrOptions:
         "yes: the rows of each row group are trained in random order. no: in the order of the "
         "file. auto: no if there is a --time, otherwise yes.",
         "auto",
+        choices=("auto", "yes", "no"),
     )
     expire_days: int = setting(
         "Days of --time without an update after which a row is dropped; 0 = never.", 0
@@ -77,7 +80,7 @@ class CtrOptions:
         if self.model not in MODELS:
             raise InvalidSetting(f"--model={self.model}: there are {', '.join(MODELS)}")
 
-        check_one_of(self, "shuffle", "auto", "yes", "no")
+        check_choices(self)
         check_above_0(self, "dim", "row_rate", "rate", "epochs", "min_count")
         check_not_below_0(self, "expire_days")
         self.columns()

@@ -3,12 +3,12 @@
 import os
 import sys
 
-from megalith.errors.extras import needed
 from megalith.runtime import blas
+from megalith.runtime.imports import imports_of
 
 blas.use_one_thread()
 
-with needed("services"):
+with imports_of("services"):
     from megalith.runtime import command_line
     from megalith.worker.config import WorkerConfig
     from megalith.worker.server import run

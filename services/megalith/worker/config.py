@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.sections import FAILURES, TRAINING
 from megalith.runtime.server import ServerSettings
-from megalith.runtime.setting_checks import check_above_0, check_not_below_0, check_one_of
+from megalith.runtime.setting_checks import check_above_0, check_choices, check_not_below_0
 from megalith.runtime.settings import setting
 
 _WIRE_DTYPES = ("float32", "float16")
@@ -17,6 +18,8 @@ _WIRE_DTYPES = ("float32", "float16")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
     """What is trained."""
+
+    SECTION: ClassVar = TRAINING
 
     task: str = setting("clicks, ctr, or package.module:factory of your own.", "clicks")
     batch_size: int = setting(
@@ -77,6 +80,8 @@ class TaskSettings:
 class RetrySettings:
     """How patient a worker is with servers and with other workers."""
 
+    SECTION: ClassVar = FAILURES
+
     retry_wait_s: float = setting(
         "Seconds to wait before a step that failed for a passing reason is tried again.", 5.0
     )
@@ -97,6 +102,8 @@ class RetrySettings:
 class OverlapSettings:
     """How far the steps of a worker overlap."""
 
+    SECTION: ClassVar = TRAINING
+
     staleness: int = setting(
         "How many of its own steps a worker may run ahead. 0: each step waits for the one before "
         "it. 1: the next batch is pulled while this one is computed. 2: the last push may also "
@@ -115,25 +122,38 @@ class OverlapSettings:
 class WireSettings:
     """What numbers are between a worker and the servers, which compute in float32."""
 
+    SECTION: ClassVar = TRAINING
+
     row_dtype: str = setting(
-        "How pulled rows travel: float32, or float16 for half the bytes.", "float32"
+        "How pulled rows travel. float16 is half the bytes.",
+        "float32",
+        choices=_WIRE_DTYPES,
     )
     gradient_dtype: str = setting(
-        "How pushed gradients travel: float32, or float16 for half the bytes.", "float32"
+        "How pushed gradients travel. float16 is half the bytes.",
+        "float32",
+        choices=_WIRE_DTYPES,
     )
 
     def __post_init__(self) -> None:
-        check_one_of(self, "row_dtype", *_WIRE_DTYPES)
-        check_one_of(self, "gradient_dtype", *_WIRE_DTYPES)
+        check_choices(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Run a worker: trains a task against the cluster; worker 0 is the chief and creates tables."""
+    """Run a worker: trains a task; worker 0 is the chief and creates tables."""
+
+    FIRST: ClassVar = ("index", "task", "model_dir", "controller", "batch_size")
+    EXAMPLES: ClassVar = (
+        "megalith worker --index 1 --model-dir /shared/model",
+        "megalith worker --index 1 --controller 10.0.0.5:7600 --task my_package:make_task",
+    )
 
     index: int = setting("Index of this worker, from 0; 0 is the chief.", 0)
     step_timeout_s: float = setting(
-        "Seconds that a step may wait for servers that are away before the worker fails.", 600.0
+        "Seconds that a step may wait for servers that are away before the worker fails.",
+        600.0,
+        section=FAILURES,
     )
     overlap: OverlapSettings = field(default_factory=OverlapSettings)
     wire: WireSettings = field(default_factory=WireSettings)

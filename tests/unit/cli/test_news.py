@@ -7,6 +7,7 @@ from rich.console import Console
 
 from megalith.cli.news import News
 from megalith.control import (
+    BarrierHolder,
     BarrierStatus,
     ClusterStatus,
     LastSave,
@@ -130,3 +131,20 @@ def test_the_farewell_says_what_is_not_saved(tell):
     assert tell.news.farewell() == "not saved: steps 7..40 since /m/model.ckpt-7"
     tell(dataclasses.replace(STATUS, last_checkpoint="/m/model.ckpt-40"))
     assert tell.news.farewell() == "saved: /m/model.ckpt-40"
+
+
+def test_who_holds_training_is_said_with_the_way_out_and_that_it_goes_on(tell):
+    def held(*holders):
+        barrier = BarrierStatus(1, True, "", "", tuple(holders))
+        return dataclasses.replace(STATUS, is_stopped=True, barrier=barrier)
+
+    stop = BarrierHolder("operator", "look at data", "", 1)
+    memory = BarrierHolder("health", "ps-1: Memory limit exceeded. Current: 9, Limit: 8", "", 2)
+    save = BarrierHolder("save", "save", "Save", 3)
+    resume = "to let it go on: megalith ctl --model-dir '/a b' resume"
+    assert tell(held(save), STATUS) == []
+    assert tell(held(stop), held(stop, memory), held(memory), held(memory, save), STATUS) == [
+        f"training is stopped by an operator: look at data; {resume}",
+        "training is held because of ps-1: Memory limit exceeded. Current: 9, Limit: 8; " + resume,
+        "training goes on",
+    ]

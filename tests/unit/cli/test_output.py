@@ -15,6 +15,7 @@ from megalith.control import (
     LastSave,
     LossReport,
     MemberStatus,
+    PsCandidate,
 )
 from megalith.errors import PeerUnreachable
 
@@ -110,14 +111,14 @@ def test_every_figure_of_the_issue_is_there():
     assert "step 1200" in text
     assert "took 1.2 s" in text
     assert "next save  in 42.0 s" in text
-    assert "ps 1: Memory [limit]" in text
-    (ps0,) = [line for line in lines if line.startswith("ps 0")]
+    assert "ps-1: Memory [limit]" in text
+    (ps0,) = [line for line in lines if line.startswith("ps-0")]
     assert (
         " ".join(ps0.split())
-        == "ps 0 h:1 ready 12,345 2.5 MB 2.00 GB/4.00 GB 512 321 12.3 ms 0.4 s ago"
+        == "ps-0 h:1 ready 12,345 2.5 MB 2.00 GB/4.00 GB 512 321 12.3 ms 0.4 s ago"
     )
-    states = {line.split()[1]: line.split()[3] for line in lines if line.startswith("worker ")}
-    assert states["0"] == "blocked"
+    states = {line.split()[0]: line.split()[2] for line in lines if line.startswith("worker-")}
+    assert states["worker-0"] == "blocked"
     assert "dead" in text
     assert "expected" in text
     assert "suspect" in text
@@ -219,3 +220,74 @@ def test_what_is_lost_and_not_saved_is_in_the_status():
         "ending     done; saving what was trained",
     ):
         assert line in text
+
+
+def on_a_terminal(width, status):
+    console = Console(
+        width=width,
+        record=True,
+        force_terminal=True,
+        file=open("/dev/null", "w"),  # noqa: SIM115
+    )
+    print_status(status, console)
+    console.file.close()
+    return console.export_text().splitlines()
+
+
+BUSY = dataclasses.replace(
+    STATUS,
+    members=tuple(
+        dataclasses.replace(
+            member,
+            address="127.0.0.1:40497",
+            rows=123_456_789,
+            bytes=25_300_000_000,
+            position=1_234_567,
+            total_batches=9_876_543,
+            examples_per_s=345_678.0,
+        )
+        for member in STATUS.members
+    ),
+)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("status", [STATUS, BUSY], ids=["quiet", "busy"])
+def test_the_status_fits_the_terminal_and_no_figure_is_cut(width, status):
+    lines = on_a_terminal(width, status)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "…" not in text
+    for title in ("process", "state", "rows", "req/s", "batches", "examples/s", "loss"):
+        assert title in text
+    processes = [line.split()[0] for line in lines if line.startswith((" ps-", " worker-"))]
+    assert processes == ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
+
+
+def test_columns_without_room_are_named():
+    narrow = "\n".join(on_a_terminal(80, BUSY))
+    assert "a wider terminal also shows: address" in narrow
+    assert "127.0.0.1:40497" not in narrow
+    assert "a wider terminal" not in "\n".join(on_a_terminal(140, BUSY))
+
+
+def test_a_worker_that_is_dead_or_done_has_no_rate():
+    alive, dead = (
+        MemberStatus("worker", 0, "h:5", "h:6", True, 0.1, standing, examples_per_s=189_655.0)
+        for standing in ("alive", "dead")
+    )
+    done = dataclasses.replace(alive, is_finished=True)
+    assert "189,655" in shown(dataclasses.replace(STATUS, members=(alive,)))
+    for member in (dead, done):
+        assert "189,655" not in shown(dataclasses.replace(STATUS, members=(member,)))
+
+
+def test_a_ps_that_took_a_shard_over_is_called_by_its_own_name():
+    candidates = (
+        PsCandidate(0, "h:1", False, None, 0.0),
+        PsCandidate(1, "h:3", True, 1, 0.0),
+        PsCandidate(2, "h:9", True, 0, 0.0),
+    )
+    lines = shown(dataclasses.replace(STATUS, candidates=candidates)).splitlines()
+    first, second = (line.split()[0] for line in lines if " ready " in line or "suspect" in line)
+    assert (first, second) == ("ps-2", "ps-1")

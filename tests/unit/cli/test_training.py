@@ -5,10 +5,11 @@ import pytest
 from megalith.cli import training
 from megalith.cli.local_process import ProcessFailed
 from megalith.cli.training import TimeLeft, summary_line
+from megalith.control import BarrierHolder, BarrierStatus
 from megalith.errors import DeadlinePassed
 
 
-def status(*positions, phase="running", finished=False, metrics=None):
+def status(*positions, phase="running", finished=False, metrics=None, holders=()):
     workers = [
         SimpleNamespace(
             role="worker",
@@ -18,10 +19,12 @@ def status(*positions, phase="running", finished=False, metrics=None):
             loss=0.5,
             metrics=metrics or {},
             is_finished=finished,
+            standing="alive",
         )
         for done, total in positions
     ]
-    return SimpleNamespace(phase=phase, members=workers, global_step=7)
+    barrier = BarrierStatus(0, bool(holders), "", "", holders)
+    return SimpleNamespace(phase=phase, members=workers, global_step=7, barrier=barrier)
 
 
 def test_workers_that_have_not_begun_are_not_taken_for_done():
@@ -106,3 +109,8 @@ def test_the_time_left_is_that_of_the_batches_left_at_the_rate_so_far():
     assert time_left.text(150, 1050) == "  1:30 left"
     assert time_left.text(1050, 1050) == ""
     assert time_left.text(150, 0) == ""
+
+
+def test_training_that_is_held_says_who_holds_it_instead_of_a_rate_of_0():
+    held = status((1, 9), holders=(BarrierHolder("operator", "look at data", "", 1),))
+    assert summary_line(held)[2] == "step 7  stopped by an operator: look at data"

@@ -35,7 +35,7 @@ def lines(screen, clock):
 
 
 def member(role, index, is_connected):
-    return SimpleNamespace(role=role, index=index, is_connected=is_connected)
+    return SimpleNamespace(name=f"{role}-{index}", is_connected=is_connected)
 
 
 def process(name, log):
@@ -52,20 +52,21 @@ def test_nothing_is_said_of_a_quick_start_and_then_one_line_every_few_seconds(li
 def test_a_line_names_who_is_missing_and_what_the_first_of_them_complains_of(lines, clock, screen):
     clock.now = 6.0
     status = SimpleNamespace(
-        members=[member("ps", 0, True), member("ps", 1, False), member("worker", 0, False)]
+        members=[member("ps", 0, True), member("ps", 1, False), member("worker", 0, False)],
+        last_checkpoint="",
     )
     processes = [
         process(name, log) for name, log in (("ps-0", LOG), ("ps-1", ""), ("worker-0", LOG))
     ]
     lines.tell_of(status, processes)
     assert screen.getvalue() == (
-        "waiting for ps 1, worker 0; worker-0 says: trying again: no ZooKeeper answers at [::1]:1\n"
+        "waiting for ps-1, worker-0; worker-0 says: trying again: no ZooKeeper answers at [::1]:1\n"
     )
 
 
 def test_with_everybody_here_the_parameter_servers_are_waited_for(lines, clock, screen):
     clock.now = 6.0
-    lines.tell_of(SimpleNamespace(members=[member("ps", 0, True)]), [])
+    lines.tell_of(SimpleNamespace(members=[member("ps", 0, True)], last_checkpoint=""), [])
     assert screen.getvalue() == (
         "waiting for parameter servers to get ready (the first ones on a machine compile their kernels)\n"
     )
@@ -73,3 +74,10 @@ def test_with_everybody_here_the_parameter_servers_are_waited_for(lines, clock, 
 
 def test_a_log_without_warnings_complains_of_nothing():
     assert complaint(LOG.replace("WARNING", "INFO   ")) == ""
+
+
+def test_a_restore_is_not_taken_for_compiling(lines, clock, screen):
+    clock.now = 6.0
+    status = SimpleNamespace(members=[member("ps", 0, True)], last_checkpoint="/m/model.ckpt-7")
+    lines.tell_of(status, [])
+    assert screen.getvalue() == "waiting for parameter servers to restore /m/model.ckpt-7\n"

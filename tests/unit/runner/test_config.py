@@ -86,7 +86,7 @@ def test_a_changed_copy_is_checked_again():
 
 @pytest.mark.parametrize("field", dataclasses.fields(RunnerConfig), ids=lambda field: field.name)
 def test_every_field_reaches_a_service_that_has_it_with_the_same_type(field):
-    is_of_up_itself = field.name == "save_on_exit"
+    is_of_up_itself = field.name in ("save_on_exit", "set")
     assert bool(field.metadata["reaches"]) != is_of_up_itself
     for service in field.metadata["reaches"]:
         types = {leaf.name: leaf.type for leaf in settings.leaves(SERVICES[service])}
@@ -118,3 +118,39 @@ def test_a_plan_has_every_process_once_with_settings_that_its_service_takes():
     assert (built["ps-2"].index, built["ps-2"].membership.heartbeat_s) == (2, 0.5)
     assert (built["worker-1"].index, built["worker-1"].task.batch_size) == (1, 64)
     assert built["appmaster"].model_dir == "m"
+
+
+def test_set_gives_a_service_a_setting_that_the_job_does_not_have():
+    config = RunnerConfig(
+        num_workers=0, set="ps.memory_limit_bytes=5 ps.metrics-port=9100 controller.port=7600"
+    )
+    controller = plan.controller(config, stay_up=False).values
+    ps = [process.values for process in plan.members(config)]
+    assert (controller["port"], controller["metrics_port"]) == (7600, 0)
+    assert [(each["memory_limit_bytes"], each["metrics_port"]) for each in ps] == [
+        (5, 9100),
+        (5, 9101),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ps.memory_limit_byts=1", "did you mean memory_limit_bytes?"),
+        ("ps.memory_limit_bytes=much", "--set ps.memory_limit_bytes='much': expected int"),
+        ("ps.memory_limit_bytes=-1", "--memory-limit-bytes=-1: below 0"),
+        ("ps.expire_every_s=5", "--set=ps.expire_every_s=5: write --expire-every-s=5"),
+        ("worker.index=5", "--set=worker.index=5: the job decides it"),
+        ("wroker.port=5", "--set=wroker.port=5: expected SERVICE.NAME=VALUE"),
+        ("port", "--set=port: expected SERVICE.NAME=VALUE"),
+    ],
+)
+def test_a_wrong_set_is_refused(text, message):
+    with pytest.raises(InvalidSetting) as raised:
+        RunnerConfig(set=text)
+    assert message in str(raised.value)
+
+
+def test_set_may_be_given_several_times():
+    config = parse(["--set", "ps.memory_limit_bytes=5", "--set=controller.port=7600"])
+    assert config.set == "ps.memory_limit_bytes=5 controller.port=7600"

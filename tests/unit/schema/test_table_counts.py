@@ -6,7 +6,13 @@ from megalith.schema import table_counts
 def test_what_a_table_counts_is_what_a_ps_reports_and_the_sdk_shows():
     fields = {each.name for each in pb.TableStatus.DESCRIPTOR.fields}
     assert fields - {"config", "is_unclaimed"} == set(table_counts.NAMES)
-    assert TableStats.__match_args__ == (*table_counts.NAMES, "missing_on", "is_unclaimed")
+    assert TableStats.__match_args__ == (
+        *table_counts.NAMES,
+        "missing_on",
+        "is_unclaimed",
+        "over_budget_on",
+        "features",
+    )
 
 
 def test_the_metrics_of_a_table_are_those_that_only_grow():

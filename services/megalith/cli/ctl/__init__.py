@@ -66,6 +66,12 @@ _SECTIONS = {
     ),
 }
 
+_HELP = """Look at a job and drive it: status, stop, resume, save.
+
+Options may stand before or after the command: `megalith ctl --json status` is `megalith ctl status
+--json`.
+"""
+
 
 class _Group(Group):
     """Says what to write instead of an option that is gone."""
@@ -80,7 +86,7 @@ class _Group(Group):
 ctl = _Group(
     "ctl",
     sections=_SECTIONS,
-    help="Look at a running job and drive it. Options may stand before or after the command.",
+    help=_HELP,
     params=job_options(),
     examples=(
         "megalith ctl status --watch",

@@ -10,8 +10,14 @@ import click
 from megalith.cli.ctl.answers import answer_with, say
 from megalith.cli.ctl.options import Given, application_options, directory_option
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR, first_named, named_in
-from megalith.control import Application, AppMaster, SavepointStatus, SupervisedProcess
-from megalith.errors import SaveFailed
+from megalith.control import (
+    Application,
+    AppMaster,
+    Controller,
+    SavepointStatus,
+    SupervisedProcess,
+)
+from megalith.errors import MegalithError, SaveFailed
 from megalith.runtime.commands import Command, Group, LazyCommand, Option, fail
 
 if TYPE_CHECKING:
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_ASK_S = 1.0  # for the controller, which may hang: that must not keep the job alive
 _REASON_HELP = "Why, for whoever looks later."
 
 
@@ -134,10 +141,12 @@ def kill(call: AppMasterCall, reason: str, exit_code: int, grace_s: float) -> No
     Works also when the controller hangs, if `up` supervises it.
     """
 
-    def ask(master: AppMaster) -> None:
+    def ask(master: AppMaster) -> dict[str, Any]:
+        unsaved = _unsaved(master)
         master.kill(reason, exit_code=exit_code, grace_s=grace_s)
+        return {"ok": True, "unsaved": unsaved}
 
-    call.answer(ask, say("the job is killed"))
+    call.answer(ask, lambda answer: _show_ended("the job is killed", answer))
 
 
 @command("succeed", _reason("ended by an operator"), _grace())
@@ -147,10 +156,12 @@ def succeed(call: AppMasterCall, reason: str, grace_s: float) -> None:
     `megalith ctl app savepoint --wait` saves first.
     """
 
-    def ask(master: AppMaster) -> None:
+    def ask(master: AppMaster) -> dict[str, Any]:
+        unsaved = _unsaved(master)
         master.succeed(reason, grace_s=grace_s)
+        return {"ok": True, "unsaved": unsaved}
 
-    call.answer(ask, say("the job has succeeded"))
+    call.answer(ask, lambda answer: _show_ended("the job has succeeded", answer))
 
 
 @command("suspend")
@@ -240,6 +251,23 @@ def restart(call: AppMasterCall, process: str) -> None:
         master.restart(process)
 
     call.answer(ask, say(f"{process} will be started again"))
+
+
+def _unsaved(master: AppMaster) -> str:
+    """What no checkpoint holds, for people; empty also if the controller does not say it."""
+    try:
+        address = master.status().controller
+        if not address:
+            return ""
+
+        with closing(Controller(address, None, _ASK_S)) as job:
+            return job.status().unsaved
+    except MegalithError:
+        return ""
+
+
+def _show_ended(how: str, answer: dict[str, Any]) -> None:
+    print(f"{how}; not saved: {answer['unsaved']}" if answer["unsaved"] else how)
 
 
 def _show(shown: Application) -> None:

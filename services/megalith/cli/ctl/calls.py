@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megalith.cli.ctl.answers import answer_with
+from megalith.cli.ctl.answers import answer_with, errors_as_one_line
 from megalith.cli.ctl.options import Given, job_options
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR, first_named, named_in
 from megalith.control import Controller
@@ -50,6 +50,7 @@ class ControllerCall:
 
         timeout_s = self._given.timeout_s
         with (
+            errors_as_one_line(self.name),
             self._which_job() as (address, directory),
             connect(address, model_dir=directory, timeout_s=timeout_s) as cluster,
         ):

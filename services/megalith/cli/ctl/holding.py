@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from megalith.cli.ctl.calls import ControllerCall, command
-from megalith.cli.output import held_by, journal_line
+from megalith.cli.words import held_by, journal_line
 from megalith.control import BarrierStatus, Controller
 from megalith.errors import BarrierAlreadyPlaced
 from megalith.runtime.commands import Option

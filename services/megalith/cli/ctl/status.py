@@ -4,7 +4,7 @@ import click
 
 from megalith.cli.ctl.answers import errors_as_one_line
 from megalith.cli.ctl.calls import ControllerCall, command
-from megalith.control import Controller
+from megalith.control import ClusterStatus, Controller
 from megalith.runtime.commands import Option
 
 _WATCH = Option(
@@ -29,9 +29,13 @@ def status(call: ControllerCall, watch: bool, every_s: float) -> None:
             show_again_and_again(job.status, every_s, call.is_json)
         return
 
+    call.answer(Controller.status, _show)
+
+
+def _show(shown: ClusterStatus) -> None:
     from megalith.cli.output import print_status
 
-    call.answer(Controller.status, print_status)
+    print_status(shown)
 
 
 @command("training-status")

@@ -2,17 +2,20 @@
 
 import dataclasses
 import shlex
+from collections.abc import Iterable, Sequence
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from megalith.cli.columns import Column, fitted, room
 from megalith.cli.ctl.answers import answer_with
 from megalith.cli.ctl.calls import ControllerCall, command
+from megalith.cli.words import size
 from megalith.client import TableStats, VariableStats
+from megalith.schema.table_counts import NAMES as _FIGURES
 
-_MIN_WIDTH = 160  # columns that were cut to fit would show wrong figures
+_TITLES = {"bytes": "memory"}
 
 
 @command(
@@ -24,8 +27,8 @@ def tables(call: ControllerCall, words: tuple[str, ...]) -> None:
     """Show what each table holds, and what was left out of it; or drop one.
 
     The figures are of all servers together. Left out are ids that were refused or barred, and
-    values that are not finite. Below the table: what is missing on a ps that was replaced, and the
-    variables of which updates were left out.
+    values that are not finite. Below the table: what is missing on a ps that was replaced, tables
+    over their memory budget, and the variables of which updates were left out.
     With --json, `megalith ctl variables` says what there is to say of variables.
 
     `drop NAME` drops a table that came out of a checkpoint and that the model has no longer. One
@@ -76,23 +79,18 @@ def expire(call: ControllerCall) -> None:
 
 
 def _show_tables(stats: dict[str, TableStats]) -> None:
-    names = [field.name for field in dataclasses.fields(TableStats)]
-    names.remove("missing_on")
-    names.remove("is_unclaimed")
-    view = _table("table", names)
-    for table, held in stats.items():
-        figures = [f"{getattr(held, name):,}" for name in names]
-        view.add_row(escape(table), *figures)
-
-    width = max(Console().width, _MIN_WIDTH)
-    Console(width=width).print(view, highlight=False)
+    rows = [
+        [_name(table, held), *(_figure(held, name) for name in _FIGURES)]
+        for table, held in stats.items()
+    ]
+    _print_table([Column("table", is_figure=False), *_columns(stats.values())], rows)
 
     for table, held in stats.items():
+        name = _name(table, held)
         if held.missing_on:
-            where = ", ".join(str(index) for index in held.missing_on)
             print(
-                f"table {table} is missing on ps {where}, replaced since it was created: "
-                "its rows there are lost. "
+                f"table {name} is missing on {_servers(held.missing_on)}, replaced since it was "
+                "created: its rows there are lost. "
                 "Saves fail until it is created again (create_tables)"
             )
 
@@ -103,19 +101,56 @@ def _show_tables(stats: dict[str, TableStats]) -> None:
                 f"To drop them: megalith ctl tables drop {shlex.quote(table)}"
             )
 
+        if held.over_budget_on:
+            print(
+                f"table {name} is over its memory budget on {_servers(held.over_budget_on)}: "
+                "new ids are refused there until rows expire"
+            )
+
+
+def _name(table: str, held: TableStats) -> str:
+    """A table of several features has a name that says nothing: its features do."""
+    is_named = table in held.features or not held.features
+    return escape(table if is_named else ", ".join(held.features))
+
+
+def _servers(indices: Iterable[int]) -> str:
+    return ", ".join(f"ps-{index}" for index in indices)
+
+
+def _columns(stats: Iterable[TableStats]) -> list[Column]:
+    """What is 0 for all tables goes first, if there is no room."""
+    columns = []
+    for number, name in enumerate(_FIGURES):
+        is_needed = name in ("rows", "bytes")
+        is_zero = not any(getattr(held, name) for held in stats)
+        goes = 1 + len(_FIGURES) - number + (0 if is_zero else len(_FIGURES))
+        title = _TITLES.get(name, name.replace("_", " "))
+        columns.append(Column(title, goes=0 if is_needed else goes))
+
+    return columns
+
+
+def _figure(held: TableStats, name: str) -> str:
+    figure: int = getattr(held, name)
+    return size(figure) if name == "bytes" else f"{figure:,}"
+
 
 def _show_variables(stats: dict[str, VariableStats]) -> None:
     names = [field.name for field in dataclasses.fields(VariableStats)]
-    view = _table("variable", names)
-    for variable, held in stats.items():
-        figures = [f"{getattr(held, name):,}" for name in names]
-        view.add_row(variable, *figures)
+    rows = [
+        [escape(variable), *(f"{getattr(held, name):,}" for name in names)]
+        for variable, held in stats.items()
+    ]
+    titles = [name.replace("_", " ") for name in names]
+    _print_table([Column("variable", is_figure=False), *map(Column, titles)], rows)
 
-    Console().print(view, highlight=False)
 
-
-def _table(first: str, names: list[str]) -> Table:
-    return Table(first, *(name.replace("_", " ") for name in names))
+def _print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    console = Console()
+    width = room(console)
+    console.width = max(console.width, width)
+    console.print(fitted(columns, rows, width), highlight=False)
 
 
 def _show_left_out(stats: dict[str, VariableStats]) -> None:

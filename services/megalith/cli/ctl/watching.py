@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from megalith.cli.columns import room
 from megalith.cli.output import print_status, status_view
 from megalith.control import ClusterStatus
 from megalith.errors import MegalithError, PeerUnreachable
@@ -53,7 +54,7 @@ def show_again_and_again(
                 ask,
                 every_s,
                 sleep,
-                lambda status: live.update(status_view(status), refresh=True),
+                lambda status: live.update(status_view(status, room(console)), refresh=True),
                 lambda error: live.update(Text(str(error), style="red"), refresh=True),
             )
 

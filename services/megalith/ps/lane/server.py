@@ -10,11 +10,12 @@ import threading
 import time
 from collections import Counter
 
-from megalith.errors import DeadlinePassed, InvalidSetting, MegalithError, Overloaded
+from megalith.errors import DeadlinePassed, MegalithError, Overloaded
 from megalith.ps.lane.calls import LaneCalls
 from megalith.ps.lane.connection import BufferPool, LaneConnection
 from megalith.ps.lane.settings import LaneSettings
 from megalith.runtime import file_limit
+from megalith.runtime.binding import cannot_listen
 from megalith.wire import frames
 from megalith.wire.budget import ByteBudget
 
@@ -72,10 +73,7 @@ class LaneServer:
                 dualstack_ipv6=host == "::",  # every address of the machine, as gRPC understands it
             )
         except OSError as error:
-            raise InvalidSetting(
-                f"--lane-port={self._wanted_port}: cannot listen on {self._host} "
-                f"({error.strerror}); choose another port, or 0 for any free one"
-            ) from error
+            raise cannot_listen(host, "lane_port", self._wanted_port) from error
 
         self.port = self._listener.getsockname()[1]
         threading.Thread(

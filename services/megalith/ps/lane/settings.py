@@ -1,14 +1,18 @@
 """Settings of the bulk lane."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from megalith.errors import InvalidSetting
+from megalith.runtime.sections import TRAFFIC
 from megalith.runtime.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSettings:
     """What the bulk lane of a ps lets its peers take."""
+
+    SECTION: ClassVar = TRAFFIC
 
     lane_connections: int = setting(
         "Connections of the bulk lane at once, a thread each. Clients beyond them are served by "

@@ -1,0 +1,10 @@
+"""Sections of the help of a command: the settings of one concern stand together."""
+
+TRAINING = "Training"
+SAVING = "Checkpoints"
+ROWS = "Rows and memory"
+FAILURES = "Failures and restarts"
+SPARES = "Spare parameter servers"
+JOINING = "Joining the cluster"
+LISTENING = "Listening"
+TRAFFIC = "Requests and connections"
