@@ -170,7 +170,7 @@ def test_help_imports_neither_grpc_nor_tables(line):
     assert "megalith.cli.app" in loaded
 
 
-@pytest.mark.parametrize("command", ["stop", "status", "save", "training-status", "app kill"])
+@pytest.mark.parametrize("command", ["stop", "status", "training-status", "app kill"])
 def test_a_ctl_command_imports_only_what_it_shows(tmp_path, command):
     words = ["ctl", "--model-dir", str(tmp_path), "--timeout-s", "0", *command.split()]
     assert set(HEAVY) & imported_by(*words) == set()
