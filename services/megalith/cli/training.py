@@ -56,7 +56,7 @@ def follow(
 
 
 def print_progress(status: ClusterStatus, console: Console, left: str = "") -> None:
-    """One line, if there are workers: they are what makes progress. `left` is how long they need."""
+    """One line, if there are workers: they make progress. `left` is the time they need."""
     if all(member.role != "worker" for member in status.members):
         return
 
