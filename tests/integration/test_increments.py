@@ -65,6 +65,22 @@ def test_a_job_goes_on_from_its_last_increment_on_another_number_of_servers(tmp_
         assert not (tmp_path / "increments" / base.name).exists()
 
 
+def test_increments_left_of_a_checkpoint_of_the_same_name_do_not_matter(tmp_path):
+    """As after an operator has moved the checkpoints away to start with an empty model."""
+    left = tmp_path / "increments" / "model.ckpt-0" / "000001"
+    left.mkdir(parents=True)
+    (left / "manifest.json").write_text("{}")
+    with Servers(tmp_path, num_ps=1, increment_every_s=OFTEN_S) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(TABLE)
+        base = Path(job_of(servers).save().path)
+        assert base.name == "model.ckpt-0"
+        cluster.push({"t": (IDS, ones(1000))})
+        wait_for_increment(base, 1)
+        assert job_of(servers).status().last_checkpoint == str(base)
+
+
 def test_what_a_crash_would_lose_is_counted_from_the_last_increment(tmp_path):
     with Servers(tmp_path, num_ps=1, increment_every_s=OFTEN_S) as servers:
         servers.start_all()

@@ -154,18 +154,16 @@ def publish(work: Path, base: Path, number: int) -> Path:
     return path
 
 
-def remove_others(model_dir: Path, base: Path | None) -> None:
-    """Remove the increments of all checkpoints but `base`: a newer full save has what they have."""
+def remove_all(model_dir: Path) -> None:
+    """Remove the increments of a directory whose newest checkpoint has just been saved.
+
+    It has what they have. Some may be left of an older checkpoint of the same name, which was moved
+    away.
+    """
     folder = model_dir / FOLDER
-    if not folder.is_dir():
-        return
-
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and (base is None or path.name != base.name):
-            shutil.rmtree(path, ignore_errors=True)
-
-    if base is None or not _folder_of(base).exists():
-        (folder / NEWEST).unlink(missing_ok=True)
+    (folder / NEWEST).unlink(missing_ok=True)
+    for path in sorted(folder.glob("model.ckpt-*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _folder_of(base: Path) -> Path:

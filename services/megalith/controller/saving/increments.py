@@ -75,12 +75,11 @@ class IncrementSaves:
             return
 
         self._restart()
-        base = Path(record.path)
-        if not catalog.is_newest(self._model_dir, base):
+        if not catalog.is_newest(self._model_dir, Path(record.path)):
             return
 
         try:
-            increments.remove_others(self._model_dir, base)
+            increments.remove_all(self._model_dir)
         except OSError as error:
             logger.warning("increments that are not needed any more stay: %s", error)
 
