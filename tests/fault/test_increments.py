@@ -1,4 +1,4 @@
-"""kill -9 of a parameter server whose job takes increments every second."""
+"""kill -9 of a parameter server whose job takes increments twice a second."""
 
 import time
 from pathlib import Path
@@ -56,7 +56,9 @@ def test_a_killed_ps_loses_no_more_than_came_after_the_last_increment(tmp_path):
     ids = at_size.ids_in("random", ROWS)
     rng = np.random.default_rng(0)
     with Processes(tmp_path) as processes:
-        members = processes.start_cluster(num_ps=2, num_workers=1, increment_every_s=1)
+        members = processes.start_cluster(
+            num_ps=2, num_workers=1, increment_every_s=0.5, suspect_s=1
+        )
         job = processes.job()
         wait_until(lambda: job.status().phase == "running")
         with connect(model_dir=str(processes.model_dir), timeout_s=120) as cluster:
@@ -70,7 +72,7 @@ def test_a_killed_ps_loses_no_more_than_came_after_the_last_increment(tmp_path):
             push_as("remembered", current, 1, own[:1000])
             pushed = [own[:1000]]
             acknowledged_at = [time.time()]
-            while read_chain(base).number < 3 or time.time() - acknowledged_at[0] < 3:
+            while read_chain(base).number < 3:
                 batch = rng.choice(ids, 5000, replace=False)
                 cluster.push({"sums": (batch, ones(batch.size))})
                 pushed.append(batch)
@@ -80,6 +82,7 @@ def test_a_killed_ps_loses_no_more_than_came_after_the_last_increment(tmp_path):
             last = read_chain(base).last
             wait_until(lambda: job.status().phase == "forming")
             processes.start_member("ps", 1)
+            wait_until(lambda: job.status().epoch > current.epoch, what="a map with the new ps")
             wait_until(lambda: job.status().phase == "running")
             current = routing_of(job)
             push_as("remembered", current, 1, own[:1000], is_repeated=True)
@@ -93,7 +96,6 @@ def test_a_killed_ps_loses_no_more_than_came_after_the_last_increment(tmp_path):
     is_own = np.isin(ids, own)
     sums = np.full(ids.size, -1.0)
     order = np.argsort(ids)
-    kept = 0
     matches = []
     for number, batch in enumerate(pushed):
         sums[order[np.searchsorted(ids, batch, sorter=order)]] -= 1
@@ -104,5 +106,5 @@ def test_a_killed_ps_loses_no_more_than_came_after_the_last_increment(tmp_path):
     kept = matches[0] + 1
     before_it = sum(at < last.saved_at_s for at in acknowledged_at)
     assert before_it <= kept <= len(pushed)
-    assert restored.increments == read_chain(base).number >= 3
+    assert restored.increments >= last.link.number >= 3
     assert restored.path == str(base)
