@@ -48,6 +48,8 @@ class PageRun:
     def __init__(self, page, folder, with_clusters):
         self._page = page
         self._folder = Path(folder)
+        # A reader is in a clone.
+        (self._folder / "examples").symlink_to(ROOT / "examples")
         self._with_clusters = with_clusters
         self._names = {}  # the variables of the Python program
         self._running = None

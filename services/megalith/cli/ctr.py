@@ -18,7 +18,7 @@ from megalith.runner.config import PREFIX, RunnerConfig
 from megalith.runtime.command_line import SettingsCommand
 from megalith.runtime.files import prepare_model_dir
 from megalith.tasks.ctr_options import CtrOptions, names
-from megalith.tasks.input.dataset import common_schema
+from megalith.tasks.input.dataset import Dataset, common_schema
 from megalith.tasks.input.examples import Columns
 from megalith.tasks.input.index import DataIndex
 
@@ -49,6 +49,7 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     text_columns = tuple(names(options.text))
     index = _counted(options.data, console)
     _show(columns, common_schema(index, columns, text_columns), console)
+    _check_first_block(index, columns, text_columns)
 
     model_dir = prepare_model_dir(job.model_dir)
     told: dict[str, Any] = dataclasses.asdict(options)
@@ -57,7 +58,8 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     told["index"] = str(index_path)
     if options.eval_data:
         eval_index = _counted(options.eval_data, console)
-        common_schema(eval_index, columns, text_columns)
+        sliced = dataclasses.replace(columns, slices=tuple(names(options.slice_by)))
+        _check_first_block(eval_index, sliced, text_columns)
         told["eval_index"] = str(eval_index.save_in(model_dir))
 
     if options.time:
@@ -70,6 +72,11 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
         # Which rows a batch has is decided by these.
         input_name=f"{index_path.stem}, {job.num_workers} workers, batches of {job.batch_size}",
     )
+
+
+def _check_first_block(index: DataIndex, columns: Columns, text_columns: tuple[str, ...]) -> None:
+    """BadData if its values are not what they are used as: before any process is started."""
+    Dataset(index, columns, batch_size=1, text_columns=text_columns).first_block()
 
 
 def _counted(patterns: str, console: Console) -> DataIndex:

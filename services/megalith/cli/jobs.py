@@ -13,6 +13,7 @@ from rich.console import Console
 
 from megalith.cli import suggested, training
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
+from megalith.cli.job_file import arguments_of
 from megalith.cli.leaving import leave
 from megalith.cli.local import LocalCluster
 from megalith.cli.news import News
@@ -235,6 +236,9 @@ class TrainCommand(SettingsCommand[RunnerConfig]):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
+        if args and args[0].endswith(".toml"):
+            args = [*arguments_of(args[0]), *args[1:]]
+
         own = _TASK_COMMANDS.get(args[0]) if args else None
         if own is None:
             return super().make_context(info_name, args, parent, **extra)
@@ -267,7 +271,8 @@ train = TrainCommand(
     examples=(
         "megalith train clicks",
         "megalith train ctr --help       a click model on your own columns, without code",
-        "megalith train my_package:make_task --workers 4",
+        "megalith train my_task.py:MyTask --set task.days=7 --workers 4",
+        "megalith train job.toml         what the file says",
     ),
     positional="task",
     defaults=train_defaults,

@@ -7,6 +7,7 @@ settings, so nothing about a job is decided in two places.
 
 import dataclasses
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
 from megalith.runtime import settings
 from megalith.runtime.sections import JOINING, SAVING, SPARES
-from megalith.worker.config import WorkerConfig
+from megalith.worker.config import TaskSettings, WorkerConfig
 
 PREFIX = "MEGALITH_RUNNER_"
 SERVICES: Mapping[str, type[Any]] = {
@@ -31,6 +32,7 @@ SERVICES: Mapping[str, type[Any]] = {
     "appmaster": AppMasterConfig,
 }
 _MEMBERS = ("ps", "worker")
+_TASK = "task"  # in --set: no service, but what the workers train
 _FINDING = ("controller", *_MEMBERS)
 
 
@@ -161,7 +163,8 @@ class RunnerConfig:
     log_level: str = _as_in("log_level", *SERVICES)
     set: str = _job(
         "A setting of one service that is not here, as SERVICE.NAME=VALUE; may be given several "
-        "times. Ports count up with the index of the process.",
+        "times. Ports count up with the index of the process. task.NAME=VALUE is a keyword for the "
+        "factory of the task.",
         "",
         is_repeated=True,
     )
@@ -194,7 +197,23 @@ class RunnerConfig:
             if service in field.metadata["reaches"]:
                 values[field.name] = getattr(self, field.name)
 
+        if service == "worker":
+            values["task_options"] = self._task_options()
+
         return values | self._found_by(service) | self._set(service)
+
+    def _task_options(self) -> str:
+        """The JSON object of --task-options, with what --set says for the task.
+
+        A value is JSON if it can be, and otherwise text.
+        """
+        pairs = [_set_of(text, _TASK) for text in shlex.split(self.set)]
+        told = {name: _json_or_text(value) for name, value in pairs if name}
+        if not told:
+            return self.task_options
+
+        options = TaskSettings(task_options=self.task_options).options()
+        return json.dumps(options | told)
 
     def _set(self, service: str) -> dict[str, Any]:
         """What --set says for that service."""
@@ -242,8 +261,8 @@ def _set_of(text: str, service: str) -> tuple[str, str]:
     """(Name, value) of a --set for that service; both empty if it is for another one."""
     path, equals, value = text.partition("=")
     named, dot, name = path.partition(".")
-    if not equals or not dot or named not in SERVICES:
-        services = ", ".join(SERVICES)
+    if not equals or not dot or named not in (*SERVICES, _TASK):
+        services = ", ".join((*SERVICES, _TASK))
         raise InvalidSetting(
             f"--set={text}: expected SERVICE.NAME=VALUE, with a service of {services}; "
             "for example ps.memory_limit_bytes=8000000000"
@@ -251,8 +270,17 @@ def _set_of(text: str, service: str) -> tuple[str, str]:
 
     if named != service:
         return "", ""
+    if service == _TASK:
+        return name, value
 
     return name.replace("-", "_"), value
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _parsed(service: str, name: str, text: str, source: str) -> Any:

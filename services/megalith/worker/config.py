@@ -21,7 +21,7 @@ class TaskSettings:
 
     SECTION: ClassVar = TRAINING
 
-    task: str = setting("clicks, ctr, or package.module:factory of your own.", "clicks")
+    task: str = setting("clicks, ctr, or package.module:factory or file.py:factory.", "clicks")
     batch_size: int = setting(
         "Examples per step; larger steps cost fewer calls and react later.", 2048
     )
@@ -56,10 +56,19 @@ class TaskSettings:
             )
 
         check_not_below_0(self, "max_steps", "seed")
-        self.keywords()
+        self.options()
 
     def keywords(self) -> dict[str, Any]:
         """What the task's factory is called with."""
+        return {
+            "batch_size": self.batch_size,
+            "num_examples": self.num_examples,
+            "seed": self.seed,
+            **self.options(),
+        }
+
+    def options(self) -> dict[str, Any]:
+        """What --task-options says."""
         try:
             options = json.loads(self.task_options or "{}")
         except ValueError as error:
@@ -68,12 +77,7 @@ class TaskSettings:
         if not isinstance(options, dict):
             raise InvalidSetting(f"--task-options={self.task_options}: expected a JSON object")
 
-        return {
-            "batch_size": self.batch_size,
-            "num_examples": self.num_examples,
-            "seed": self.seed,
-            **options,
-        }
+        return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,13 @@
 """What a worker trains: the interface of a task, and how one is found by name."""
 
 import importlib
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -80,22 +83,27 @@ class Task(Protocol, Generic[B]):
 
 
 def load_task(name: str, options: Mapping[str, Any]) -> Task[Any]:
-    """A built-in task by name, or any factory as package.module:attribute.
+    """A built-in task by name, or a class or factory of your own, called with the options.
 
-    Called with the options as keywords.
+    That is package.module:name, or path/to/file.py:name; the folder of the file is where its own
+    imports are looked for.
     """
-    module_name, _, attribute = name.partition(":")
-    if not attribute:
+    module_name, _, attribute = name.rpartition(":")
+    if not module_name:
         module_name = f"megalith.tasks.{name}"
         attribute = "make_task"
 
     try:
-        module = importlib.import_module(module_name)
+        module = _imported(module_name)
         factory = getattr(module, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, FileNotFoundError) as error:
         raise InvalidSetting(
             f"--task={name}: no such task ({error}); "
-            "use clicks, ctr, or package.module:factory of your own"
+            "use clicks, ctr, package.module:factory or file.py:factory of your own"
+        ) from error
+    except Exception as error:
+        raise InvalidSetting(
+            f"--task={name}: it does not import: {type(error).__name__}: {error}{raised_at(error)}"
         ) from error
 
     try:
@@ -106,6 +114,22 @@ def load_task(name: str, options: Mapping[str, Any]) -> Task[Any]:
         ) from error
 
     return task
+
+
+def _imported(name: str) -> ModuleType:
+    """A module by its name or by the path of its file."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {name}")
+
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+    return importlib.import_module(path.stem)
 
 
 def raised_at(error: BaseException) -> str:

@@ -85,3 +85,12 @@ def test_a_column_that_is_not_there_is_refused_before_anything_starts(files):
         prepare(files, features="user,item,city")
     with pytest.raises(BadData, match=r"nothing\.csv: there is no such file"):
         prepare(files, eval_data="nothing.csv")
+
+
+def test_values_that_are_not_what_they_are_used_as_are_refused_before_anything_starts(files):
+    with pytest.raises(BadData, match=r"day1\.parquet, row group 0, column item: .* outside 0..1"):
+        prepare(files, label="item", features="user", lists="")
+    with pytest.raises(BadData, match=r"day1\.parquet, row group 0, column price: ids are made of"):
+        prepare(files, features="user,item,price")
+    with pytest.raises(BadData, match=r"day2\.parquet, row group 0, column history: .* divide"):
+        prepare(files, eval_data=str(files / "day2.parquet"), slice_by="history")

@@ -18,7 +18,10 @@ def shown(page):
     """The command lines of a page, from its shell blocks and from `code` in its text."""
     text = (ROOT / page).read_text()
     lines = [
-        line for block in blocks(text) if block.language == "sh" for line in block.text.splitlines()
+        line
+        for block in blocks(text)
+        if block.language == "sh"
+        for line in block.text.replace("\\\n", " ").splitlines()
     ]
     found = [
         match[1] for line in lines if (match := re.match(r"(?:[A-Z_]+=\S+ )*(megalith .*)", line))

@@ -2,6 +2,7 @@
 services."""
 
 import dataclasses
+import json
 
 import click
 import pytest
@@ -154,3 +155,13 @@ def test_a_wrong_set_is_refused(text, message):
 def test_set_may_be_given_several_times():
     config = parse(["--set", "ps.memory_limit_bytes=5", "--set=controller.port=7600"])
     assert config.set == "ps.memory_limit_bytes=5 controller.port=7600"
+
+
+def test_keywords_of_the_task_are_json_or_text_and_the_last_one_wins():
+    told = '{"a": 1, "b": 2}'
+    config = parse(
+        ["--task-options", told, "--set=task.b=3", "--set", "task.path=day 1", "--set=task.b=[4]"]
+    )
+    options = config.settings_of("worker")["task_options"]
+    assert json.loads(options) == {"a": 1, "b": [4], "path": "day 1"}
+    assert parse(["--task-options", told]).settings_of("worker")["task_options"] == told

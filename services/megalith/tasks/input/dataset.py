@@ -1,7 +1,6 @@
 """A data set as numbered batches: any worker can make any batch, and reads only its blocks."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,11 +67,6 @@ class Dataset:
         parts = [self._rows(stretch, epoch) for stretch in stretches]
         where = self._blocks[stretches[0].block].where
         return Batch(joined(parts), where)
-
-    def tables(self) -> Iterator[tuple[BlockRef, pa.Table]]:
-        """The blocks one after the other, as they are in the files."""
-        for block in self._blocks:
-            yield block, read_block(block.file, block.number, self.schema)
 
     def first_block(self) -> Examples:
         """A sample of the data, for statistics."""

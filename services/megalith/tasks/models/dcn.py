@@ -7,7 +7,7 @@ logit = linear + readout . [x_last, mlp(x_0)]
 
 import numpy as np
 
-from megalith.client import Adam, VariableConfig
+from megalith.client import VariableConfig
 from megalith.tasks.models.deepfm import flat
 from megalith.tasks.models.logistic import Logistic
 from megalith.tasks.models.mlp import Mlp, MlpBackward
@@ -18,6 +18,7 @@ from megalith.tasks.models.model import (
     Inputs,
     ModelGradients,
     ModelShape,
+    layer_optimizer,
     merged,
     stacked,
     vector_slice,
@@ -39,8 +40,8 @@ class CrossNetwork:
             weights = rng.normal(0.0, spread, (num_inputs, num_inputs)).astype(np.float32)
             biases = np.zeros(num_inputs, np.float32)
             names = (f"cross/{number}/weights", f"cross/{number}/biases")
-            variables.append(VariableConfig(names[0], weights, Adam(rate)))
-            variables.append(VariableConfig(names[1], biases, Adam(rate)))
+            variables.append(VariableConfig(names[0], weights, layer_optimizer(rate)))
+            variables.append(VariableConfig(names[1], biases, layer_optimizer(rate)))
             self._names.append(names)
 
         self.variables = tuple(variables)
@@ -89,7 +90,7 @@ class Dcn:
             *self._linear.variables,
             *self._cross.variables,
             *self._mlp.variables,
-            VariableConfig("readout", readout, Adam(shape.rate)),
+            VariableConfig("readout", readout, layer_optimizer(shape.rate)),
         )
 
     def forward(self, inputs: Inputs, variables: Arrays) -> tuple[F32, Backward]:

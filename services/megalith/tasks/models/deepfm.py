@@ -7,7 +7,7 @@ The machine finds which pairs of ids go together; the perceptron finds what is n
 
 import numpy as np
 
-from megalith.client import Adam, VariableConfig
+from megalith.client import VariableConfig
 from megalith.tasks.models.fm import Fm
 from megalith.tasks.models.mlp import Mlp
 from megalith.tasks.models.model import (
@@ -17,6 +17,7 @@ from megalith.tasks.models.model import (
     Inputs,
     ModelGradients,
     ModelShape,
+    layer_optimizer,
     merged,
 )
 
@@ -37,7 +38,7 @@ class DeepFm:
         self.variables = (
             *self._fm.variables,
             *self._mlp.variables,
-            VariableConfig("readout", readout, Adam(shape.rate)),
+            VariableConfig("readout", readout, layer_optimizer(shape.rate)),
         )
 
     def forward(self, inputs: Inputs, variables: Arrays) -> tuple[F32, Backward]:

@@ -5,7 +5,7 @@ logit = bias + sum of the features' biases + dense . weights
 
 import numpy as np
 
-from megalith.client import Adam, VariableConfig
+from megalith.client import VariableConfig
 from megalith.tasks.models.model import (
     F32,
     Arrays,
@@ -14,6 +14,7 @@ from megalith.tasks.models.model import (
     ModelGradients,
     ModelShape,
     bias_slice,
+    layer_optimizer,
     stacked,
 )
 
@@ -26,7 +27,7 @@ class Logistic:
         self.layouts = {"bias": stacked(shape, "bias")}
 
         # The one number that all examples share may move faster than a layer.
-        optimizer = Adam(3 * shape.rate)
+        optimizer = layer_optimizer(3 * shape.rate)
         variables = [VariableConfig("bias", np.zeros(1, np.float32), optimizer)]
         if shape.num_dense:
             weights = np.zeros(shape.num_dense, np.float32)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from megalith.client import Adam, VariableConfig
-from megalith.tasks.models.model import F32, Arrays
+from megalith.client import VariableConfig
+from megalith.tasks.models.model import F32, Arrays, layer_optimizer
 
 # The gradient of the output to that of the input, and of the variables by name.
 MlpBackward = Callable[[F32], tuple[F32, dict[str, F32]]]
@@ -28,8 +28,8 @@ class Mlp:
             weights = rng.normal(0.0, spread, (num_inputs, width)).astype(np.float32)
             biases = np.zeros(width, np.float32)
             names = (f"mlp/{number}/weights", f"mlp/{number}/biases")
-            variables.append(VariableConfig(names[0], weights, Adam(rate)))
-            variables.append(VariableConfig(names[1], biases, Adam(rate)))
+            variables.append(VariableConfig(names[0], weights, layer_optimizer(rate)))
+            variables.append(VariableConfig(names[1], biases, layer_optimizer(rate)))
             self._names.append(names)
             num_inputs = width
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.client import Adagrad, Layout, RandomUniform, Slice, VariableConfig, Zeros
+from megalith.client import Adagrad, Adam, Layout, RandomUniform, Slice, VariableConfig, Zeros
 
 F32 = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[Any]]
@@ -83,6 +83,11 @@ def vector_slice(shape: ModelShape) -> Slice:
 
 def row_optimizer(shape: ModelShape) -> Adagrad:
     return Adagrad(shape.row_rate, initial_accumulator_value=0.1)
+
+
+def layer_optimizer(rate: float) -> Adam:
+    """For variables: with the epsilon of `Adam`'s own default, layers would hardly move."""
+    return Adam(rate, beta2=0.999, epsilon=1e-7)
 
 
 def stacked(shape: ModelShape, slice_name: str) -> Layout:
