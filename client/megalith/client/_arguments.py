@@ -104,4 +104,7 @@ def instances(given: Iterable[Any], kind: type[T], call: str) -> list[T]:
 
 def _shown(value: Any) -> str:
     text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= _SHOWN else text[:_SHOWN] + '...'}"
+    if len(text) > _SHOWN:
+        text = text[:_SHOWN] + "..."
+
+    return f"{type(value).__name__} {text}"

@@ -42,14 +42,17 @@ def clip_by_global_norm(
         raise TypeError(f"the gradients should be a list, not {type(arrays).__name__}")
 
     require(clip_norm >= 0, f"clip_norm {clip_norm!r} must be 0 or more")
+
     norm = global_norm(arrays) if use_norm is None else float(use_norm)
     values = [np.asarray(array, np.float32) for array in arrays]
-    if not norm > clip_norm:
+    if not norm > clip_norm:  # NaN is not
         return values, norm
 
     scale = np.float32(clip_norm / norm)
     with np.errstate(invalid="ignore"):
-        return [value * scale for value in values], norm
+        scaled = [value * scale for value in values]
+
+    return scaled, norm
 
 
 class Clip(StrEnum):
@@ -118,17 +121,15 @@ class GradientRecipe:
             if batch_size < 1:
                 raise InvalidRequest(f"dense_reduce_mean needs the batch size, got {batch_size}")
 
-            prepared = {
-                name: gradient / np.float32(batch_size) for name, gradient in prepared.items()
-            }
+            size = np.float32(batch_size)
+            prepared = {name: gradient / size for name, gradient in prepared.items()}
 
         prepared, rows = self._clipped(prepared, rows, step)
 
         if self.dense_weight_decay:
-            prepared = {
-                name: self._decayed(name, gradient, values or {})
-                for name, gradient in prepared.items()
-            }
+            variables = values or {}
+            for name, gradient in prepared.items():
+                prepared[name] = self._decayed(name, gradient, variables)
 
         return prepared, rows
 
@@ -136,24 +137,32 @@ class GradientRecipe:
         if self.clip is Clip.NONE or self.clip_norm is None:
             return dense, sparse
 
-        own = self.sparse_clip_norm if self.sparse_clip_norm is not None else self.clip_norm
-        limit = self._warming(own, step)
+        limit = self.clip_norm
+        own = self.sparse_clip_norm if self.sparse_clip_norm is not None else limit
+        sparse_limit = self._warming(own, step)
+
         match self.clip:
             case Clip.BY_GLOBAL_NORM:
                 norm = global_norm([*dense.values(), *sparse.values()])
-                return _scaled(dense, self.clip_norm, norm), _scaled(sparse, limit, norm)
+                return _scaled(dense, limit, norm), _scaled(sparse, sparse_limit, norm)
+
             case Clip.BY_DENSE_AND_SPARSE:
-                rows = sparse if self.sparse_clip_norm is None else _scaled(sparse, limit)
-                return _scaled(dense, self.clip_norm), rows
+                if self.sparse_clip_norm is None:
+                    return _scaled(dense, limit), sparse
+                return _scaled(dense, limit), _scaled(sparse, sparse_limit)
+
             case Clip.BY_NORM:
-                return _each(dense, self.clip_norm), _each(sparse, limit)
+                return _each(dense, limit), _each(sparse, sparse_limit)
+
             case Clip.BY_VALUE:
-                return _cut(dense, self.clip_norm), _cut(sparse, limit)
+                return _cut(dense, limit), _cut(sparse, sparse_limit)
 
     def _warming(self, limit: float, step: int) -> float:
         if not self.sparse_norm_warmup_steps:
             return limit
-        return limit * min(step / self.sparse_norm_warmup_steps, 1.0)
+
+        reached = min(step / self.sparse_norm_warmup_steps, 1.0)
+        return limit * reached
 
     def _decayed(
         self, name: str, gradient: NDArray[np.float32], values: Mapping[str, ArrayLike]
@@ -171,16 +180,22 @@ class GradientRecipe:
 
 
 def _scaled(arrays: Arrays, limit: float, norm: float | None = None) -> Arrays:
-    scaled, _ = clip_by_global_norm(list(arrays.values()), limit, norm)
+    values = list(arrays.values())
+    scaled, _ = clip_by_global_norm(values, limit, norm)
+
     return dict(zip(arrays, scaled, strict=True))
 
 
 def _each(arrays: Arrays, limit: float) -> Arrays:
-    return {name: clip_by_global_norm([array], limit)[0][0] for name, array in arrays.items()}
+    clipped: Arrays = {}
+    for name, array in arrays.items():
+        (value,), _ = clip_by_global_norm([array], limit)
+        clipped[name] = value
+
+    return clipped
 
 
 def _cut(arrays: Arrays, limit: float) -> Arrays:
-    return {
-        name: np.clip(array, np.float32(-limit), np.float32(limit))
-        for name, array in arrays.items()
-    }
+    low = np.float32(-limit)
+    high = np.float32(limit)
+    return {name: np.clip(array, low, high) for name, array in arrays.items()}

@@ -412,13 +412,13 @@ class Cluster:
         plan.add_updates(self._variables.updates(options))
         plan.set_time(req_time_s, step)
 
-        changed = [
-            *(options.get("add_to_variables") or ()),
-            *(options.get("raise_variables") or ()),
-        ]
+        added = options.get("add_to_variables") or ()
+        raised = options.get("raise_variables") or ()
+        changed = [*added, *raised]
 
         def read(replies: dict[int, Any]) -> dict[str, NDArray[Any]]:
-            return self._variables.joined(changed, plan.new_values(replies))
+            values = plan.new_values(replies)
+            return self._variables.joined(changed, values)
 
         return plan.calls(), read
 

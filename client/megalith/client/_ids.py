@@ -40,20 +40,24 @@ class Partition:
 
         numbers = None
         found = ids
+
         if not is_distinct:
             found = np.empty(ids.size, np.int64)
             numbers = np.empty(ids.size, np.int32)
             num_distinct = distinct.distinct(distinct.SECRET, ids, found, numbers)
             found = found[:num_distinct]
 
+        num_servers = len(routing.addresses)
         servers = np.empty(found.size, np.int32)
-        counts = np.zeros(len(routing.addresses), np.int64)
+        counts = np.zeros(num_servers, np.int64)
         distinct.find_servers(found, routing.owners, servers, counts)
 
         bounds = np.concatenate([[0], np.cumsum(counts)])
+        nexts = bounds[:-1].copy()  # where each server's next id goes: the kernel moves them on
         ordered = np.empty(found.size, np.int64)
         positions = np.empty(found.size, np.int32)
-        distinct.sort_by_server(found, servers, bounds[:-1].copy(), ordered, positions)
+        distinct.sort_by_server(found, servers, nexts, ordered, positions)
+
         if numbers is None or found.size == ids.size:  # all distinct: number i is position i
             return cls(ordered, bounds, positions)
 
@@ -75,16 +79,21 @@ class Partition:
         """
         from megalith.client._kernels import rows
 
-        if self.ids.size == self.slots.size:
-            out = np.empty((self.ids.size, gradients.shape[1]), np.float32)
+        width = gradients.shape[1]
+        shape = (self.ids.size, width)
+
+        if not self.has_repeated:
+            out = np.empty(shape, np.float32)
             rows.scatter(gradients, self.slots, out)
-        else:
-            out = np.zeros((self.ids.size, gradients.shape[1]), np.float32)
-            rows.add(gradients, self.slots, out)
-            if dim is not None and dim < gradients.shape[1]:
-                # The last to be written is an id's first.
-                backwards = gradients[::-1, dim:]
-                out[self.slots[::-1], dim:] = backwards
+            return out
+
+        out = np.zeros(shape, np.float32)
+        rows.add(gradients, self.slots, out)
+
+        if dim is not None and dim < width:
+            # Backwards, so that the last to be written is an id's first.
+            slots = self.slots[::-1]
+            out[slots, dim:] = gradients[::-1, dim:]
 
         return out
 
@@ -109,11 +118,11 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     if array.size == 0:
         return np.empty(0, np.int64)
 
-    found = f"{array.dtype} {list(array.shape)}"
-    if array.dtype.kind not in "iu":
-        raise DtypeMismatch(f"{what} are {found}, expected a vector of int64")
-    if array.ndim != 1:
-        raise ShapeMismatch(f"{what} are {found}, expected a vector of int64")
+    are_integers = array.dtype.kind in "iu"
+    if not are_integers or array.ndim != 1:
+        error = ShapeMismatch if are_integers else DtypeMismatch
+        shape = list(array.shape)
+        raise error(f"{what} are {array.dtype} {shape}, expected a vector of int64")
 
     return np.ascontiguousarray(array, np.int64)
 
@@ -133,11 +142,12 @@ def checked_rows(
     from megalith.kernels.finite import is_finite
 
     array: NDArray[Any] = as_array(given, f"table {table}: {what}")
-    if array.dtype.kind != "f" or array.ndim != 2 or len(array) != count:
-        error = ShapeMismatch if array.dtype.kind == "f" else DtypeMismatch
+    are_floats = array.dtype.kind == "f"
+    if not are_floats or array.ndim != 2 or len(array) != count:
+        error = ShapeMismatch if are_floats else DtypeMismatch
+        shape = list(array.shape)
         raise error(
-            f"table {table}: {what} are {array.dtype} {list(array.shape)}, "
-            f"expected float32 [{count}, dim]"
+            f"table {table}: {what} are {array.dtype} {shape}, expected float32 [{count}, dim]"
         )
 
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
@@ -166,13 +176,20 @@ def check_width(
 
 def warm_up() -> None:
     """Compile the kernels, or load them from the cache: else the first pull and push do."""
-    routing = Routing(1, ("",), decode_owners(bytes(2 * NUM_BUCKETS)))
-    for ids in (np.zeros(2, np.int64), np.arange(2)):
-        partition = Partition.of(ids, routing, is_distinct=False)
-        gradients = checked_rows("warm-up", "gradients", np.zeros((2, 1), np.float32), 2)
-        partition.spread(partition.summed(gradients))
+    owners = decode_owners(bytes(2 * NUM_BUCKETS))
+    routing = Routing(1, ("",), owners)
 
-    Partition.of(ids, routing, is_distinct=True)
+    equal_ids = np.zeros(2, np.int64)
+    different_ids = np.arange(2)
+    zeros = np.zeros((2, 1), np.float32)
+    gradients = checked_rows("warm-up", "gradients", zeros, 2)
+
+    for ids in (equal_ids, different_ids):
+        partition = Partition.of(ids, routing, is_distinct=False)
+        summed = partition.summed(gradients)
+        partition.spread(summed)
+
+    Partition.of(different_ids, routing, is_distinct=True)
 
 
 class Ids:
@@ -205,13 +222,15 @@ class Ids:
     def partition(self, routing: Routing) -> Partition:
         """Split by the servers of a map; kept for the next call with the same owners."""
         routed = self._routed  # one read: another thread may replace it
-        if routed is None or (
-            routed[0] is not routing and not np.array_equal(routed[0].owners, routing.owners)
-        ):
-            routed = routing, Partition.of(self._values, routing, is_distinct=self._is_distinct)
-            self._routed = routed
 
-        return routed[1]
+        if routed is not None:
+            before, partition = routed
+            if before is routing or np.array_equal(before.owners, routing.owners):
+                return partition
+
+        partition = Partition.of(self._values, routing, is_distinct=self._is_distinct)
+        self._routed = routing, partition
+        return partition
 
 
 class RecentIds:
@@ -233,9 +252,13 @@ class RecentIds:
 
         values = checked_ids(table, ids)
         known = self._by_table.get(table, ())
-        found = next((recent for recent in known if np.array_equal(recent.values, values)), None)
-        if found is None:
-            found = Ids(values.copy())
-            self._by_table[table] = (found, *known[: _RECENT - 1])
 
-        return found.partition(routing)
+        for recent in known:
+            if np.array_equal(recent.values, values):
+                return recent.partition(routing)
+
+        new = Ids(values.copy())
+        kept = known[: _RECENT - 1]
+        self._by_table[table] = (new, *kept)
+
+        return new.partition(routing)

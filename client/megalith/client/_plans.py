@@ -49,10 +49,13 @@ class PushOptions(TypedDict, total=False):
 
 def check_known(options: PushOptions) -> None:
     """TypeError for a keyword that no push has, as for any function."""
-    unknown = sorted(options.keys() - PushOptions.__annotations__.keys())
+    known = PushOptions.__annotations__
+    unknown = sorted(options.keys() - known.keys())
+
     if unknown:
-        known = ", ".join(PushOptions.__annotations__)
-        raise TypeError(f"a push has no keyword {', '.join(unknown)}; it has {known}")
+        wrong = ", ".join(unknown)
+        possible = ", ".join(known)
+        raise TypeError(f"a push has no keyword {wrong}; it has {possible}")
 
 
 class PullPlan:
@@ -78,32 +81,38 @@ class PullPlan:
         for table, ids in tables.items():
             partition = recent.partition(table, ids, routing)
             self._partitions[table] = partition
+
             for index, part in partition.parts():
-                self._parts.setdefault(index, []).append((table, part))
+                asked = self._parts.setdefault(index, [])
+                asked.append((table, part))
 
         names: dict[int, list[str]] = {}
         for index, name in variables:
             names.setdefault(index, []).append(name)
 
-        concerned = sorted({*self._parts, *names})
-        self.calls = {index: self._call(index, names.get(index, [])) for index in concerned}
+        self.calls: dict[int, DataCall] = {}
+        for index in sorted({*self._parts, *names}):
+            self.calls[index] = self._call(index, names.get(index, []))
 
     def _call(self, index: int, variables: list[str]) -> DataCall:
         parts = self._parts.get(index, [])
-        message = pb.PullRequest(
-            tables=[pb.TableIds(table=table) for table, _ in parts],
-            variables=variables,
-            row_dtype=_TAGS[self._dtype],
-        )
+        message = pb.PullRequest(variables=variables, row_dtype=_TAGS[self._dtype])
+        ids: list[NDArray[np.int64]] = []
 
-        ids = [self._partitions[table].ids[part] for table, part in parts]
-        return DataCall(message, ids, len(parts), partial(self._memory, index))
+        for table, part in parts:
+            message.tables.add(table=table)
+            ids.append(self._partitions[table].ids[part])
+
+        memory = partial(self._memory, index)
+        return DataCall(message, ids, len(parts), memory)
 
     def _memory(self, index: int, number: int, nbytes: int) -> memoryview:
         """Where a server's rows of one table go; the first reply tells how wide they are."""
         table, part = self._parts[index][number]
         count = part.stop - part.start
-        width, rest = divmod(nbytes, count * self._dtype.itemsize)
+        nbytes_of_column = count * self._dtype.itemsize
+        width, rest = divmod(nbytes, nbytes_of_column)
+
         if table not in self._received:
             total = self._partitions[table].ids.size
             self._received[table] = np.empty((total, width), self._dtype)
@@ -124,10 +133,13 @@ class PullPlan:
         rows = {}
         for table, partition in self._partitions.items():
             received = self._received.get(table)
+
             if received is None:
-                rows[table] = np.empty((0, config_of(table).dim), np.float32)
+                dim = config_of(table).dim
+                rows[table] = np.empty((0, dim), np.float32)
             else:
-                rows[table] = partition.spread(received.astype(np.float32, copy=False))
+                floats = received.astype(np.float32, copy=False)
+                rows[table] = partition.spread(floats)
 
         return rows
 
@@ -175,8 +187,12 @@ class PushPlan:
         for index, part in partition.parts():
             message = self._message(index)
             message.tables.add(table=table, learning_rates=rates, dtype=tag)
-            self._ids.setdefault(index, []).append(partition.ids[part])
-            self._gradients.setdefault(index, []).append(values[part])
+
+            ids_of_server = self._ids.setdefault(index, [])
+            ids_of_server.append(partition.ids[part])
+
+            gradients_of_server = self._gradients.setdefault(index, [])
+            gradients_of_server.append(values[part])
 
     def add_updates(self, updates: Iterable[tuple[int, pb.VariableUpdate]]) -> None:
         """Updates of variables or of their parts, each with its ps index."""
@@ -204,8 +220,9 @@ class PushPlan:
         values = {}
         for index, reply in replies.items():
             updates = self._messages[index].variables
-            names = [update.name for update in updates if update.kind in _ANSWERED]
-            for name, value in zip(names, reply.added, strict=True):
+            answered = [update.name for update in updates if update.kind in _ANSWERED]
+
+            for name, value in zip(answered, reply.added, strict=True):
                 values[name] = codec.array_from_proto(value, f"variable {name}")
 
         return values
@@ -221,7 +238,8 @@ class PushPlan:
         )
         # A dc segment takes the pulled weights beside the gradients.
         check_width(table, "gradients", checked, (config.dim, 2 * config.dim))
-        summed = partition.summed(checked, config.dim if partition.has_repeated else None)
+
+        summed = partition.summed(checked, config.dim)
         if self._dtype != arrays.HALF:
             return summed
 

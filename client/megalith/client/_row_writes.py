@@ -43,7 +43,9 @@ class RowWrites:
             ids, rows = _arguments.pair(given, where, "(ids, values [ids, dim])")
             checked = checked_ids(table, ids)
             matrix = checked_rows(table, "values", rows, checked.size)
-            check_width(table, "values", matrix, (self._config_of(table).dim,))
+            dim = self._config_of(table).dim
+            check_width(table, "values", matrix, (dim,))
+
             partition = Partition.of(checked, routing, is_distinct=True)
             ordered = partition.summed(matrix)
 

@@ -64,13 +64,15 @@ class DenseVariables:
         first: dict[int, pb.CreateVariablesRequest] = {}
         others: dict[int, pb.CreateVariablesRequest] = {}
 
+        num_ps = len(routing.addresses)
+
         for config in configs:
-            for piece in config.split(len(routing.addresses)):
+            for piece in config.split(num_ps):
                 number = piece.part.index if piece.part else 0
                 index = routing.owner_of_part(piece.name, number)
-                request = (others if number else first).setdefault(
-                    index, pb.CreateVariablesRequest()
-                )
+
+                requests = others if number else first
+                request = requests.setdefault(index, pb.CreateVariablesRequest())
                 request.variables.append(codec.variable_to_proto(piece))
 
         self._servers.call(lambda stub: stub.CreateVariables, first, self._timeout_s)
@@ -79,12 +81,14 @@ class DenseVariables:
     def part_names(self, names: Iterable[str]) -> list[tuple[int, str]]:
         """(ps index, name) of every part of the variables, in the order of reading."""
         routing = self._servers.routing()
-        shapes = self._known(names)
-        return [
-            (routing.owner_of_part(name, number), part_name(name, part))
-            for name, shape in shapes.items()
-            for number, part in enumerate(_parts(shape))
-        ]
+        located: list[tuple[int, str]] = []
+
+        for name, shape in self._known(names).items():
+            for number, part in enumerate(_parts(shape)):
+                index = routing.owner_of_part(name, number)
+                located.append((index, part_name(name, part)))
+
+        return located
 
     def joined(
         self, names: Iterable[str], received: Mapping[str, NDArray[Any]]
@@ -94,9 +98,13 @@ class DenseVariables:
         for name, shape in self._known(names).items():
             pieces = []
             for part in _parts(shape):
-                pieces.append(received[part_name(name, part)])
+                received_as = part_name(name, part)
+                pieces.append(received[received_as])
 
-            values[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            if len(pieces) == 1:
+                values[name] = pieces[0]
+            else:
+                values[name] = np.concatenate(pieces)
 
         return values
 
@@ -115,25 +123,30 @@ class DenseVariables:
 
         shapes = self._known(names)
         if len(shapes) < len(names):
-            twice = sorted(name for name in shapes if names.count(name) > 1)
-            raise DuplicateIds(
-                f"variables {', '.join(twice)} are given more than one update in one push"
-            )
+            twice = [name for name in sorted(shapes) if names.count(name) > 1]
+            listed = ", ".join(twice)
+            raise DuplicateIds(f"variables {listed} are given more than one update in one push")
 
         checked = []
         for kind, values in by_kind.items():
             for name, value in values.items():
-                checked.append((kind, name, _checked(name, shapes[name], kind, value)))
+                array = _checked(name, shapes[name], kind, value)
+                checked.append((kind, name, array))
 
         routing = self._servers.routing()
 
         for kind, name, array in checked:
-            for number, part in enumerate(_parts(shapes[name])):
+            parts = _parts(shapes[name])
+
+            for number, part in enumerate(parts):
                 rows = array if part is None else array[part.start : part.stop]
                 update = pb.VariableUpdate(
-                    name=part_name(name, part), kind=kind, value=codec.array_to_proto(rows)
+                    name=part_name(name, part),
+                    kind=kind,
+                    value=codec.array_to_proto(rows),
                 )
-                yield routing.owner_of_part(name, number), update
+                index = routing.owner_of_part(name, number)
+                yield index, update
 
     def _known(self, names: Iterable[str]) -> dict[str, VariableShape]:
         """The shapes of distinct variables.
@@ -150,22 +163,27 @@ class DenseVariables:
             requests: dict[int, pb.DescribeVariablesRequest] = {}
             for name in missing:
                 owner = routing.owner_of_name(name)
-                requests.setdefault(owner, pb.DescribeVariablesRequest()).names.append(name)
+                request = requests.setdefault(owner, pb.DescribeVariablesRequest())
+                request.names.append(name)
 
             replies = self._servers.call(
                 lambda stub: stub.DescribeVariables, requests, self._timeout_s
             )
+
             with self._lock:
                 for index, reply in replies.items():
-                    for name, message in zip(requests[index].names, reply.variables, strict=True):
-                        self._shapes[num_ps, name] = codec.variable_shape_from_proto(message)
+                    asked = requests[index].names
+                    for name, message in zip(asked, reply.variables, strict=True):
+                        shape = codec.variable_shape_from_proto(message)
+                        self._shapes[num_ps, name] = shape
 
         with self._lock:
             return {name: self._shapes[num_ps, name] for name in wanted}
 
 
 def _parts(shape: VariableShape) -> list[Part | None]:
-    return parts_of(shape.shape[0] if shape.shape else 1, shape.parts)
+    num_rows = shape.shape[0] if shape.shape else 1
+    return parts_of(num_rows, shape.parts)
 
 
 def _checked(
@@ -175,34 +193,36 @@ def _checked(
 
     A refusal here is one before any server has seen a part of it.
     """
-    array: NDArray[Any] = as_array(value, f"variable {name}: the {_KINDS[kind]}")
+    what = f"variable {name}: the {_KINDS[kind]}"
+    array: NDArray[Any] = as_array(value, what)
+
     if kind == pb.VariableUpdate.KIND_GRADIENT and not shape.takes_gradients:
         raise InvalidRequest(
             f"variable {name} has no optimizer: it can be assigned, added to and raised, "
             "but takes no gradients"
         )
 
-    is_castable = array.dtype.kind in "iuf" and np.can_cast(array.dtype, shape.dtype, "same_kind")
+    are_numbers = array.dtype.kind in "iuf"
+    is_castable = are_numbers and np.can_cast(array.dtype, shape.dtype, "same_kind")
     if array.shape != shape.shape or not is_castable:
         error = ShapeMismatch if is_castable else DtypeMismatch
-        raise error(
-            f"variable {name}: the {_KINDS[kind]} is {array.dtype} {list(array.shape)}, "
-            f"expected {shape.dtype} {list(shape.shape)}"
-        )
+        found = f"{array.dtype} {list(array.shape)}"
+        expected = f"{shape.dtype} {list(shape.shape)}"
+        raise error(f"{what} is {found}, expected {expected}")
 
-    is_narrowed = shape.dtype.kind == "i" and array.dtype.kind == "u" and array.size > 0
-    if is_narrowed and array.max() > np.iinfo(shape.dtype).max:
-        raise InvalidRequest(
-            f"variable {name}: the {_KINDS[kind]} holds {array.max()}, "
-            f"which is no {shape.dtype}; nothing was sent"
-        )
+    # numpy takes uint64 to int64 for a cast of the same kind, and large values become negative.
+    is_narrowed = shape.dtype.kind == "i" and array.dtype.kind == "u"
+    if is_narrowed and array.size > 0:
+        largest = array.max()
+        if largest > np.iinfo(shape.dtype).max:
+            raise InvalidRequest(
+                f"{what} holds {largest}, which is no {shape.dtype}; nothing was sent"
+            )
 
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         array = array.astype(shape.dtype, copy=False)
 
     if not np.isfinite(array).all():
-        raise NonFiniteValue(
-            f"variable {name}: the {_KINDS[kind]} holds NaN or infinity; nothing was sent"
-        )
+        raise NonFiniteValue(f"{what} holds NaN or infinity; nothing was sent")
 
     return array

@@ -125,15 +125,21 @@ class ClusterEmbedding(nn.Module):
             return
 
         self._wait_for_pushes(self._pushes_behind - 1)
-        self._pushes.append(self.features.begin_apply(batch, gradients, **options))
+        push = self.features.begin_apply(batch, gradients, **options)
+        self._pushes.append(push)
 
     def _wait_for_pushes(self, most: int) -> None:
         """Wait until at most `most` pushes are under way.
 
         Those that are answered are looked at too, for their errors.
         """
-        while self._pushes and (len(self._pushes) > most or self._pushes[0].is_answered):
-            self._pushes.popleft().result()
+        while self._pushes:
+            oldest = self._pushes[0]
+            if len(self._pushes) <= most and not oldest.is_answered:
+                return
+
+            self._pushes.popleft()
+            oldest.result()
 
 
 class _PushInBackward(torch.autograd.Function):
@@ -158,9 +164,12 @@ class _PushInBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, None, None, None]:
-        arrays = []
+        arrays: list[NDArray[np.float32] | None] = []
         for gradient in gradients:
-            arrays.append(None if gradient is None else gradient.float().cpu().numpy())
+            if gradient is None:
+                arrays.append(None)
+            else:
+                arrays.append(gradient.float().cpu().numpy())
 
         ctx.push(arrays)
         return None, None, None, None
@@ -168,8 +177,15 @@ class _PushInBackward(torch.autograd.Function):
 
 def _grouped(batch: Batch, items: list[T]) -> dict[str, tuple[T, ...]]:
     """One item per array of a batch, by layout."""
-    left = iter(items)
-    return {name: tuple(next(left) for _ in arrays) for name, arrays in batch.outputs.items()}
+    grouped: dict[str, tuple[T, ...]] = {}
+    start = 0
+
+    for name, arrays in batch.outputs.items():
+        end = start + len(arrays)
+        grouped[name] = tuple(items[start:end])
+        start = end
+
+    return grouped
 
 
 def _by_layout(

@@ -96,12 +96,14 @@ class Feature:
         require(bool(self.slices), f"{label}: it has no slices")
         require(self.table != "", f"{label}: the name of its table is empty")
         require(self.fid_layout in (V1, V2), f"{label}: fid_layout is neither V1 nor V2")
+
         names = [part.name for part in self.slices]
         if len(set(names)) < len(names):
             raise DuplicateIds(f"{label}: slices {names} are not distinct")
 
+        limit = self.fid_layout.num_slots
+
         for slot in self.slots:
-            limit = self.fid_layout.num_slots
             require(
                 0 <= slot < limit,
                 f"{label}: slot {slot} is outside 0..{limit - 1} of layout {self.fid_layout.name}",
@@ -157,14 +159,23 @@ class Feature:
         slot = self._one_slot()
         array = as_array(signatures, f"feature {self.name}: ids")
         largest = self.fid_layout.signature_mask
-        is_integer = array.dtype.kind in "iu"
-        if is_integer and array.size and (array.min() < 0 or array.max() > largest):
-            bad = array[(array < 0) | (array > largest)]
-            raise InvalidRequest(
-                f"feature {self.name}: {bad.size} of {array.size} ids are outside 0..{largest} "
-                f"(2^{self.fid_layout.signature_bits} - 1), e.g. {bad.flat[0]}; "
-                "hashed() makes ids of any 64-bit values and of strings"
-            )
+
+        # `pack` refuses what is no integer.
+        if array.size and array.dtype.kind in "iu":
+            # Two numbers tell, without an array of answers, whether any id is outside.
+            lowest = array.min()
+            highest = array.max()
+
+            if lowest < 0 or highest > largest:
+                is_outside = (array < 0) | (array > largest)
+                outside = array[is_outside]
+                raise InvalidRequest(
+                    f"feature {self.name}: {outside.size} of {array.size} ids "
+                    f"are outside 0..{largest} "
+                    f"(2^{self.fid_layout.signature_bits} - 1), "
+                    f"e.g. {outside.flat[0]}; "
+                    "hashed() makes ids of any 64-bit values and of strings"
+                )
 
         return self.fid_layout.pack(slot, array)
 
@@ -174,9 +185,9 @@ class Feature:
         Of n different values n^2 / 2^49 pairs are expected to get the same id, and then share a
         row: 18 pairs of 100 million values. In layout V1 too, because tables keep 48 bits of it.
         """
-        return self.fid_layout.pack(
-            self._one_slot(), hash_ids(values, bits=self.fid_layout.signature_bits)
-        )
+        slot = self._one_slot()
+        signatures = hash_ids(values, bits=self.fid_layout.signature_bits)
+        return self.fid_layout.pack(slot, signatures)
 
     def _one_slot(self) -> int:
         if len(self.slots) != 1:
@@ -201,13 +212,18 @@ class Feature:
         shift = np.uint64(self.fid_layout.signature_bits)
         slots = ids.values.view(np.uint64) >> shift  # v2's free bit 63 included
         known = np.array(self.slots, np.uint64)
-        wrong = slots != known[0] if known.size == 1 else ~np.isin(slots, known)
-        count = np.count_nonzero(wrong)
-        if count:
-            first = int(np.flatnonzero(wrong)[0])
+
+        # One slot, as nearly every feature has, needs no search.
+        is_wrong = slots != known[0] if known.size == 1 else ~np.isin(slots, known)
+
+        if is_wrong.any():
+            wrong = np.flatnonzero(is_wrong)
+            first = int(wrong[0])
+            expected = list(self.slots)
             raise WrongSlot(
-                f"feature {self.name}: {count} ids are not of slot {list(self.slots)}; "
-                f"the first, {ids.values[first]} at value {first}, is of slot {slots[first]}"
+                f"feature {self.name}: {wrong.size} ids are not of slot {expected}; "
+                f"the first, {ids.values[first]} at value {first}, "
+                f"is of slot {slots[first]}"
             )
 
 

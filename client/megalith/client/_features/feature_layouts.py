@@ -28,7 +28,7 @@ from megalith.errors import (
     UnknownFeature,
     UnknownLayout,
 )
-from megalith.schema import AdmissionConfig
+from megalith.schema import AdmissionConfig, TableConfig
 from megalith.schema.checks import as_array, require
 
 F32 = NDArray[np.float32]
@@ -98,7 +98,8 @@ class FeatureLayouts:
         memory_budget_bytes: int = 0,
     ) -> None:
         _check_features(features)
-        for name, layout in _arguments.by_name(layouts, "layouts", "Layout").items():
+        given = _arguments.by_name(layouts, "layouts", "Layout")
+        for name, layout in given.items():
             require(isinstance(layout, Layout), f"layout {name}: {layout!r} is not a Layout")
 
         by_name = {feature.name: feature for feature in features}
@@ -109,19 +110,23 @@ class FeatureLayouts:
         else:
             self.layouts = dict(layouts)
 
-        self._plans = {
-            name: plan(name, self.layouts[name], self.features) for name in sorted(self.layouts)
-        }
+        self._plans: dict[str, Plan] = {}
+        for name in sorted(self.layouts):
+            self._plans[name] = plan(name, self.layouts[name], self.features)
+
         self._check_all_are_seen()
 
         groups = group_by_table(list(self.features.values()), merge)
         rule = admission or AdmissionConfig()
-        self.tables = tuple(
-            table_config(table, group, rule, memory_budget_bytes) for table, group in groups.items()
-        )
-        self.table_by_feature = {
-            feature.name: table for table, group in groups.items() for feature in group
-        }
+        tables: list[TableConfig] = []
+        self.table_by_feature: dict[str, str] = {}
+
+        for table, group in groups.items():
+            tables.append(table_config(table, group, rule, memory_budget_bytes))
+            for feature in group:
+                self.table_by_feature[feature.name] = table
+
+        self.tables = tuple(tables)
 
     def _check_all_are_seen(self) -> None:
         unused = set(self.features)
@@ -162,11 +167,18 @@ class FeatureLayouts:
         self, located: Located, rows: Mapping[str, F32], variables: Mapping[str, NDArray[Any]]
     ) -> Batch:
         """Arrays by layout, from the rows that were pulled for the ids of a batch."""
-        outputs = {
-            name: self._outputs(plan, located.size, located.uses, rows)
-            for name, plan in self._plans.items()
-        }
-        return Batch(located.size, dict(variables), outputs, located.ids, dict(rows), located.uses)
+        outputs: dict[str, tuple[F32, ...]] = {}
+        for name, its_plan in self._plans.items():
+            outputs[name] = self._outputs(its_plan, located.size, located.uses, rows)
+
+        return Batch(
+            located.size,
+            dict(variables),
+            outputs,
+            located.ids,
+            dict(rows),
+            located.uses,
+        )
 
     def summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[Ids, F32]]:
         """(ids, gradients) by table, as a push takes them, of the rows that a gradient reaches."""
@@ -176,13 +188,17 @@ class FeatureLayouts:
             )
 
         by_layout = _arguments.by_name(gradients, "gradients", "a layout's gradients")
-        checked = {
-            name: self._checked_gradient(name, batch, gradient)
-            for name, gradient in by_layout.items()
-        }
+        checked: dict[str, list[F32]] = {}
+        for name, gradient in by_layout.items():
+            checked[name] = self._checked_gradient(name, batch, gradient)
 
-        sums = {table: np.zeros_like(rows) for table, rows in batch.rows.items()}
-        trained: dict[str, dict[str, pooling.Uses]] = {table: {} for table in sums}
+        sums: dict[str, F32] = {}
+        # By table and feature: the uses of rows that a gradient reaches.
+        trained: dict[str, dict[str, pooling.Uses]] = {}
+
+        for table, rows in batch.rows.items():
+            sums[table] = np.zeros_like(rows)
+            trained[table] = {}
 
         for name, arrays in sorted(checked.items()):
             for target in self._plans[name].targets:
@@ -190,20 +206,26 @@ class FeatureLayouts:
                 if uses is None:
                     continue
 
+                table = uses.table
                 combiner = self.features[target.feature].combiner
-                rows = batch.rows[uses.table]
+                rows = batch.rows[table]
                 gradient = arrays[target.output]
-                pooling.spread(combiner, target, uses, rows, gradient, sums[uses.table])
-                trained[uses.table][target.feature] = uses
+
+                pooling.spread(combiner, target, uses, rows, gradient, sums[table])
+                trained[table][target.feature] = uses
 
         pushed: dict[str, tuple[Ids, F32]] = {}
 
         for table, ids in batch.ids.items():
-            used = pooling.rows_used(list(trained[table].values()), len(ids))
+            summed = sums[table]
+            uses_of_table = list(trained[table].values())
+            used = pooling.rows_used(uses_of_table, len(ids))
+
             if used.all():
-                pushed[table] = ids, sums[table]
+                pushed[table] = ids, summed
             elif used.any():
-                pushed[table] = Ids(ids.values[used], distinct=True), sums[table][used]
+                reached = Ids(ids.values[used], distinct=True)
+                pushed[table] = reached, summed[used]
 
         return pushed
 
@@ -228,14 +250,21 @@ class FeatureLayouts:
     def _outputs(
         self, plan: Plan, size: int, uses: Mapping[str, pooling.Uses], rows: Mapping[str, F32]
     ) -> tuple[F32, ...]:
-        outputs = tuple(np.zeros((size, *shape), np.float32) for shape in plan.shapes)
+        outputs: list[F32] = []
+        for shape in plan.shapes:
+            outputs.append(np.zeros((size, *shape), np.float32))
+
         for target in plan.targets:
             used = uses.get(target.feature)
-            if used is not None:
-                combiner = self.features[target.feature].combiner
-                pooling.combine(combiner, target, used, rows[used.table], outputs[target.output])
+            if used is None:
+                continue
 
-        return outputs
+            combiner = self.features[target.feature].combiner
+            rows_of_table = rows[used.table]
+            output = outputs[target.output]
+            pooling.combine(combiner, target, used, rows_of_table, output)
+
+        return tuple(outputs)
 
     def _checked_gradient(self, name: str, batch: Batch, gradient: Gradient) -> list[F32]:
         """One float32 array per output of the layout."""
@@ -246,6 +275,7 @@ class FeatureLayouts:
         is_list_of_several = isinstance(gradient, list) and len(outputs) > 1
         are_several = isinstance(gradient, tuple) or is_list_of_several
         given = cast(Any, gradient) if are_several else [gradient]
+
         arrays: list[NDArray[Any]] = []
         for array in given:
             arrays.append(as_array(array, f"layout {name}: gradients"))
@@ -264,8 +294,11 @@ class FeatureLayouts:
 def _check_features(features: Sequence[Feature]) -> None:
     require(bool(features), "features: there are none")
     _arguments.instances(features, Feature, "features")
-    counts = Counter(feature.name for feature in features)
-    repeated = [name for name, count in counts.items() if count > 1]
+
+    names = [feature.name for feature in features]
+    counts = Counter(names)
+    repeated = [name for name in counts if counts[name] > 1]
+
     if repeated:
         raise DuplicateIds(f"features {repeated} are given more than once")
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
 
 from megalith.client._features.combiners import FirstN
 from megalith.client._features.feature import Feature
@@ -107,9 +106,11 @@ def plan(name: str, layout: Layout, features: Mapping[str, Feature]) -> Plan:
     for output, group in enumerate(groups):
         shape, stride, arranged = _arrange(name, layout.out_type, group, features)
         shapes.append(shape)
+
         for part, base in arranged:
             width = part.end - part.start
-            targets.append(PartTarget(part.feature, part.start, width, output, base, stride))
+            target = PartTarget(part.feature, part.start, width, output, base, stride)
+            targets.append(target)
 
     return Plan(name, tuple(shapes), tuple(targets))
 
@@ -127,21 +128,33 @@ def _arrange(
             f"layout {name}: {out_type} needs parts of equal width, not {widths}",
         )
 
+    arranged: list[tuple[Columns, int]] = []
+
     match out_type:
         case OutType.CONCAT | OutType.NONE:
-            width = sum(widths)
-            bases = [0, *accumulate(widths)][:-1]
-            return (*sequence, width), width, list(zip(parts, bases, strict=True))
+            base = 0
+            for part, width in zip(parts, widths, strict=True):
+                arranged.append((part, base))
+                base += width
+
+            total = base
+            return (*sequence, total), total, arranged
 
         case OutType.STACK:
             width = widths[0]
             one = (*sequence, width)  # the shape of one part
             distance = math.prod(one)
-            placed = [(part, k * distance) for k, part in enumerate(parts)]
-            return (len(parts), *one), width, placed
+
+            for number, part in enumerate(parts):
+                arranged.append((part, number * distance))
+
+            return (len(parts), *one), width, arranged
 
         case OutType.ADD_N:
-            return (widths[0],), 0, [(part, 0) for part in parts]
+            for part in parts:
+                arranged.append((part, 0))
+
+            return (widths[0],), 0, arranged
 
 
 def _resolve(layout: str, part: LayoutPart, features: Mapping[str, Feature]) -> Columns:

@@ -29,23 +29,28 @@ class Ragged:
         self.values = _integers(values, "values")
         self.row_splits = _integers(row_splits, "row_splits")
         self.is_shared = is_shared
+
         splits = self.row_splits
         if splits.size == 0 or splits[0] != 0:
-            raise ShapeMismatch(f"ragged: row_splits start with {splits[:1].tolist()}, expected 0")
+            start = splits[:1].tolist()
+            raise ShapeMismatch(f"ragged: row_splits start with {start}, expected 0")
 
-        if splits[-1] != self.values.size:
+        num_values = self.values.size
+        if splits[-1] != num_values:
             raise ShapeMismatch(
-                f"ragged: row_splits end at {splits[-1]}, but there are {self.values.size} values"
+                f"ragged: row_splits end at {splits[-1]}, but there are {num_values} values"
             )
 
-        falls = np.flatnonzero(np.diff(splits) < 0)
+        lengths = np.diff(splits)
+        falls = np.flatnonzero(lengths < 0)
         if falls.size:
+            first = falls[0]
             raise ShapeMismatch(
-                f"ragged: row_splits fall after position {falls[0]}, from {splits[falls[0]]}"
+                f"ragged: row_splits fall after position {first}, from {splits[first]}"
             )
 
-        if is_shared and splits.size != 2:
-            raise ShapeMismatch(f"ragged: a shared list is one, this has {splits.size - 1} rows")
+        if is_shared and lengths.size != 1:
+            raise ShapeMismatch(f"ragged: a shared list is one, this has {lengths.size} rows")
 
     @classmethod
     def of(cls, ids: "Ragged | ArrayLike | Sequence[Iterable[int]]") -> "Ragged":
@@ -102,15 +107,16 @@ class Ragged:
         if not all(isinstance(batch, Ragged) for batch in batches):
             raise InvalidRequest("ragged: concat takes a list of Ragged")
 
-        offsets = np.cumsum([0, *(batch.values.size for batch in batches)])
-        splits = [
-            batch.row_splits[1:] + offset
-            for batch, offset in zip(batches, offsets[:-1], strict=True)
-        ]
+        values: list[NDArray[np.int64]] = []
+        splits = [np.zeros(1, np.int64)]
+        offset = 0
 
-        return cls(
-            _joined([batch.values for batch in batches]), _joined([np.zeros(1, np.int64), *splits])
-        )
+        for batch in batches:
+            values.append(batch.values)
+            splits.append(batch.row_splits[1:] + offset)
+            offset += batch.values.size
+
+        return cls(_joined(values), _joined(splits))
 
     def copied(self) -> "Ragged":
         """The same lists in memory of their own.
@@ -136,9 +142,11 @@ class Ragged:
         if lengths.max(initial=0) <= limit:
             return self
 
-        splits = np.concatenate([[0], np.cumsum(np.minimum(lengths, limit))])
+        kept_lengths = np.minimum(lengths, limit)
+        splits = np.concatenate([[0], np.cumsum(kept_lengths)])
         kept = np.empty(splits[-1], np.int64)
         pooling.cut(self.values, self.row_splits, splits, kept)
+
         return Ragged(kept, splits, is_shared=self.is_shared)
 
 
@@ -151,10 +159,10 @@ def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
 
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        error = ShapeMismatch if array.dtype.kind in "iu" else DtypeMismatch
-        raise error(
-            f"ragged: {what} are {array.dtype} {list(array.shape)}, expected a vector of int64"
-        )
+    are_integers = array.dtype.kind in "iu"
+    if not are_integers or array.ndim != 1:
+        error = ShapeMismatch if are_integers else DtypeMismatch
+        shape = list(array.shape)
+        raise error(f"ragged: {what} are {array.dtype} {shape}, expected a vector of int64")
 
     return np.ascontiguousarray(array, np.int64)
