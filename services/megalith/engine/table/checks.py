@@ -96,11 +96,13 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 def check_distinct(ids: I64, table: str) -> None:
     """Refuse repeated ids where one row can have one value only."""
     count, numbers = _numbered(ids)
-    if count < ids.size:
+    repeated = ids.size - count
+
+    if repeated:
         is_new = numbers == np.arange(ids.size)  # up to the first that is repeated
         again = ids[np.argmin(is_new)]
         raise DuplicateIds(
-            f"table {table}: {ids.size - count} of {ids.size} ids are repeated, e.g. {again}"
+            f"table {table}: {repeated} of {ids.size} ids are repeated, e.g. {again}"
         )
 
 
@@ -131,13 +133,16 @@ def sum_by_id(ids: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
     an id keeps its own.
     """
     count, numbers = _numbered(ids)
-    sums = np.zeros((count, values.shape[1]), np.float32)
+    width = values.shape[1]
+    sums = np.zeros((count, width), np.float32)
     counts = np.zeros(count, np.int64)
     batches.sum_groups(values, numbers, sums, counts)
 
     _, first = np.unique(numbers, return_index=True)
+    distinct_ids = ids[first]
     sums[:, dim:] = values[first, dim:]
-    return ids[first], sums, counts
+
+    return distinct_ids, sums, counts
 
 
 def _numbered(ids: I64) -> tuple[int, I32]:
@@ -145,4 +150,5 @@ def _numbered(ids: I64) -> tuple[int, I32]:
     found = np.empty(ids.size, np.int64)
     numbers = np.empty(ids.size, np.int32)
     count = distinct.distinct(distinct.SECRET, ids, found, numbers)
+
     return count, numbers

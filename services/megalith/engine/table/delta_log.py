@@ -229,6 +229,11 @@ class DeltaLog:
 
     def _let_go_through(self, number: int) -> None:
         self._floor = max(self._floor, number)
-        while self._sealed and self._sealed[0].number <= number:
-            oldest = self._sealed.pop(0)
+
+        while self._sealed:
+            oldest = self._sealed[0]
+            if oldest.number > number:
+                break
+
+            self._sealed.pop(0)
             self._sealed_size -= oldest.ids.size

@@ -87,7 +87,8 @@ class EmbeddingTable:
         self._admission = admission
         self._config_and_filter = (config, admission)
 
-        self._rows, self._index = reserve(config, self.layout.template, secret or draw())
+        template = self.layout.template
+        self._rows, self._index = reserve(config, template, secret or draw())
         self._empty_bytes = self._index.nbytes
         self._rows.limit(*limits(config, self._rows, self._empty_bytes))
         self.changes = DeltaLog(self._index, config.touched_capacity)
@@ -124,15 +125,19 @@ class EmbeddingTable:
     def lookup_entry(self, ids: I64) -> RowEntries:
         """Embedding, optimizer state and time of each id, read together."""
         checks.check_ids(ids, self.config.name)
-        rows = np.zeros((ids.size, self.layout.width), np.float32)
+        width = self.layout.width
+        rows = np.zeros((ids.size, width), np.float32)
         times = np.empty(ids.size, np.int64)
 
         index = self._index.arrays
         values = self._rows.arrays.values
-        gather.gather_entries(index, values, self.layout.width, ids, rows, times)
+        gather.gather_entries(index, values, width, ids, rows, times)
 
         dim = self.layout.dim
-        return RowEntries(rows[:, :dim], rows[:, dim:], times)
+        weights = rows[:, :dim]
+        states = rows[:, dim:]
+
+        return RowEntries(weights, states, times)
 
     def contains(self, ids: I64) -> Bools:
         checks.check_ids(ids, self.config.name)
@@ -296,10 +301,13 @@ class EmbeddingTable:
         twice.
         """
         name = self.config.name
+        width = self.layout.gradient_width
         checks.check_ids(ids, name)
-        checks.check_floats(grads, ids.size, self.layout.gradient_width, name, "gradients")
+        checks.check_floats(grads, ids.size, width, name, "gradients")
+
         if not 0 <= step < 2**48:
             raise InvalidRequest(f"table {name}: step {step} is outside 0..2^48-1")
+
         if not self.config.skip_nonfinite:
             checks.check_finite(grads, name, "gradients")
 
@@ -329,14 +337,18 @@ class EmbeddingTable:
         creates a row gets 0 for it. The time of the rows is the wall clock's, which is no data time
         and does not move `max_update_s`.
         """
-        checks.check_ids(ids, self.config.name)
-        now_s = checks.check_time(int(self._clock()), self.config.name)
+        name = self.config.name
+        checks.check_ids(ids, name)
 
+        wall_clock_s = int(self._clock())
+        now_s = checks.check_time(wall_clock_s, name)
         times = np.array([now_s], np.int64)
+
+        action = actions.Reinitialize(self.layout.fills)
         inputs = np.empty((ids.size, 0), np.float32)
         outcome = np.empty(ids.size, np.uint8)
-        action = actions.Reinitialize(self.layout.fills)
         self._writer.write(action, ids, inputs, times, EVERYTHING, outcome=outcome)
+
         return _STATUS[outcome]
 
     def reconfigure(self, config: TableConfig) -> None:
@@ -406,9 +418,13 @@ class EmbeddingTable:
         Their memory is used again.
         """
         checks.check_ids(ids, self.config.name)
+
+        index = self._index.arrays
+        rows = self._rows.arrays
         dropped = np.empty(ids.size, np.int64)
-        count = erase.erase(self._index.arrays, self._rows.arrays, ids, dropped)
+        count = erase.erase(index, rows, ids, dropped)
         self.changes.note(dropped[:count])
+
         return int(count)
 
     def expire(self, now_s: int | None = None) -> int:
@@ -500,10 +516,9 @@ class EmbeddingTable:
         (`max_expire_share`), none is left out: the next expiry drops what it may.
         """
         name = self.config.name
-        if signature is not None and signature != self.layout.signature:
-            raise TableConflict(
-                f"table {name} has rows {self.layout.signature}, cannot load rows {signature}"
-            )
+        own = self.layout.signature
+        if signature is not None and signature != own:
+            raise TableConflict(f"table {name} has rows {own}, cannot load rows {signature}")
 
         checks.check_ids(ids, name)
         checks.check_floats(rows, ids.size, self.layout.width, name, "rows")

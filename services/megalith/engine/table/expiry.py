@@ -96,5 +96,7 @@ class Expiry:
     def drop(self, index: Index, rows: Rows, now_s: int, quota: Quota) -> I64:
         """Drop expired rows within the quota, whatever was written since it was made; their ids."""
         ids = np.empty(quota.most, np.int64)  # pages come as they are written
-        dropped = scan.drop_overdue(index, rows, self.seconds_by_slot, now_s, *quota, ids)
+        seconds = self.seconds_by_slot
+        dropped = scan.drop_overdue(index, rows, seconds, now_s, *quota, ids)
+
         return ids[:dropped].copy()

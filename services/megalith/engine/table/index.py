@@ -48,6 +48,7 @@ class IndexMemory:
         # the TLB.
         pages = (room // _SLOTS_PER_PAGE + 1 + _SPILL_PAGES) | 1
         stride = pages * _SLOTS_PER_PAGE
+
         self._memory = Reservation(PARTITIONS * pages * HUGE_PAGE)
         self._expected = expected_entries
 
@@ -56,14 +57,17 @@ class IndexMemory:
         numbers = np.arange(PARTITIONS)
         tops = (numbers + 1) * _SLOTS_PER_PAGE // PARTITIONS
         begins = numbers * stride
+        left_free = (_SPILL_PAGES + 1) * _SLOTS_PER_PAGE
         # The ends of the home lines and the first spill
-        ends = begins + stride - (_SPILL_PAGES + 1) * _SLOTS_PER_PAGE + tops
+        ends = begins + stride - left_free + tops
 
         parts = np.zeros(PARTITIONS * RECORD, np.int64)
         parts[LAST::RECORD] = ends - LEAST_SPILL - LINE
         parts[ROOM::RECORD] = ends - begins - LEAST_SPILL
-        self.arrays = Index(self._memory.array(np.uint64), parts, secret)
+        memory = self._memory.array(np.uint64)
+        self.arrays = Index(memory, parts, secret)
         self.reset_capacities()
+
         self._has_huge_pages = False
         self.expect(expected_entries)
 
@@ -99,10 +103,17 @@ class IndexMemory:
         share = max(_LEAST_CAPACITY, expected)
         steps = np.arange(PARTITIONS) / PARTITIONS
         spread = share * GROWTH**steps
-        slots = np.minimum(spread, self._field(ROOM)).astype(np.int64)
 
-        self._field(CAPACITY)[:] = slots // LINE * LINE
-        self._field(SPILL)[:] = LEAST_SPILL
+        room = self._field(ROOM)
+        slots = np.minimum(spread, room)
+        lines = slots.astype(np.int64) // LINE
+
+        capacity = self._field(CAPACITY)
+        capacity[:] = lines * LINE
+
+        spill = self._field(SPILL)
+        spill[:] = LEAST_SPILL
+
         self._field(USED)[:] = 0
         self._field(FAR)[:] = 0
 

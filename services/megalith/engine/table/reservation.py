@@ -97,9 +97,13 @@ class Reservation:
         giver = weakref.finalize(self, ADDRESSES.give, nbytes, self.MAPPINGS)
         giver.atexit = False
 
+        # The part of it that begins with a huge page
         whole = np.frombuffer(self._map, np.uint8)
-        self._begin = -whole.ctypes.data % HUGE_PAGE
-        self.bytes: NDArray[np.uint8] = whole[self._begin : self._begin + nbytes]
+        address = whole.ctypes.data
+        self._begin = -address % HUGE_PAGE
+        end = self._begin + nbytes
+        self.bytes: NDArray[np.uint8] = whole[self._begin : end]
+
         self.use_small_pages()
 
     def array(self, dtype: Any) -> NDArray[Any]:

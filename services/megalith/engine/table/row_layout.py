@@ -30,11 +30,12 @@ class RowLayout:
         self.dims = tuple(segment.dim for segment in segments)
         self.dim = sum(self.dims)
 
-        self.optimizers: tuple[RowOptimizer, ...] = tuple(
-            row_optimizer(segment.optimizer, segment.dim, segment.compressor)
-            for segment in segments
-        )
+        optimizers: list[RowOptimizer] = []
+        for segment in segments:
+            optimizer = row_optimizer(segment.optimizer, segment.dim, segment.compressor)
+            optimizers.append(optimizer)
 
+        self.optimizers = tuple(optimizers)
         self.retrievers = tuple(retriever_for(segment.compressor) for segment in segments)
         self._initializers = tuple(
             row_initializer(segment.initializer, segment.dim) for segment in segments
@@ -50,8 +51,10 @@ class RowLayout:
     @property
     def signature(self) -> str:
         """What two tables must share for one to load the other's rows: "1:ftrl,16:adagrad"."""
-        segments = zip(self.dims, self.optimizers, strict=True)
-        parts = [f"{dim}:{optimizer.name}" for dim, optimizer in segments]
+        parts: list[str] = []
+        for dim, optimizer in zip(self.dims, self.optimizers, strict=True):
+            parts.append(f"{dim}:{optimizer.name}")
+
         return ",".join(parts)
 
     @property

@@ -34,6 +34,7 @@ class RowMemory:
         pool = np.zeros(POOL, np.int64)
         pool[POOL_LIMIT] = self.max_rows
         pool[POOL_SLOTS] = UNLIMITED
+
         values = self._memory.array(np.float32)
         freed = self._freed.array(np.uint32)
         self.arrays = Rows(values, template, pool, freed)

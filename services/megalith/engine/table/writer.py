@@ -176,9 +176,13 @@ class Writer:
 
     def _note_changes(self, notes: Notes) -> int:
         """Put the ids of rows that got the touched bit into the log; how many it forgot for it."""
-        codes = notes.touched[: notes.tally[0]]
+        num_touched = notes.tally[0]
+        codes = notes.touched[:num_touched]
+
+        secret = self._index.arrays.secret
         ids = np.empty(codes.size, np.int64)
-        ids_of(self._index.arrays.secret, codes, ids)
+        ids_of(secret, codes, ids)
+
         return self._changes.note(ids)
 
     def expire(self, now_s: int) -> int:
@@ -214,6 +218,7 @@ class Writer:
         created = int(np.count_nonzero(outcome == write.CREATED))
         refused = int(np.count_nonzero(outcome == write.REFUSED))
         barred = int(np.count_nonzero(outcome == write.BARRED))
+
         with self.lock:
             self.counts.created += created
             self.counts.refused += refused

@@ -67,16 +67,20 @@ class ElementwiseState:
         self._row = row
         self._settings = optimizer
 
+        size = initial.size
         flat = initial.reshape(-1)
         self._buffer = np.concatenate([flat, row.initial_state])
-        weights = self._buffer[: initial.size]
-        state = self._buffer[initial.size :]
+
+        # Views of the buffer: the kernels move them all in one call.
+        weights = self._buffer[:size]
+        state = self._buffer[size:]
         self.value: NDArray[Any] = weights.reshape(initial.shape)
 
         fields = {}
 
         for field in row.fields:
-            slots = state[field.offset : field.offset + field.width]
+            end = field.offset + field.width
+            slots = state[field.offset : end]
             shape = () if field.name in _ONCE else initial.shape
             fields[field.name] = slots.reshape(shape)
 

@@ -50,11 +50,12 @@ class ShampooState:
         is_warm = step > optimizer.warmup
         is_sampled = self._is_due(step, optimizer.tau_2)
         self._observe(optimizer, gradient, is_sampled)
+
         if is_warm and self._is_due(step, optimizer.tau_1):
             self._refresh(optimizer)
 
-        newest = max(step, int(self.fields["last_step"]))
-        self.fields["last_step"][...] = newest
+        last_step = self.fields["last_step"]
+        last_step[...] = max(step, int(last_step))
 
         m, pm = self._move_means(optimizer, gradient)
         plain = rate * m
@@ -62,8 +63,14 @@ class ShampooState:
             self.value -= plain
             return
 
-        blend = np.float32(min(step / optimizer.warmup - 1, 1.0))
-        length = np.linalg.norm(m) / (np.linalg.norm(pm) + np.float32(1e-10))
+        # After the warm-up, shampoo's direction takes over little by little. Its length is
+        # adagrad's.
+        warmth = step / optimizer.warmup - 1
+        blend = np.float32(min(warmth, 1.0))
+
+        norm_of_pm = np.linalg.norm(pm) + np.float32(1e-10)
+        length = np.linalg.norm(m) / norm_of_pm
+
         self.value -= (1 - blend) * plain + blend * rate * length * pm
 
     def _move_means(self, optimizer: Shampoo, gradient: F32) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -75,8 +82,12 @@ class ShampooState:
         rest = np.float32(1 - optimizer.beta_1)
 
         d += gradient * gradient
-        m[...] = keep * m + rest * gradient / np.sqrt(d + np.float32(1e-30))
-        pm[...] = keep * pm + rest * self._preconditioned(gradient)
+        root = np.sqrt(d + np.float32(1e-30))
+        m[...] = keep * m + rest * gradient / root
+
+        preconditioned = self._preconditioned(gradient)
+        pm[...] = keep * pm + rest * preconditioned
+
         return m, pm
 
     def _is_due(self, step: int, period: int) -> bool:
@@ -135,9 +146,12 @@ class ShampooState:
             values = self.fields[f"pval_{axis}"]
             offset = self.fields[f"o_{axis}"]
 
-            turned = np.tensordot(result, vectors, axes=(0, 0)) * values
-            rest = np.moveaxis(result, 0, -1) * offset
-            result = np.tensordot(turned, vectors, axes=(-1, 1)) + rest
+            turned = np.tensordot(result, vectors, axes=(0, 0))
+            turned = turned * values
+            back = np.tensordot(turned, vectors, axes=(-1, 1))
+
+            moved = np.moveaxis(result, 0, -1)
+            result = back + moved * offset
 
         return result.astype(np.float32, copy=False)
 
@@ -155,16 +169,21 @@ def inverse_root(
     damped = np.maximum(eigenvalues, damping)
     powers = damped ** (-1.0 / power)
 
-    first = int(np.argmax(eigenvalues > damping))
-
     if head + tail > size:
         first = 0
         head = size
         tail = 0
     else:
-        first = min(first, size - head - tail)
+        smallest = int(np.argmax(eigenvalues > damping))
+        first = min(smallest, size - head - tail)
 
-    kept = np.r_[first : first + head, size - tail : size]
-    between = powers[first + head : size - tail]
-    offset = np.float64(between.mean()) if between.size else np.float64(0)
+    end_of_head = first + head
+    start_of_tail = size - tail
+    kept = np.r_[first:end_of_head, start_of_tail:size]
+
+    offset = np.float64(0)
+    between = powers[end_of_head:start_of_tail]
+    if between.size:
+        offset = np.float64(between.mean())
+
     return vectors[:, kept], powers[kept] - offset, offset

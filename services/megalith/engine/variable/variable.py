@@ -235,6 +235,7 @@ def _layout(config: VariableConfig) -> str:
     """What must stay for a value and its state to stay meaningful."""
     optimizer = config.optimizer
     moved = optimizer.name if optimizer else "no optimizer"
+
     if isinstance(optimizer, Shampoo):
         kept = optimizer.eigen_head + optimizer.eigen_tail
         moved += f" of {kept} eigenvalues"
@@ -243,4 +244,6 @@ def _layout(config: VariableConfig) -> str:
     if config.part:
         parts = f" in {config.part.count} parts of {config.part.rows} rows"
 
-    return f"{config.initial.dtype} {list(config.initial.shape)}{parts} with {moved}"
+    dtype = config.initial.dtype
+    shape = list(config.initial.shape)
+    return f"{dtype} {shape}{parts} with {moved}"
