@@ -95,15 +95,22 @@ class RowFile:
 
         self._table = config.name
         self._dim = layout.dim
-        self._schema = _schema(layout.dim, layout.width - layout.dim).with_metadata(about)
+        state_width = layout.width - layout.dim
+        schema = _schema(layout.dim, state_width)
+        self._schema = schema.with_metadata(about)
+
         self._path = directory / name
         self._has_rows = np.zeros(routing.NUM_BUCKETS, np.bool_)
         self._rows = 0
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        sink = self._open.enter_context(pa.OSFile(str(self._path), "wb"))
-        self._writer = self._open.enter_context(pa.ipc.new_file(sink, self._schema))
+        file = pa.OSFile(str(self._path), "wb")
+        sink = self._open.enter_context(file)
+
+        writer = pa.ipc.new_file(sink, self._schema)
+        self._writer = self._open.enter_context(writer)
+
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -114,11 +121,14 @@ class RowFile:
         buckets = routing.buckets_of(ids)
         self._has_rows[buckets] = True
         self._rows += ids.size
+
+        embeddings = rows[:, : self._dim]
+        states = rows[:, self._dim :]
         columns = [
             pa.array(buckets.astype(np.uint16)),
             pa.array(ids),
-            _fixed_lists(rows[:, : self._dim]),
-            _fixed_lists(rows[:, self._dim :]),
+            _fixed_lists(embeddings),
+            _fixed_lists(states),
             pa.array(times.astype(np.uint32)),
         ]
 
@@ -128,7 +138,8 @@ class RowFile:
     def written(self) -> ShardFile:
         """What is on disk, once it is: the file is closed before."""
         file = arrow_files.written(self._path, FileKind.TABLE, self._table, self._rows)
-        return replace(file, buckets=arrow_files.ranges_of(self._has_rows))
+        buckets = arrow_files.ranges_of(self._has_rows)
+        return replace(file, buckets=buckets)
 
 
 def rows_at_once(width: int) -> int:
@@ -142,9 +153,13 @@ def header(directory: Path, file: ShardFile) -> Header:
     with arrow_files.opened(directory, file) as reader:
         try:
             metadata = reader.schema.metadata
-            config: TableConfig = schema_json.from_json(json.loads(metadata[_META]))
+            described = json.loads(metadata[_META])
+            config: TableConfig = schema_json.from_json(described)
+
             data_time = metadata.get(_DATA_TIME)
-            return Header(config, None if data_time is None else int(data_time))
+            data_time_s = None if data_time is None else int(data_time)
+
+            return Header(config, data_time_s)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointDamaged(
                 f"{directory / file.name} does not describe a table: {error!r}"
@@ -158,6 +173,7 @@ def row_batches(directory: Path, file: ShardFile) -> Iterator[RowBatch]:
     """
     manifest.verify(directory, file)
     rows = 0
+
     with arrow_files.opened(directory, file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -188,8 +204,11 @@ def newest(headers: dict[str, Header], files: list[ShardFile]) -> dict[str, int]
     times: dict[str, int] = {}
     for file in files:
         data_time_s = headers[file.name].data_time_s
-        if data_time_s is not None:
-            times[file.table] = max(times.get(file.table, 0), data_time_s)
+        if data_time_s is None:
+            continue
+
+        before_s = times.get(file.table, 0)
+        times[file.table] = max(before_s, data_time_s)
 
     return times
 
@@ -207,10 +226,13 @@ def _schema(dim: int, state_width: int) -> Any:
 
 
 def _fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
+    count, width = values.shape
     flat = np.ascontiguousarray(values).reshape(-1)
-    kind = pa.list_(pa.float32(), values.shape[1])
+    elements = pa.array(flat)
+    kind = pa.list_(pa.float32(), width)
+
     # from_arrays divides by the width, which is 0 for the state of a stateless optimizer.
-    return pa.Array.from_buffers(kind, len(values), [None], children=[pa.array(flat)])
+    return pa.Array.from_buffers(kind, count, [None], children=[elements])
 
 
 def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:

@@ -61,6 +61,7 @@ def copies_of(variables: Iterable[Variable]) -> list[dict[str, Any]]:
 def write(rows: list[dict[str, Any]], directory: Path, name: str) -> ShardFile:
     """Write one file of what `copies_of` gave; returns what was written."""
     path = directory / name
+
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
         for row in rows:
             batch = pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
@@ -79,10 +80,13 @@ def read(
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
         rows += batch.num_rows
-        about = batch.select(["name", "parts", "dtype", "shape"]).to_pylist()
-        for row, description in enumerate(about):
+
+        # What the variables are is read first: values of others would take memory for nothing.
+        about = batch.select(["name", "parts", "dtype", "shape"])
+        for row, description in enumerate(about.to_pylist()):
             if _may_be_held(description, owners, index):
-                saved += [_saved(each) for each in batch.slice(row, 1).to_pylist()]
+                (whole_row,) = batch.slice(row, 1).to_pylist()
+                saved.append(_saved(whole_row))
 
     if rows != file.rows:
         raise CheckpointDamaged(f"{file.name} has {rows} variables, the manifest says {file.rows}")
@@ -93,7 +97,8 @@ def read(
 def read_all(reader: Any) -> Iterator[SavedVariable]:
     """Every variable, and part of one, of a file."""
     for number in range(reader.num_record_batches):
-        for row in reader.get_batch(number).to_pylist():
+        batch = reader.get_batch(number)
+        for row in batch.to_pylist():
             yield _saved(row)
 
 
@@ -108,7 +113,8 @@ def _may_be_held(row: Mapping[str, Any], owners: NDArray[np.uint16], index: int)
     if row["parts"] > 1 or parts_now > 1:
         return True
 
-    return routing.part_owner(owners, num_ps, row["name"], 0) == index
+    owner = routing.part_owner(owners, num_ps, row["name"], 0)
+    return owner == index
 
 
 def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int) -> list[Variable]:
@@ -122,17 +128,21 @@ def owned(saved: Iterable[SavedVariable], owners: NDArray[np.uint16], index: int
         # file may not be.
         initial = np.zeros_like(whole.value)
         config = VariableConfig(name, initial, whole.optimizer, whole.schedule)
+
         for piece in config.split(num_ps):
-            number = piece.part.index if piece.part else 0
-            if routing.part_owner(owners, num_ps, name, number) != index:
+            part = piece.part
+            number = part.index if part else 0
+            owner = routing.part_owner(owners, num_ps, name, number)
+            if owner != index:
                 continue
 
-            variable = Variable(piece)
+            value = _rows(whole.value, part)
             state = {}
             for field, array in whole.state.items():
-                state[field] = _rows(array, piece.part)
+                state[field] = _rows(array, part)
 
-            variable.load(_rows(whole.value, piece.part), state)
+            variable = Variable(piece)
+            variable.load(value, state)
             variables.append(variable)
 
     return variables
@@ -142,7 +152,8 @@ def joined(saved: Iterable[SavedVariable]) -> Iterator[SavedVariable]:
     """Whole variables, out of the files of any number of servers."""
     by_name: dict[str, list[SavedVariable]] = {}
     for each in saved:
-        by_name.setdefault(each.name, []).append(each)
+        pieces = by_name.setdefault(each.name, [])
+        pieces.append(each)
 
     for name, pieces in by_name.items():
         in_order = sorted(pieces, key=lambda each: each.part)
@@ -156,8 +167,10 @@ def _joined(name: str, pieces: list[SavedVariable]) -> SavedVariable:
     """
     first = pieces[0]
     found = [piece.part for piece in pieces]
-    if found != list(range(first.parts)):
+    expected = list(range(first.parts))
+    if found != expected:
         raise CheckpointDamaged(f"variable {name}: parts {found} of {first.parts} are in the files")
+
     if first.parts == 1:
         return first
 
@@ -166,6 +179,7 @@ def _joined(name: str, pieces: list[SavedVariable]) -> SavedVariable:
     for field, array in first.state.items():
         if array.ndim:
             array = np.concatenate([piece.state[field] for piece in pieces])
+
         state[field] = array
 
     value = np.concatenate([piece.value for piece in pieces])
@@ -173,7 +187,11 @@ def _joined(name: str, pieces: list[SavedVariable]) -> SavedVariable:
 
 
 def _rows(array: NDArray[Any], part: Part | None) -> NDArray[Any]:
-    return array if part is None or array.ndim == 0 else array[part.start : part.stop]
+    """Those of a part; what a variable has once is in every part."""
+    if part is None or array.ndim == 0:
+        return array
+
+    return array[part.start : part.stop]
 
 
 def _row(variable: Variable) -> dict[str, Any]:
