@@ -45,11 +45,13 @@ class MlpEnvironment:
 
         rank = environ.get("OMPI_COMM_WORLD_RANK")
         self._is_mpi = rank is not None and self.role == "WORKER"
-        self._local_size = max(1, _number_in(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
+        local_size = _number_in(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "1")
+        self._local_size = max(1, local_size)
 
         if self._is_mpi:
             self.index = _number_in(environ, "OMPI_COMM_WORLD_RANK", "0")
             self.port += self.index
+
             num_workers = _number_in(environ, "OMPI_COMM_WORLD_SIZE", "1")
             self._count_by_role["WORKER"] = num_workers
 
@@ -181,7 +183,8 @@ class MlpDiscovery(PrescribedDiscovery):
         """As the list says, but this process may know itself under another name of its machine."""
         host, port = addresses.split(address)
         own_names = (*_ANY_HOST, *self._mlp.own_hosts)
-        is_own = (name, index) == (self.server_type, self.index)
+        is_own = name == self.server_type and index == self.index
+
         if is_own and host in own_names:
             listed_host = addresses.host_of(self.address)
             address = addresses.join(listed_host, port)
@@ -195,7 +198,8 @@ class MlpDiscovery(PrescribedDiscovery):
             if not dead:
                 return
             if time.monotonic() >= deadline:
-                raise DiscoveryFailed(f"{','.join(dead)} connect error!")
+                listed = ",".join(dead)
+                raise DiscoveryFailed(f"{listed} connect error!")
 
             self._closed.wait(_POLL_S)
 
@@ -206,13 +210,19 @@ def opener(url: DiscoveryUrl, site: Site) -> Opener:
 
 
 def prescribe(cluster: AddressesByService, service: str, index: int) -> Prescription:
-    variables = {"MLP_ROLE": service, "MLP_ROLE_INDEX": str(index)}
+    variables = {
+        "MLP_ROLE": service,
+        "MLP_ROLE_INDEX": str(index),
+    }
+
     for name, listed in cluster.items():
-        role = name.upper()
-        variables[f"MLP_{role}_NUM"] = str(len(listed))
+        prefix = f"MLP_{name.upper()}"
+        count = len(listed)
+        variables[f"{prefix}_NUM"] = str(count)
+
         for number, address in enumerate(listed):
-            entry = f"MLP_{role}_{number}"
             host, port = addresses.split(address)
+            entry = f"{prefix}_{number}"
             variables[f"{entry}_HOST"] = host
             variables[f"{entry}_PORT"] = str(port)
 

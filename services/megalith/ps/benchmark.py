@@ -63,6 +63,9 @@ class BenchmarkServicer(benchmark_pb2_grpc.BenchmarkServicer):
     ) -> benchmark_pb2.ExchangeResponse:
         ids = arrays.decode_ids(request.ids, "ids")
         checks.check_distinct(ids, "ids")
-        gradients = arrays.decode(request.gradients, arrays.VALUE, (ids.size, DIM), "gradients")
+
+        shape = (ids.size, DIM)
+        gradients = arrays.decode(request.gradients, arrays.VALUE, shape, "gradients")
         rows = self._scratch.exchange(ids, gradients)
+
         return benchmark_pb2.ExchangeResponse(rows=arrays.encode(rows))

@@ -107,10 +107,11 @@ class DataPlane:
 
     def assign(self, request: pb.AssignRowsRequest) -> None:
         with self._store.serving(request.run_id, request.is_controller_away):
+            values = [_decode_values(part) for part in request.tables]
             self._store.assign(
                 request.epoch,
                 _sender(request),
-                [_decode_values(part) for part in request.tables],
+                values,
                 is_added=request.is_added,
                 req_time_s=request.req_time_s,
             )
@@ -118,8 +119,10 @@ class DataPlane:
     def reinitialize(self, request: pb.ReinitializeRowsRequest) -> NDArray[np.int8]:
         """The status of each id."""
         with self._store.serving(request.run_id, request.is_controller_away):
-            ids = arrays.decode_ids(request.ids, f"ids of table {request.table}")
-            return self._store.reinitialize(request.epoch, _sender(request), request.table, ids)
+            table = request.table
+            ids = arrays.decode_ids(request.ids, f"ids of table {table}")
+            sender = _sender(request)
+            return self._store.reinitialize(request.epoch, sender, table, ids)
 
 
 def _sender(
@@ -139,14 +142,16 @@ def _sender(
 
 
 def _decode_gradients(message: pb.TableGradients, id_data: Buffer, data: Buffer) -> TableGradients:
-    dtype = codec.row_dtype(message.dtype, f"gradients of table {message.table}")
-    ids, gradients = _decode_rows(message.table, id_data, data, dtype, "gradients")
+    table = message.table
+    dtype = codec.row_dtype(message.dtype, f"gradients of table {table}")
+    ids, gradients = _decode_rows(table, id_data, data, dtype, "gradients")
+
     if dtype == arrays.HALF:
         gradients = gradients.astype(np.float32)
         gradients.flags.writeable = False  # as it comes from bytes: kernels are compiled for that
 
     learning_rates = tuple(message.learning_rates)
-    return TableGradients(message.table, ids, gradients, learning_rates)
+    return TableGradients(table, ids, gradients, learning_rates)
 
 
 def _decode_values(message: pb.TableValues) -> TableValues:
@@ -160,15 +165,18 @@ def _decode_rows(
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Ids and a matrix with a row for each; how wide it must be is the table's to say."""
     ids = arrays.decode_ids(id_data, f"ids of table {table}")
+    nbytes = len(data)
     column_bytes = ids.size * dtype.itemsize
-    if ids.size == 0 or len(data) % column_bytes:
+
+    if ids.size == 0 or nbytes % column_bytes:
         raise MalformedArray(
-            f"table {table}: {len(data)} bytes of {what} for {ids.size} ids; "
+            f"table {table}: {nbytes} bytes of {what} for {ids.size} ids; "
             f"expected {dtype.name} [ids, dim] with at least one id"
         )
 
-    shape = (ids.size, len(data) // column_bytes)
-    return ids, arrays.decode(data, dtype, shape, what)
+    width = nbytes // column_bytes
+    matrix = arrays.decode(data, dtype, (ids.size, width), what)
+    return ids, matrix
 
 
 def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:

@@ -33,9 +33,16 @@ class RecentCalls:
         """
         counts = self._counts()
         now = self._clock()
+
         with self._lock:
             self._past.append((now, counts))
-            while len(self._past) > 2 and now - self._past[1][0] >= _WINDOW_S:
+
+            # The first stays until the second is a whole window old.
+            while len(self._past) > 2:
+                second, _ = self._past[1]
+                if now - second < _WINDOW_S:
+                    break
+
                 self._past.popleft()
 
             since, before = self._past[0]

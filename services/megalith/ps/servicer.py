@@ -88,6 +88,7 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:
         ids = [part.ids for part in request.tables]
         gradients = [part.gradients for part in request.tables]
+
         with self._counted(request):
             return self._data.push(request, ids, gradients)
 
@@ -130,7 +131,10 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     ) -> pb.DropTableResponse:
         self._store.check_run(request.run_id)
         rows = self._store.drop_table(request.table)
-        return pb.DropTableResponse(was_here=rows is not None, rows=rows or 0)
+        if rows is None:
+            return pb.DropTableResponse(was_here=False)
+
+        return pb.DropTableResponse(was_here=True, rows=rows)
 
     def GetPsStatus(
         self, request: pb.GetPsStatusRequest, context: grpc.ServicerContext
@@ -154,6 +158,10 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
     def _encode_status(self, table: EmbeddingTable) -> pb.TableStatus:
         stats = table.stats()
         counts = {name: getattr(stats, name) for name in table_counts.NAMES}
-        is_unclaimed = not self._store.is_claimed(table.config.name)
-        config = codec.table_to_proto(table.config)
-        return pb.TableStatus(config=config, is_unclaimed=is_unclaimed, **counts)
+        is_claimed = self._store.is_claimed(table.config.name)
+
+        return pb.TableStatus(
+            config=codec.table_to_proto(table.config),
+            is_unclaimed=not is_claimed,
+            **counts,
+        )

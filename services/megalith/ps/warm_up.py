@@ -41,7 +41,9 @@ def warm_up(
     for optimizer in optimizers:
         for initializer in initializers:
             segments = (Segment(2, initializer, optimizer),)
-            table = EmbeddingTable(TableConfig("warm-up", segments, skip_nonfinite=True))
+            config = TableConfig("warm-up", segments, skip_nonfinite=True)
+            table = EmbeddingTable(config)
+
             table.apply_gradients(ids, gradients)
             table.apply_gradients(ids, spoiled, req_time_s=1)
             table.lookup(ids)
@@ -49,11 +51,12 @@ def warm_up(
 
         if isinstance(optimizer, Adagrad | Sgd):
             # A gradient of a variable comes as another type of array
-            config = VariableConfig("warm-up", np.zeros(2, np.float32), optimizer)
-            variable = Variable(config)
+            zeros = np.zeros(2, np.float32)
+            variable = Variable(VariableConfig("warm-up", zeros, optimizer))
             variable.apply(UpdateKind.GRADIENT, gradients[0])
 
     checks.check_distinct(ids, "warm-up")
+
     owners = decode_owners(bytes(2 * NUM_BUCKETS))
     ownership.all_owned(ids, owners, 0)
 
@@ -63,16 +66,23 @@ def warm_up_image() -> None:
     initializers = (Zeros(), RandomUniform())
     warm_up((Adagrad(), Sgd()), initializers)
 
+    ids = np.arange(2, dtype=np.int64)
+    values = np.ones((2, 2), np.float32)
+    ids.flags.writeable = False
+    values.flags.writeable = False
+
     for initializer in initializers:
-        table = EmbeddingTable(TableConfig("warm-up", (Segment(2, initializer),)))
-        ids = np.arange(2, dtype=np.int64)
-        values = np.ones((2, 2), np.float32)
-        ids.flags.writeable = False
-        values.flags.writeable = False
+        segments = (Segment(2, initializer),)
+        config = TableConfig("warm-up", segments)
+        table = EmbeddingTable(config)
+
         table.assign(ids, values)
         table.assign_add(ids, values)
         table.reinitialize(ids)
+
+        saved_ids = np.arange(1)
         saved_rows = np.zeros((1, table.layout.width), np.float32)
         saved_times = np.zeros(1, np.int64)
-        table.load(np.arange(1), saved_rows, saved_times)
+        table.load(saved_ids, saved_rows, saved_times)
+
         table.expire()

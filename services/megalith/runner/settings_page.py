@@ -153,8 +153,9 @@ def _ports() -> list[list[str]]:
     rows = []
     for service, config in SERVICES.items():
         default_by_name = {leaf.name: leaf.default for leaf in leaves(config)}
-        ports = [default_by_name["port"], default_by_name["metrics_port"]]
-        rows.append([service, *(_code(str(port)) for port in ports)])
+        port = str(default_by_name["port"])
+        metrics_port = str(default_by_name["metrics_port"])
+        rows.append([service, _code(port), _code(metrics_port)])
 
     return rows
 
@@ -163,22 +164,34 @@ def _service(service: str, config: type[Any]) -> list[str]:
     """The section of one service: what it does, and its settings beyond the shared ones."""
     docstring = getdoc(config) or ""
     summary, *_ = docstring.splitlines()
-    heading = f"\n## {_TITLES[service]}\n\n`megalith {service}`: {_uncapitalized(summary)}\n"
+    title = _TITLES[service]
+    does = _uncapitalized(summary)
+    heading = f"\n## {title}\n\n`megalith {service}`: {does}\n"
 
     prefix = f"MEGALITH_{service.upper()}_"
-    table = _table(_SETTINGS, _rows(_own(config), prefix))
+    rows = _rows(_own(config), prefix)
+    table = _table(_SETTINGS, rows)
+
     return [heading, table]
 
 
 def _own(config: type[Any]) -> list[Setting]:
     """Settings of a service that are in no shared group, or have a default of its own."""
-    shared = set()
+    shared: set[tuple[str, Any]] = set()
     for kind in get_type_hints(config).values():
+        if not isinstance(kind, type):
+            continue
+
         for group in _SHARED.values():
-            if isinstance(kind, type) and issubclass(kind, group):
+            if issubclass(kind, group):
                 shared |= {(leaf.name, leaf.default) for leaf in leaves(group)}
 
-    return [leaf for leaf in leaves(config) if (leaf.name, leaf.default) not in shared]
+    own: list[Setting] = []
+    for leaf in leaves(config):
+        if (leaf.name, leaf.default) not in shared:
+            own.append(leaf)
+
+    return own
 
 
 def _rows(settings: Iterable[Setting], prefix: str) -> list[list[str]]:
@@ -195,7 +208,9 @@ def _row(leaf: Setting, prefix: str) -> list[str]:
         *others, last = (_code(choice) for choice in leaf.choices)
         meaning += f" {', '.join(others)} or {last}."
 
-    return [flags, _code(leaf.environment(prefix)), _default(leaf.default), _cell(meaning)]
+    variable = leaf.environment(prefix)
+    default = _default(leaf.default)
+    return [flags, _code(variable), default, _cell(meaning)]
 
 
 def _default(value: Any) -> str:
@@ -209,11 +224,13 @@ def _default(value: Any) -> str:
     if isinstance(value, float):
         return _code(f"{value:g}")
 
+    written = _code(str(value))
     mebibyte = 1 << 20
     if isinstance(value, int) and value >= mebibyte and value % mebibyte == 0:
-        return f"{_code(str(value))} ({value // mebibyte} MiB)"
+        size = value // mebibyte
+        return f"{written} ({size} MiB)"
 
-    return _code(str(value))
+    return written
 
 
 def _back_ends() -> list[list[str]]:
@@ -238,7 +255,11 @@ def _left_out() -> list[list[str]]:
         names = names_by_reason.setdefault(why, [])
         names.append(_code(name))
 
-    return [[", ".join(names), why] for why, names in names_by_reason.items()]
+    rows = []
+    for why, names in names_by_reason.items():
+        rows.append([", ".join(names), why])
+
+    return rows
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

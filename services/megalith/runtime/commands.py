@@ -86,30 +86,41 @@ class Command(click.Command):
                 continue
 
             section = getattr(param, "section", OPTIONS)
-            records.setdefault(section, []).append(record)
+            options = records.setdefault(section, [])
+            options.append(record)
 
-        last = records.pop(OPTIONS, [])
-        for section, options in (*records.items(), (OPTIONS, last)):
+        # A dict keeps the order in which names come into it.
+        records[OPTIONS] = records.pop(OPTIONS, [])
+
+        for section, options in records.items():
             with formatter.section(section):
                 formatter.write_dl(options)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
-        if self.examples:
-            with formatter.section("Examples"):
-                for line in self.examples:
-                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+        if not self.examples:
+            return
+
+        with formatter.section("Examples"):
+            indent = " " * formatter.current_indent
+            for line in self.examples:
+                formatter.write(f"{indent}{line}\n")
 
     def _refuse_negative_arguments(self, ctx: click.Context, args: Iterable[str]) -> None:
         """`restart-policy -1` is a number out of range, though it looks like an option."""
-        numbers = [
-            param
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Argument) and isinstance(param.type, click.IntRange)
-        ]
+        numbers: list[click.Argument] = []
+        for param in self.get_params(ctx):
+            is_number = isinstance(param.type, click.IntRange)
+            if is_number and isinstance(param, click.Argument):
+                numbers.append(param)
+
+        if not numbers:
+            return
+
+        first = numbers[0]
         for word in args:
-            if numbers and _NEGATIVE.fullmatch(word):
-                numbers[0].type_cast_value(ctx, word)
+            if _NEGATIVE.fullmatch(word):
+                first.type_cast_value(ctx, word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +150,11 @@ class Group(Command, click.Group):
     ) -> None:
         super().__init__(name, no_args_is_help=True, **settings)
         self.sections = sections
-        self._lazy = {each.name: each for section in sections.values() for each in section}
+
+        self._lazy: dict[str, LazyCommand] = {}
+        for commands in sections.values():
+            for command in commands:
+                self._lazy[command.name] = command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._lazy)
@@ -157,10 +172,8 @@ class Group(Command, click.Group):
                 self.parse_args(ctx, args)  # complains of an option that does not exist
 
             known = ", ".join(self._lazy)
-            raise click.UsageError(
-                f"{name} is no command{did_you_mean(name, self._lazy) or f'; known are {known}'}",
-                ctx,
-            )
+            way_out = did_you_mean(name, self._lazy) or f"; known are {known}"
+            raise click.UsageError(f"{name} is no command{way_out}", ctx)
 
         return super().resolve_command(ctx, args)
 
@@ -169,19 +182,27 @@ class Group(Command, click.Group):
         super().format_options(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # All sections have the column of names as wide as the longest of all.
         width = max(len(name) for name in self._lazy)
+
         for section, commands in self.sections.items():
+            lines: list[tuple[str, str]] = []
+            for command in commands:
+                name = command.name.ljust(width)
+                lines.append((name, command.summary))
+
             with formatter.section(section):
-                formatter.write_dl([(each.name.ljust(width), each.summary) for each in commands])
+                formatter.write_dl(lines)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands, without the import of each."""
-        found = [
-            CompletionItem(each.name, help=each.summary)
-            for each in self._lazy.values()
-            if each.name.startswith(incomplete)
-        ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        found: list[CompletionItem] = []
+        for name, command in self._lazy.items():
+            if name.startswith(incomplete):
+                found.append(CompletionItem(name, help=command.summary))
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return found + options
 
 
 def show_error(error: click.ClickException, file: IO[str] | None = None) -> None:
@@ -192,7 +213,8 @@ def show_error(error: click.ClickException, file: IO[str] | None = None) -> None
         return
 
     name = context.command_path if context is not None else "megalith"
-    line = " ".join(_complaint(error).split())
+    words = _complaint(error).split()
+    line = " ".join(words)
     print(f"{name}: {line}", file=file or sys.stderr)
 
 
@@ -209,8 +231,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _complaint(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
+        wrong = error.option_name
         options = [] if error.ctx is None else _options_of(error.ctx)
-        return f"{error.option_name} is no option{did_you_mean(error.option_name, options)}"
+        return f"{wrong} is no option{did_you_mean(wrong, options)}"
 
     if isinstance(error, click.BadOptionUsage):
         return f"{error.option_name} needs a value"
@@ -235,8 +258,11 @@ def _out_of_range(name: str, message: str) -> str:
 
 
 def _options_of(context: click.Context) -> list[str]:
-    params = context.command.get_params(context)
-    return [name for param in params for name in param.opts if name.startswith("-")]
+    options: list[str] = []
+    for param in context.command.get_params(context):
+        options += [name for name in param.opts if name.startswith("-")]
+
+    return options
 
 
 def _name_of(param: click.Parameter) -> str:

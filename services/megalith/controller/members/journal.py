@@ -93,15 +93,21 @@ class Journal:
         A controller that took it up would fail later, or pass it on to everybody.
         """
         _check_fields("journal", self)
-        for text in (*self.first_cursors, *(worker.cursor for worker in self.workers)):
+
+        for text in self.first_cursors:
             cursor_of_text(text)
+
+        for worker in self.workers:
+            cursor_of_text(worker.cursor)
 
 
 def _check_fields(name: str, value: Any) -> None:
     """Check each field of a dataclass against the type that it is declared with."""
     declared = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
-        _check_value(f"{name}.{field.name}", getattr(value, field.name), declared[field.name])
+        of_field = getattr(value, field.name)
+        type_of_field = declared[field.name]
+        _check_value(f"{name}.{field.name}", of_field, type_of_field)
 
 
 def _check_value(name: str, value: Any, declared: Any) -> None:

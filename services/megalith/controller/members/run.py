@@ -290,12 +290,15 @@ class Run:
         """The present map is that of the parameter servers that are here."""
         # A ps that is back at its old address is another process without the old one's rows: it is
         # not in the map.
-        return self._routed_incarnations == tuple(seat.incarnation for seat in self._roster.ps)
+        present = tuple(seat.incarnation for seat in self._roster.ps)
+        return self._routed_incarnations == present
 
     def route(self) -> None:
         """Make a new map, one epoch higher."""
-        incarnations = tuple(seat.incarnation for seat in self._roster.ps)
-        addresses = tuple(seat.address for seat in self._roster.ps)
+        seats = self._roster.ps
+        incarnations = tuple(seat.incarnation for seat in seats)
+        addresses = tuple(seat.address for seat in seats)
+
         newest_epoch = max(self.epoch, self._epoch_floor)
         epoch = newest_epoch + 1
 
@@ -303,13 +306,17 @@ class Run:
         self._routed_incarnations = incarnations
         self._last_routed = incarnations
         self.routing = self._map(epoch, addresses, incarnations)
-        logger.info("routing epoch=%d ps=%s run=%s", epoch, ",".join(addresses), self.id)
+
+        listed = ",".join(addresses)
+        logger.info("routing epoch=%d ps=%s run=%s", epoch, listed, self.id)
 
     def _map(
         self, epoch: int, addresses: tuple[str, ...], incarnations: tuple[str, ...]
     ) -> Routing:
         owners = routing.even_owners(len(addresses))
-        return Routing(epoch, addresses, owners, self.id, tuple(map(_instance, incarnations)))
+        instances = tuple(_instance(incarnation) for incarnation in incarnations)
+
+        return Routing(epoch, addresses, owners, self.id, instances)
 
     def cursors(self) -> tuple[bytes, ...]:
         """By worker: where its input is, or where this run began if it has not begun."""
@@ -392,8 +399,12 @@ class Run:
         if any(seat.is_connected for seat in known):
             self._awaited = frozenset()
             self.has_recovered = True
+
             barrier = self.barrier
-            held = f"{barrier.id} placed by {barrier.reason}" if barrier.is_placed else "none"
+            held = "none"
+            if barrier.is_placed:
+                held = f"{barrier.id} placed by {barrier.reason}"
+
             logger.info("recovered epoch=%d step=%d barrier=%s", self.epoch, self.global_step, held)
         elif not any(self._roster.standing(seat) is Standing.SUSPECT for seat in known):
             logger.info("no process of the last run is left; this is a new run")

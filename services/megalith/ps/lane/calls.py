@@ -84,7 +84,10 @@ class LaneCalls:
         """The reply that stands for an error."""
         known = as_megalith_error(method, error)
         self._metrics.rpc_total.labels(method, known.code).inc()
-        return pb.LaneReply(error=pb.LaneError(code=known.code, message=bounded_text(str(known))))
+
+        message = bounded_text(str(known))
+        error_message = pb.LaneError(code=known.code, message=message)
+        return pb.LaneReply(error=error_message)
 
     def _call(self, request: pb.LaneRequest, body: memoryview, reserve: Reserve) -> Reply:
         match request.WhichOneof("call"):

@@ -32,7 +32,10 @@ class ChainPositions:
 
     def restored(self, base: str, number: int) -> None:
         """Everything up to there has just been restored, and nothing has changed since."""
-        begins = {table.config.name: table.changes.begin for table in self._holder.tables()}
+        begins: dict[str, int] = {}
+        for table in self._holder.tables():
+            begins[table.config.name] = table.changes.begin
+
         self.add(Position(base, number), begins)
 
     def sets_at(self, base: str, number: int) -> Sets:

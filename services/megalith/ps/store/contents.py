@@ -354,7 +354,11 @@ class Contents:
 
 def _collide(held: VariableConfig, asked: VariableConfig) -> bool:
     """The same variable, but not another part of the same split."""
-    if held.name != asked.name or held.part is None or asked.part is None:
-        return held.name == asked.name
+    if held.name != asked.name:
+        return False
+    if held.part is None or asked.part is None:
+        return True
 
-    return held.part.index == asked.part.index or held.part.count != asked.part.count
+    is_same_part = held.part.index == asked.part.index
+    is_other_split = held.part.count != asked.part.count
+    return is_same_part or is_other_split

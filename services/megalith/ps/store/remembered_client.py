@@ -90,11 +90,14 @@ class RememberedClient(Generic[R]):
         """Keep an outcome whose bytes were promised; what is too old or too much is let go."""
         self.outcomes[sequence] = outcome
         self.newest = max(self.newest, sequence)
+
         if len(self.outcomes) > WINDOW:
-            oldest = self.outcomes.pop(min(self.outcomes))
+            first = min(self.outcomes)
+            oldest = self.outcomes.pop(first)
             self._uncount(oldest)
 
-        older_bytes = self.reply_bytes - self.outcomes[self.newest].nbytes
+        newest = self.outcomes[self.newest]
+        older_bytes = self.reply_bytes - newest.nbytes
         if older_bytes > _KEPT_REPLY_BYTES:
             self.strip(older_bytes - _KEPT_REPLY_BYTES)
 

@@ -12,8 +12,12 @@ def dump(applied: AppliedPushes[WriteReply], run_id: str) -> AppliedWrites:
     """All that is remembered. Answers are left out, except that there was one."""
     clients = []
     for (client_id, incarnation), outcomes in applied.outcomes().items():
-        writes = tuple(_write(sequence, outcomes[sequence]) for sequence in sorted(outcomes))
-        clients.append(ClientWrites(client_id, incarnation, writes))
+        writes: list[AppliedWrite] = []
+        for sequence in sorted(outcomes):
+            writes.append(_write(sequence, outcomes[sequence]))
+
+        client = ClientWrites(client_id, incarnation, tuple(writes))
+        clients.append(client)
 
     return AppliedWrites(run_id, tuple(clients))
 

@@ -161,9 +161,15 @@ class Store:
 
         What is not here counts as nothing.
         """
-        num_floats = sum(self._contents.width_of(name) * ids.size for name, ids in tables)
-        present = self._contents.present_variables(variables)
-        return num_floats, sum(variable.config.initial.nbytes for variable in present)
+        num_floats = 0
+        for name, ids in tables:
+            num_floats += self._contents.width_of(name) * ids.size
+
+        nbytes = 0
+        for variable in self._contents.present_variables(variables):
+            nbytes += variable.config.initial.nbytes
+
+        return num_floats, nbytes
 
     def push(
         self,
@@ -233,7 +239,12 @@ class Store:
 
     def count(self, name: str) -> int:
         """A counter of TableCounts, over all tables."""
-        return sum(int(getattr(table.stats(), name)) for table in self.tables())
+        total = 0
+        for table in self.tables():
+            stats = table.stats()
+            total += int(getattr(stats, name))
+
+        return total
 
     @property
     def nonfinite_updates(self) -> int:

@@ -124,19 +124,23 @@ class Writes:
         req_time_s: int,
         step: int,
     ) -> Prepared[WriteReply]:
-        check_time(req_time_s, int(self._clock()))
+        now_s = int(self._clock())
+        check_time(req_time_s, now_s)
+
         table_names = [part.table for part in gradients]
         variable_names = [update.name for update in updates]
         require_distinct("table", table_names)
         require_distinct("variable", variable_names)
+
         found = self._contents.find(epoch, table_names, variable_names)
 
         rates = []
 
         for part, table in zip(gradients, found.tables, strict=True):
             found.buckets.check_owned(part.table, part.ids)
-            own_rates = part.learning_rates or None
-            rates.append(table.check_gradients(part.ids, part.gradients, own_rates, step))
+            asked_rates = part.learning_rates or None
+            used_rates = table.check_gradients(part.ids, part.gradients, asked_rates, step)
+            rates.append(used_rates)
             checks.check_distinct(part.ids, part.table)
 
         for update, variable in zip(updates, found.variables, strict=True):
@@ -159,7 +163,8 @@ class Writes:
             return "push", values
 
         answered = [update.value.nbytes for update in updates if update.kind in _ANSWERED]
-        return Prepared(commit, _reply_bytes(answered), rest=("push", None))
+        reply_bytes = _reply_bytes(answered)
+        return Prepared(commit, reply_bytes, rest=("push", None))
 
     def assign(
         self,
