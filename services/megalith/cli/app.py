@@ -20,7 +20,8 @@ _SECTIONS = {
             "Start a cluster and keep it up until Ctrl-C or the end of the job.",
         ),
     ),
-    "Training data": (
+    "What is trained": (
+        LazyCommand("tasks", "megalith.cli.tasks:tasks", "List what can be trained by name."),
         LazyCommand(
             "data", "megalith.cli.data:data", "Look at training data: columns, types, label rate."
         ),

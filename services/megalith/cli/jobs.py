@@ -18,6 +18,7 @@ from megalith.cli.leaving import leave
 from megalith.cli.local import LocalCluster
 from megalith.cli.news import News
 from megalith.cli.output import print_line
+from megalith.cli.run_record import RunRecord
 from megalith.cli.supervision import Supervisor
 from megalith.cli.waiting import WaitingLines
 from megalith.control import ClusterStatus, Controller
@@ -130,8 +131,10 @@ def train_to_the_end(config: RunnerConfig, console: Console) -> int:
     """Start a cluster, follow its job until it has an outcome, print the summary, stop it."""
     with _running(console, config, True) as (cluster, supervisor, news):
         print_line(console, f"drive it with: {suggested.ctl(config.model_dir, 'status')}")
+        record = RunRecord(cluster.model_dir, lambda line: print_line(console, line, "yellow"))
+        record.write_settings(config)
         started = time.monotonic()
-        status = training.follow(cluster, supervisor, news, console)
+        status = training.follow(cluster, supervisor, news, record, console)
         training.print_summary(status, time.monotonic() - started, console)
 
     return 0 if status.outcome == "succeeded" else 1

@@ -11,17 +11,22 @@ from megalith.cli.local import LocalCluster
 from megalith.cli.local_process import ProcessFailed
 from megalith.cli.news import News
 from megalith.cli.output import print_line
+from megalith.cli.run_record import RunRecord
 from megalith.cli.supervision import Supervisor
 from megalith.cli.words import held_by
 from megalith.control import ClusterStatus, MemberStatus
 from megalith.errors import MegalithError
 
 _POLL_S = 0.2
-_LINE_S = 5.0  # between progress lines where there is no terminal to redraw
+_LINE_S = 5.0  # between lines of metrics.jsonl, and where there is no terminal to redraw
 
 
 def follow(
-    cluster: LocalCluster, supervisor: Supervisor, news: News, console: Console
+    cluster: LocalCluster,
+    supervisor: Supervisor,
+    news: News,
+    record: RunRecord,
+    console: Console,
 ) -> ClusterStatus:
     """Show progress until the job has an outcome; raises ProcessFailed when it cannot get one."""
     progress = Progress(
@@ -44,9 +49,11 @@ def follow(
             progress.update(bar, description=text, completed=done, total=total or None)
 
             is_line_due = status.outcome or time.monotonic() >= next_line
-            if is_line_due and not console.is_terminal:
-                print_progress(status, console, time_left.text(done, total))
+            if is_line_due:
+                record.add(status)
                 next_line = time.monotonic() + _LINE_S
+                if not console.is_terminal:
+                    print_progress(status, console, time_left.text(done, total))
 
             if status.outcome:
                 supervisor.raise_failure(status)
