@@ -339,7 +339,8 @@ def test_a_new_cluster_of_another_size_starts_from_the_checkpoint(tmp_path, num_
 def test_training_goes_on_from_a_checkpoint_with_its_step(tmp_path):
     for run in (1, 2):
         with Servers(tmp_path, num_ps=2, num_workers=1) as servers:
-            servers.start_all(batch_size=64, num_examples=64 * 10)
+            # The second run goes on after the ten batches of the first
+            servers.start_all(batch_size=64, num_examples=64 * 10 * run)
             job = servers.connect().controller
             status = wait_until(lambda job=job: (now := job.status()).outcome and now)
             assert status.global_step == 10 * run
