@@ -196,7 +196,8 @@ class Cluster:
 
         One above 128 KiB is split over the servers.
         """
-        self._variables.create(_arguments.instances(configs, VariableConfig, "create_variables"))
+        checked = _arguments.instances(configs, VariableConfig, "create_variables")
+        self._variables.create(checked)
 
     def create_features(
         self,
@@ -275,7 +276,8 @@ class Cluster:
         return rows
 
     def _ps_indices(self) -> range:
-        return range(len(self._servers.routing().addresses))
+        routing = self._servers.routing()
+        return range(len(routing.addresses))
 
     def _status_of_all(self) -> Iterator[pb.GetPsStatusResponse]:
         for index in self._ps_indices():
@@ -327,7 +329,10 @@ class Cluster:
 
     def _pulled(self, plan: PullPlan, variables: list[str], replies: dict[int, Any]) -> Pulled:
         rows = plan.rows(self._table)
-        return Pulled(rows, self._variables.joined(variables, plan.variables(replies)))
+        parts = plan.variables(replies)
+        values = self._variables.joined(variables, parts)
+
+        return Pulled(rows, values)
 
     # --- pushes ---
 
@@ -407,9 +412,11 @@ class Cluster:
         for table, given in by_table.items():
             where = f"table {table}: gradients are"
             ids, values = _arguments.pair(given, where, "(ids, gradients [ids, dim])")
-            plan.add_gradients(table, ids, values, rates.get(table, ()))
+            own_rates = rates.get(table, ())
+            plan.add_gradients(table, ids, values, own_rates)
 
-        plan.add_updates(self._variables.updates(options))
+        updates = self._variables.updates(options)
+        plan.add_updates(updates)
         plan.set_time(req_time_s, step)
 
         added = options.get("add_to_variables") or ()
@@ -487,10 +494,12 @@ class Cluster:
         if table not in self._tables:
             reply = self._servers.status_of(0, self._timeout_s)
             for status in reply.tables:
-                self._tables[status.config.name] = codec.table_from_proto(status.config)
+                config = codec.table_from_proto(status.config)
+                self._tables[config.name] = config
 
         if table not in self._tables:
-            raise UnknownTable(f"the cluster has no table {table!r}; it has {sorted(self._tables)}")
+            known = sorted(self._tables)
+            raise UnknownTable(f"the cluster has no table {table!r}; it has {known}")
 
         return self._tables[table]
 

@@ -88,11 +88,14 @@ class PullPlan:
 
         names: dict[int, list[str]] = {}
         for index, name in variables:
-            names.setdefault(index, []).append(name)
+            names_of_server = names.setdefault(index, [])
+            names_of_server.append(name)
 
         self.calls: dict[int, DataCall] = {}
-        for index in sorted({*self._parts, *names}):
-            self.calls[index] = self._call(index, names.get(index, []))
+        concerned = {*self._parts, *names}
+        for index in sorted(concerned):
+            names_of_server = names.get(index, [])
+            self.calls[index] = self._call(index, names_of_server)
 
     def _call(self, index: int, variables: list[str]) -> DataCall:
         parts = self._parts.get(index, [])

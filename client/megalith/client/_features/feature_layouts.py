@@ -272,6 +272,7 @@ class FeatureLayouts:
             raise UnknownLayout(f"no layout {name!r}; there are {sorted(self._plans)}")
 
         outputs = batch.parts(name)
+        # Without a tuple, a list may be one array: rows of numbers.
         is_list_of_several = isinstance(gradient, list) and len(outputs) > 1
         are_several = isinstance(gradient, tuple) or is_list_of_several
         given = cast(Any, gradient) if are_several else [gradient]
@@ -283,9 +284,13 @@ class FeatureLayouts:
         shapes = [list(array.shape) for array in arrays]
         expected = [list(output.shape) for output in outputs]
         are_floats = all(array.dtype.kind == "f" for array in arrays)
+
         if shapes != expected or not are_floats:
-            found = [f"{array.dtype} {list(array.shape)}" for array in arrays]
             error = ShapeMismatch if are_floats else DtypeMismatch
+            found: list[str] = []
+            for array, shape in zip(arrays, shapes, strict=True):
+                found.append(f"{array.dtype} {shape}")
+
             raise error(f"layout {name}: gradients are {found}, expected float32 of {expected}")
 
         return [np.ascontiguousarray(array, np.float32) for array in arrays]

@@ -28,17 +28,24 @@ def group_by_table(features: Sequence[Feature], merge: bool) -> dict[str, tuple[
     groups: dict[str, list[Feature]] = {}
     by_layout: dict[tuple[Segment, ...], list[Feature]] = {}
     shared = {feature.table for feature in features}
-    for feature in sorted(features, key=lambda feature: feature.name):
+    in_order = sorted(features, key=lambda feature: feature.name)
+
+    for feature in in_order:
         is_free = feature.table is None and feature.name not in shared
+
         if merge and feature.slots and is_free:
-            by_layout.setdefault(feature.segments, []).append(feature)
+            equals = by_layout.setdefault(feature.segments, [])
+            equals.append(feature)
         else:
-            groups.setdefault(feature.table or feature.name, []).append(feature)
+            table = feature.table or feature.name
+            group = groups.setdefault(table, [])
+            group.append(feature)
 
     for merged in by_layout.values():
         _check_slots_apart(merged)
         table = merged_table_name(feature.name for feature in merged)
-        groups.setdefault(table, []).extend(merged)
+        group = groups.setdefault(table, [])
+        group.extend(merged)
 
     return {table: tuple(groups[table]) for table in sorted(groups)}
 
@@ -50,24 +57,33 @@ def table_config(
 
     Expiry and thresholds go by slot, so that features in one table keep their own.
     """
-    for feature in features[1:]:
-        if feature.segments != features[0].segments:
+    first, *others = features
+    for feature in others:
+        if feature.segments != first.segments:
             raise TableConflict(
-                f"table {name}: features {features[0].name} and {feature.name} "
+                f"table {name}: features {first.name} and {feature.name} "
                 "have different slices; features that share a table have equal ones"
             )
 
     expire_days, expire_days_by_slot = _by_slot(name, features, "expire_days", KEPT_DAYS)
     threshold, threshold_by_slot = _by_slot(name, features, "occurrence_threshold", 0)
-    filtered = replace(admission, default_threshold=threshold, threshold_by_slot=threshold_by_slot)
+
+    filtered: AdmissionConfig | None = None
+    if threshold or any(threshold_by_slot.values()):
+        filtered = replace(
+            admission,
+            default_threshold=threshold,
+            threshold_by_slot=threshold_by_slot,
+        )
+
     return TableConfig(
         name,
-        features[0].segments,
+        first.segments,
         expire_days=expire_days,
         expire_days_by_slot=expire_days_by_slot,
         memory_budget_bytes=memory_budget_bytes,
         features=tuple(feature.name for feature in features),
-        admission=filtered if threshold or any(threshold_by_slot.values()) else None,
+        admission=filtered,
     )
 
 
@@ -81,6 +97,7 @@ def _by_slot(
     values: dict[int | None, tuple[int, str]] = {}
     for feature in features:
         value: int = getattr(feature, field)
+
         for slot in feature.slots or (None,):
             known, other = values.setdefault(slot, (value, feature.name))
             if known != value:
@@ -91,6 +108,7 @@ def _by_slot(
                 )
 
     without_slot, _ = values.pop(None, (default, ""))
+
     by_slot: dict[int, int] = {}
     for slot, (value, _) in values.items():
         assert slot is not None  # taken out above

@@ -277,8 +277,10 @@ def _receive_reply(sock: socket.socket, call: DataCall | None) -> pb.LaneReply:
     head = bytearray(sizes.head)
     frames.receive_into(sock, memoryview(head))
     reply = pb.LaneReply.FromString(bytes(head))
+
     if reply.HasField("error"):
-        raise _Refused(error_for(reply.error.code)(reply.error.message))
+        kind = error_for(reply.error.code)
+        raise _Refused(kind(reply.error.message))
 
     total = sum(reply.array_bytes)
     if total != sizes.body or (call is None and sizes.body):
@@ -286,7 +288,9 @@ def _receive_reply(sock: socket.socket, call: DataCall | None) -> pb.LaneReply:
 
     if call is not None:
         call.check_received(len(reply.array_bytes))
+
         for number, nbytes in enumerate(reply.array_bytes):
-            frames.receive_into(sock, call.sink(number, nbytes))
+            memory = call.sink(number, nbytes)
+            frames.receive_into(sock, memory)
 
     return reply

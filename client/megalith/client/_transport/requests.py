@@ -86,10 +86,13 @@ class DataCall:
 
     def take(self, reply: pb.PullResponse | pb.PushResponse) -> None:
         """Put the arrays of a unary reply where they belong."""
-        if isinstance(reply, pb.PullResponse):
-            self.check_received(len(reply.rows))
-            for number, data in enumerate(reply.rows):
-                self.sink(number, len(data))[:] = data
+        if not isinstance(reply, pb.PullResponse):
+            return
+
+        self.check_received(len(reply.rows))
+        for number, data in enumerate(reply.rows):
+            memory = self.sink(number, len(data))
+            memory[:] = data
 
     def check_received(self, count: int) -> None:
         """Raise unless a reply has as many arrays as this call asked for."""

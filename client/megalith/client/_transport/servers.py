@@ -132,13 +132,16 @@ class Servers:
             routing = self._map.routing()
             request.run_id = routing.run_id
             left_s = max(0.0, deadline - time.monotonic())
+            attempt_s = min(ATTEMPT_S, left_s)
+
             try:
                 address = routing.address_of(index)
                 with self._links.errors_of(index, address), forking.calls:
                     ask = method(self._links.stub(address))
-                    return ask(request, timeout=min(ATTEMPT_S, left_s))
+                    return ask(request, timeout=attempt_s)
             except retry.PASSING:
-                self._map.refresh(max(0.0, deadline - time.monotonic()))
+                left_s = max(0.0, deadline - time.monotonic())
+                self._map.refresh(left_s)
                 raise
 
         answer: Answer = retry.until(timeout_s)(attempt)
