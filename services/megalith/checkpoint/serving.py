@@ -41,33 +41,46 @@ def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> S
     """
     content = manifest.read(directory)
     files = [file for file in content.files if file.kind is FileKind.TABLE]
-    headers = {file.name: table_files.header(directory, file) for file in files}
+
+    headers: dict[str, table_files.Header] = {}
+    for file in files:
+        headers[file.name] = table_files.header(directory, file)
+
     data_times = table_files.newest(headers, files)
     served = ServedTables()
 
     for file in files:
         config = headers[file.name].config
         name = config.name
+
         if name not in served.tables:
             table = ServingTable(config, skip_zero_embedding=skip_zero_embedding)
             served.tables[name] = table
-            for counts in (served.expired, served.not_finite, served.refused):
-                counts[name] = 0
+            served.expired[name] = 0
+            served.not_finite[name] = 0
+            served.refused[name] = 0
 
         now_s = data_times.get(file.table, 0)
         expiry = Expiry(config)
 
         for batch in table_files.row_batches(directory, file):
             is_expired = expiry.expired(batch.ids, batch.times, now_s)
+            is_kept = ~is_expired
+
             is_finite = finite_mask(frozen(batch.embeddings))
-            is_kept = ~is_expired if is_finite is None else ~is_expired & is_finite
+            if is_finite is not None:
+                is_kept &= is_finite
+
+            ids = batch.ids[is_kept]
+            embeddings = batch.embeddings[is_kept]
             times = dated(batch.times[is_kept], now_s)
-            refused = served.tables[name].upsert(
-                batch.ids[is_kept], batch.embeddings[is_kept], times
-            )
+            refused = served.tables[name].upsert(ids, embeddings, times)
+
+            # A row that is both expired and not finite counts as expired.
             num_expired = int(np.count_nonzero(is_expired))
+            num_left = is_kept.size - num_expired
             served.expired[name] += num_expired
-            served.not_finite[name] += is_kept.size - num_expired - int(np.count_nonzero(is_kept))
+            served.not_finite[name] += num_left - ids.size
             served.refused[name] += refused
 
     _say_left_out(served, directory)

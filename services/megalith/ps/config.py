@@ -85,18 +85,26 @@ class PsConfig:
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "membership", self.membership.found_by(self.discovery))
+        membership = self.membership.found_by(self.discovery)
+        object.__setattr__(self, "membership", membership)
+
         if self.index < 0:
             raise InvalidSetting(f"--index={self.index}: below 0")
+
         if self.push_memory_bytes < MIN_BYTES:
             raise InvalidSetting(f"--push-memory-bytes={self.push_memory_bytes}: below {MIN_BYTES}")
+
         if not self.push_memory_s > 0:
             raise InvalidSetting(f"--push-memory-s={self.push_memory_s}: not above 0")
+
         if self.memory_limit_bytes < 0:
             raise InvalidSetting(f"--memory-limit-bytes={self.memory_limit_bytes}: below 0")
+
         if not self.expire_every_s >= 0:
             raise InvalidSetting(f"--expire-every-s={self.expire_every_s}: below 0")
+
         if not 0 <= self.lane_port <= 65535:
             raise InvalidSetting(f"--lane-port={self.lane_port}: outside 0..65535")
+
         if self.max_inflight_bytes < 1:
             raise InvalidSetting(f"--max-inflight-bytes={self.max_inflight_bytes}: below 1")

@@ -56,19 +56,24 @@ class DataPlane:
         """
         with self._store.serving(request.run_id, request.is_controller_away):
             dtype = codec.row_dtype(request.row_dtype, "pulled rows")
+            names = request.variables
             tables = []
+
             for part, data in zip(request.tables, id_data, strict=True):
                 ids = arrays.decode_ids(data, f"ids of table {part.table}")
                 tables.append((part.table, ids))
 
-            num_floats, variable_bytes = self._store.pulled_size(tables, request.variables)
-            self._check_reply(num_floats * dtype.itemsize + variable_bytes)
-            reserve(num_floats * arrays.VALUE.itemsize + variable_bytes)
+            num_floats, variable_bytes = self._store.pulled_size(tables, names)
+            row_bytes_sent = num_floats * dtype.itemsize
+            row_bytes_held = num_floats * arrays.VALUE.itemsize
+            self._check_reply(row_bytes_sent + variable_bytes)
+            reserve(row_bytes_held + variable_bytes)
 
             start = time.perf_counter()
-            rows, variables = self._store.pull(request.epoch, tables, request.variables)
+            rows, variables = self._store.pull(request.epoch, tables, names)
+            seconds = time.perf_counter() - start
             if tables:
-                self._looked_up((time.perf_counter() - start) * 1e6)
+                self._looked_up(seconds * 1e6)
 
             sent: list[NDArray[Any]] = [*rows]
             if dtype == arrays.HALF:
@@ -88,10 +93,9 @@ class DataPlane:
         self, request: pb.PushRequest, id_data: Sequence[Buffer], gradients: Sequence[Buffer]
     ) -> pb.PushResponse:
         with self._store.serving(request.run_id, request.is_controller_away):
-            parts = [
-                _decode_gradients(*part)
-                for part in zip(request.tables, id_data, gradients, strict=True)
-            ]
+            parts: list[TableGradients] = []
+            for message, ids, values in zip(request.tables, id_data, gradients, strict=True):
+                parts.append(_decode_gradients(message, ids, values))
 
             updates = [_decode_update(update) for update in request.variables]
             added = self._store.push(
@@ -103,7 +107,8 @@ class DataPlane:
                 request.step,
             )
 
-            return pb.PushResponse(added=[codec.array_to_proto(value) for value in added])
+            new_values = [codec.array_to_proto(value) for value in added]
+            return pb.PushResponse(added=new_values)
 
     def assign(self, request: pb.AssignRowsRequest) -> None:
         with self._store.serving(request.run_id, request.is_controller_away):

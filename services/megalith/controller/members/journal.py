@@ -112,22 +112,34 @@ def _check_fields(name: str, value: Any) -> None:
 
 def _check_value(name: str, value: Any, declared: Any) -> None:
     options = typing.get_args(declared)
+
     if isinstance(declared, types.UnionType):
+        present = options[0]  # every union here is "... | None"
         if value is not None:
-            _check_value(name, value, options[0])  # every union here is "... | None"
+            _check_value(name, value, present)
+
     elif typing.get_origin(declared) is tuple:
+        element = options[0]
         for index, item in enumerate(value):
-            _check_value(f"{name}[{index}]", item, options[0])
+            _check_value(f"{name}[{index}]", item, element)
+
     elif dataclasses.is_dataclass(declared):
         _check_fields(name, value)
+
     elif declared is int:
-        if type(value) is not int or not 0 <= value < MAX_COUNT:
-            raise ValueError(f"{name} is {value!r}, outside 0..{MAX_COUNT - 1}")
+        is_count = type(value) is int and 0 <= value < MAX_COUNT
+        if not is_count:
+            largest = MAX_COUNT - 1
+            raise ValueError(f"{name} is {value!r}, outside 0..{largest}")
+
     elif declared is float:
-        if type(value) not in (int, float) or not math.isfinite(value):
+        is_number = type(value) in (int, float) and math.isfinite(value)
+        if not is_number:
             raise ValueError(f"{name} is {value!r}, not a finite number")
+
     elif not isinstance(value, declared):
-        raise ValueError(f"{name} is {value!r}, not of type {declared.__name__}")
+        kind = declared.__name__
+        raise ValueError(f"{name} is {value!r}, not of type {kind}")
 
 
 def text_of_cursor(cursor: bytes) -> str:

@@ -355,20 +355,29 @@ class Run:
         """Take up what an earlier controller knew. Its members are suspects from now on."""
         self._epoch_floor = journal.epoch
         self._is_id_open = False
-        left_shape = (len(journal.ps), len(journal.workers))
-        if left_shape != (len(self._roster.ps), len(self._roster.workers)):
+
+        num_ps = len(journal.ps)
+        num_workers = len(journal.workers)
+        has_ps = num_ps == len(self._roster.ps)
+        has_workers = num_workers == len(self._roster.workers)
+
+        if not (has_ps and has_workers):
             logger.warning(
-                "the last controller ran %d ps and %d workers; this is a new run", *left_shape
+                "the last controller ran %d ps and %d workers; this is a new run",
+                num_ps,
+                num_workers,
             )
             self._leave_behind(journal.run_id, journal.barrier.lasting)
             return
 
         self._was_mapped = journal.was_mapped
         members = (*journal.ps, *journal.workers)
+
         for seat, member in zip(self._roster.seats, members, strict=True):
             is_routed = member.incarnation in journal.routed
             restore_seat(seat, member, is_ready=is_routed)
             self._roster.hear(seat)
+
             is_map_anothers = seat.role is Role.PS and journal.routed and not is_routed
             if is_map_anothers or member.has_predecessor:
                 self._roster.wait_for_lease(seat)  # of whoever may still serve or train
@@ -380,12 +389,14 @@ class Run:
         self.id = journal.run_id or self.id
         self._barrier.restore(journal.barrier)
         self._inherited_id = journal.barrier.id
+
         self.first_step = journal.first_step
-        self.first_cursors = tuple(map(cursor_of_text, journal.first_cursors))
+        self.first_cursors = tuple(cursor_of_text(text) for text in journal.first_cursors)
         self.global_step = max(self.global_step, journal.global_step)
         self.initialized_epoch = journal.initialized_epoch
 
-        if self._awaited and journal.routed == tuple(member.incarnation for member in journal.ps):
+        incarnations = tuple(member.incarnation for member in journal.ps)
+        if self._awaited and journal.routed == incarnations:
             addresses = tuple(member.address for member in journal.ps)
             self.routing = self._map(journal.epoch, addresses, journal.routed)
             self._routed_incarnations = journal.routed

@@ -148,14 +148,17 @@ class Writer:
         if outcome is None:
             outcome = np.empty(ids.size, np.uint8)
 
-        num_tracked = ids.size if track and self._changes.is_on else 0
+        is_tracked = track and self._changes.is_on
+        num_tracked = ids.size if is_tracked else 0
         touched = np.empty(num_tracked, np.uint64)
         tally = np.zeros(2, np.int64)
         notes = Notes(outcome, touched, tally)
 
-        self._index.expect(self._rows.num_taken + ids.size)
-        arrays = (self._index.arrays, self._rows.arrays, self._layout.fills)
-        absent = write.write(*arrays, action, ids, inputs, times, admitted, notes)
+        most_entries = self._rows.num_taken + ids.size
+        self._index.expect(most_entries)
+
+        table = (self._index.arrays, self._rows.arrays, self._layout.fills)
+        absent = write.write(*table, action, ids, inputs, times, admitted, notes)
         if not absent:
             return self._count(outcome[:0], notes)
 
@@ -168,8 +171,8 @@ class Writer:
                 left_times = times[refused]
 
             again = np.empty(refused.size, np.uint8)
-            retry = Notes(again, notes.touched, notes.tally)
-            write.write(*arrays, action, left_ids, left_inputs, left_times, EVERYTHING, retry)
+            retry = Notes(again, touched, tally)
+            write.write(*table, action, left_ids, left_inputs, left_times, EVERYTHING, retry)
             outcome[refused] = again
 
         return self._count(outcome, notes)

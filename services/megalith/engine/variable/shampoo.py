@@ -25,8 +25,10 @@ class ShampooState:
         self.value: NDArray[Any] = initial.copy()
 
         shapes: dict[str, tuple[int, ...]] = {}
+        most_kept = optimizer.eigen_head + optimizer.eigen_tail
+
         for axis, extent in enumerate(initial.shape):
-            kept = min(extent, optimizer.eigen_head + optimizer.eigen_tail)
+            kept = min(extent, most_kept)
             shapes[f"g_{axis}"] = (extent, extent)
             shapes[f"s_{axis}"] = (extent, extent)
             shapes[f"pvec_{axis}"] = (extent, kept)

@@ -92,16 +92,24 @@ class LaneCalls:
     def _call(self, request: pb.LaneRequest, body: memoryview, reserve: Reserve) -> Reply:
         match request.WhichOneof("call"):
             case "pull":
-                ids = _cut(body, request.array_bytes, len(request.pull.tables))
-                reply, rows = self._data.pull(request.pull, ids, reserve)
+                pull = request.pull
+                ids = _cut(body, request.array_bytes, len(pull.tables))
+                pulled, rows = self._data.pull(pull, ids, reserve)
+
                 sizes = [matrix.nbytes for matrix in rows]
                 sent = [frames.as_bytes(matrix) for matrix in rows]
-                return pb.LaneReply(pull=reply, array_bytes=sizes), sent
+                return pb.LaneReply(pull=pulled, array_bytes=sizes), sent
+
             case "push":
-                count = len(request.push.tables)
+                push = request.push
+                count = len(push.tables)
                 arrays = _cut(body, request.array_bytes, 2 * count)
-                pushed = self._data.push(request.push, arrays[:count], arrays[count:])
+
+                ids = arrays[:count]
+                gradients = arrays[count:]
+                pushed = self._data.push(push, ids, gradients)
                 return pb.LaneReply(push=pushed), ()
+
             case _:
                 raise InvalidRequest("a LaneRequest without a call of this version")
 

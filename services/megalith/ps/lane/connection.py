@@ -144,8 +144,11 @@ class LaneConnection:
                 # The request's bytes are free by now: a client may send its next one before it
                 # takes this reply.
                 megabytes = sum(array.nbytes for array in arrays) >> 20
-                deadline = time.monotonic() + self._settings.lane_reply_s * (1 + megabytes)
-                frames.send(self._sock, reply.SerializeToString(), arrays, deadline)
+                allowed_s = self._settings.lane_reply_s * (1 + megabytes)
+                deadline = time.monotonic() + allowed_s
+
+                head = reply.SerializeToString()
+                frames.send(self._sock, head, arrays, deadline)
         except LimitExceeded as error:
             self._refuse("lane", error)
             self._discard()
@@ -191,8 +194,10 @@ class LaneConnection:
         view = frames.as_bytes(buffer)
         end = begin + sizes.body
         pieces = [*_pieces(0, sizes.head), *_pieces(begin, sizes.body)]
+
         for first, last in pieces:
-            room.grow(last - first, self._settings.room_wait_s)
+            nbytes = last - first
+            room.grow(nbytes, self._settings.room_wait_s)
             self._read(view[first:last])
 
         room.complete()

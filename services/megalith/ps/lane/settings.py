@@ -41,12 +41,14 @@ class LaneSettings:
     def __post_init__(self) -> None:
         for name in ("lane_connections", "lane_connections_per_peer"):
             value = getattr(self, name)
+
             if value < 1:
                 flag = name.replace("_", "-")
                 raise InvalidSetting(f"--{flag}={value}: at least 1 is needed")
 
         for name in ("lane_hello_s", "lane_stall_s", "lane_reply_s", "room_wait_s"):
             value = getattr(self, name)
+
             if not value > 0:
                 flag = name.replace("_", "-")
                 raise InvalidSetting(f"--{flag}={value}: must be above 0")

@@ -254,9 +254,15 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Memory of rows, index, variables and of what is remembered of writes."""
-        tables = sum(table.nbytes for table in self.tables())
-        variables = sum(variable.nbytes for variable in self.variables())
-        return tables + variables + self._applied.nbytes
+        total = self._applied.nbytes
+
+        for table in self.tables():
+            total += table.nbytes
+
+        for variable in self.variables():
+            total += variable.nbytes
+
+        return total
 
     @property
     def push_memory_bytes(self) -> int:
