@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megalith.checkpoint import catalog, exempt_list
-from megalith.checkpoint.inspection.overview import Entry, Standing, overview
+from megalith.checkpoint.inspection.overview import Entry, FolderStanding, overview
 from megalith.errors import InvalidRequest
 
 YOUNG_S = 3600.0  # what is left of a save that changed so lately may be a save under way
@@ -62,20 +62,20 @@ def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
 
     seen = overview(model_dir)
     now_s = time.time() if now_s is None else now_s
-    complete = [entry for entry in seen.entries if entry.standing == Standing.COMPLETE]
+    complete = [entry for entry in seen.entries if entry.standing == FolderStanding.COMPLETE]
     newest = {entry.name for entry in complete[-keep:]}
     removals = []
     kept = []
 
     for entry in seen.entries:
-        if entry.standing == Standing.MISSING:
+        if entry.standing == FolderStanding.MISSING:
             continue
 
         reason = _why_kept(entry, newest, now_s)
         if reason:
             kept.append(Kept(entry.name, reason))
         else:
-            why = "old" if entry.standing == Standing.COMPLETE else str(entry.standing)
+            why = "old" if entry.standing == FolderStanding.COMPLETE else str(entry.standing)
             removals.append(Removal(entry.name, entry.bytes, why))
 
     return PrunePlan(str(model_dir), tuple(removals), tuple(kept))
@@ -89,14 +89,14 @@ def _why_kept(entry: Entry, newest: set[str], now_s: float) -> str:
         return "exempt"
     if entry.name in newest:
         return "among the newest"
-    if entry.standing == Standing.DAMAGED:
+    if entry.standing == FolderStanding.DAMAGED:
         return "damaged: look at it, then remove it yourself"
-    if entry.standing == Standing.INCOMPLETE and entry.is_listed:
+    if entry.standing == FolderStanding.INCOMPLETE and entry.is_listed:
         return "in the list, but not complete: look at it, then remove it yourself"
 
     age_s = entry.age_s(now_s)
     is_young = age_s is not None and age_s < YOUNG_S
-    if entry.standing == Standing.INCOMPLETE and is_young:
+    if entry.standing == FolderStanding.INCOMPLETE and is_young:
         return "changed less than an hour ago: it may be a save under way"
 
     return ""

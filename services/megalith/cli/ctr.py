@@ -19,7 +19,7 @@ from megalith.runtime.command_line import SettingsCommand
 from megalith.runtime.files import prepare_model_dir
 from megalith.tasks.ctr_options import CtrOptions, names
 from megalith.tasks.input.dataset import Dataset, common_schema
-from megalith.tasks.input.examples import Columns
+from megalith.tasks.input.examples import DataColumns
 from megalith.tasks.input.index import DataIndex
 
 
@@ -74,7 +74,9 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     )
 
 
-def _check_first_block(index: DataIndex, columns: Columns, text_columns: tuple[str, ...]) -> None:
+def _check_first_block(
+    index: DataIndex, columns: DataColumns, text_columns: tuple[str, ...]
+) -> None:
     """BadData if its values are not what they are used as: before any process is started."""
     Dataset(index, columns, batch_size=1, text_columns=text_columns).first_block()
 
@@ -91,7 +93,7 @@ def _counted(patterns: str, console: Console) -> DataIndex:
     return index
 
 
-def _show(columns: Columns, schema: pa.Schema, console: Console) -> None:
+def _show(columns: DataColumns, schema: pa.Schema, console: Console) -> None:
     """The columns that are read, and what becomes of each."""
     table = Table(box=None, pad_edge=False)
     for heading in ("column", "type", "used as"):
@@ -103,7 +105,7 @@ def _show(columns: Columns, schema: pa.Schema, console: Console) -> None:
     console.print(table)
 
 
-def _uses(columns: Columns) -> Sequence[tuple[str, str]]:
+def _uses(columns: DataColumns) -> Sequence[tuple[str, str]]:
     label = columns.label
     comparison = f" {label.operator} {label.number:g}" if label.operator else ""
     uses = [(label.column, f"label{comparison}")]

@@ -7,7 +7,7 @@ from megalith.errors import InvalidSetting
 from megalith.runtime.setting_checks import check_above_0, check_choices, check_not_below_0
 from megalith.runtime.settings import setting
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
-from megalith.tasks.input.examples import Columns
+from megalith.tasks.input.examples import DataColumns
 from megalith.tasks.models import MODELS
 
 _TIME_UNITS = ("s", "ms", "us", "ns")
@@ -86,7 +86,7 @@ class CtrOptions:
         self.columns()
         self.hidden_widths()
 
-    def columns(self) -> Columns:
+    def columns(self) -> DataColumns:
         """What is read for training."""
         ids = [IdColumn(name, name) for name in names(self.features)]
         known = {column.column for column in ids}
@@ -102,7 +102,7 @@ class CtrOptions:
         if repeated:
             raise InvalidSetting(f"--features and --lists name {', '.join(repeated)} twice")
 
-        return Columns(
+        return DataColumns(
             label=Label.parse(self.label),
             ids=tuple(ids),
             dense=tuple(_dense(name) for name in names(self.dense)),

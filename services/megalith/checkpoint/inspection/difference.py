@@ -23,7 +23,7 @@ from megalith.checkpoint.inspection.checkpoint_rows import (
     SortedRows,
     TableRows,
 )
-from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.tables import RowBatch
 from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.table.row_layout import RowLayout
@@ -109,7 +109,7 @@ class Difference:
 def compare(
     a: Path,
     b: Path,
-    progress: Progress | None = None,
+    progress: ProgressDisplay | None = None,
     memory_bytes: int = ROWS_IN_MEMORY,
 ) -> Difference:
     """What differs between the checkpoints at two paths, after a check of their files.
@@ -142,7 +142,7 @@ def compare(
 
 
 def _compare_tables(
-    a: TableRows, b: TableRows, progress: Progress, memory_bytes: int
+    a: TableRows, b: TableRows, progress: ProgressDisplay, memory_bytes: int
 ) -> TableDifference:
     config_a = a.header.config
     config_b = b.header.config

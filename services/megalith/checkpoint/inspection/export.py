@@ -25,7 +25,7 @@ from megalith.checkpoint import increments
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.checkpoint_rows import TableRows
-from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.tables import RowBatch
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import InvalidRequest, UnknownTable
@@ -64,7 +64,7 @@ def export(
     tables: list[str] | None = None,
     *,
     with_state: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressDisplay | None = None,
 ) -> Exported:
     """Write tables of a checkpoint, all of them unless some are named, into the folder `out`.
 
@@ -115,7 +115,7 @@ def _paths(out: Path, tables: list[str], kind: ExportFormat) -> dict[str, Path]:
 
 
 def _write(
-    rows: TableRows, path: Path, kind: ExportFormat, with_state: bool, progress: Progress
+    rows: TableRows, path: Path, kind: ExportFormat, with_state: bool, progress: ProgressDisplay
 ) -> int:
     """Returns how many rows were written."""
     layout = RowLayout(rows.header.config)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from megalith.checkpoint import arrow_files, manifest
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.increments import Chain
-from megalith.checkpoint.inspection.progress import Progress
+from megalith.checkpoint.inspection.progress import ProgressDisplay
 from megalith.checkpoint.manifest import ShardFile
 from megalith.checkpoint.tables import RowBatch
 from megalith.errors import CheckpointDamaged
@@ -20,7 +20,7 @@ _CHUNK = 8 << 20
 _DIGITS = 12  # of a checksum, for people
 
 
-def check(chain: Chain, progress: Progress, tables: Container[str] | None = None) -> None:
+def check(chain: Chain, progress: ProgressDisplay, tables: Container[str] | None = None) -> None:
     """CheckpointDamaged, with the file's name, unless all files are what was written.
 
     With `tables`, only the files of these are looked at.
@@ -37,7 +37,7 @@ def check(chain: Chain, progress: Progress, tables: Container[str] | None = None
         check_file(directory, file, progress)
 
 
-def check_file(directory: Path, file: ShardFile, progress: Progress) -> None:
+def check_file(directory: Path, file: ShardFile, progress: ProgressDisplay) -> None:
     """CheckpointDamaged unless the file is what was written."""
     path = directory / file.name
     manifest.check_size(directory, file)

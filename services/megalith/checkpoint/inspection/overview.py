@@ -12,7 +12,7 @@ from megalith.errors import CheckpointNotFound, MegalithError
 _PATTERNS = ("model.ckpt-*", "saving-*-*", "removing-model.ckpt-*")
 
 
-class Standing(StrEnum):
+class FolderStanding(StrEnum):
     """What a folder is."""
 
     COMPLETE = "complete"
@@ -30,7 +30,7 @@ class Entry:
     """
 
     name: str
-    standing: Standing
+    standing: FolderStanding
     bytes: int
     step: int | None = None
     rows: int | None = None
@@ -73,7 +73,7 @@ def overview(model_dir: Path) -> Overview:
         entries.append(
             Entry(
                 name,
-                Standing.MISSING,
+                FolderStanding.MISSING,
                 0,
                 catalog.step_of(name),
                 is_newest=name == listed.newest,
@@ -94,7 +94,7 @@ def _entry(path: Path, listed: listing.Listing) -> Entry:
         content = manifest.read(path)
     except MegalithError as error:
         has_manifest = (path / MANIFEST).exists()
-        standing = Standing.DAMAGED if has_manifest else Standing.INCOMPLETE
+        standing = FolderStanding.DAMAGED if has_manifest else FolderStanding.INCOMPLETE
         return Entry(
             path.name,
             standing,
@@ -110,7 +110,7 @@ def _entry(path: Path, listed: listing.Listing) -> Entry:
     has_name = catalog.step_of(path.name) is not None
     return Entry(
         path.name,
-        Standing.COMPLETE if has_name else Standing.INCOMPLETE,
+        FolderStanding.COMPLETE if has_name else FolderStanding.INCOMPLETE,
         size,
         content.step,
         content.rows,

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Whoever shows how far the work is, for example a bar in a terminal."""
 
     def begin(self, what: str, total_bytes: int) -> None:

@@ -19,7 +19,7 @@ from megalith.checkpoint import tables as table_files
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.inspection import files as checked_files
-from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointNotFound, MegalithError
@@ -60,7 +60,7 @@ class Verification:
         return not self.problems
 
 
-def verify(directory: Path, progress: Progress | None = None) -> Verification:
+def verify(directory: Path, progress: ProgressDisplay | None = None) -> Verification:
     """Look at every byte of a checkpoint. CheckpointNotFound if there is none at that path."""
     if not directory.is_dir():
         raise CheckpointNotFound(f"{directory} is not there; megalith ckpt ls lists checkpoints")
@@ -74,7 +74,7 @@ def verify(directory: Path, progress: Progress | None = None) -> Verification:
     return result
 
 
-def _verify_increments(directory: Path, result: Verification, progress: Progress) -> None:
+def _verify_increments(directory: Path, result: Verification, progress: ProgressDisplay) -> None:
     """The increments of a checkpoint, and that none of them is missing."""
     try:
         chain = increments.read_chain(directory)
@@ -98,7 +98,7 @@ class _Verifier:
     """
 
     def __init__(
-        self, directory: Path, result: Verification, progress: Progress, prefix: str = ""
+        self, directory: Path, result: Verification, progress: ProgressDisplay, prefix: str = ""
     ) -> None:
         self._directory = directory
         self._progress = progress

@@ -20,7 +20,7 @@ from megalith.checkpoint.format import (
     table_file_name,
     variables_file_name,
 )
-from megalith.checkpoint.inspection.progress import NoProgress, Progress
+from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.checkpoint.monolith import entries as entry_files
 from megalith.checkpoint.monolith.entries import Entries, EntryParser
@@ -81,7 +81,7 @@ def import_tables(
     num_ps: int | None = None,
     segments: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressDisplay | None = None,
 ) -> Imported:
     """Make the first checkpoint of `model_dir` of the tables in `source_dir`.
 
@@ -179,7 +179,7 @@ class _Import:
         source: Source,
         segments: Mapping[str, str],
         names: Mapping[str, str],
-        progress: Progress,
+        progress: ProgressDisplay,
     ) -> None:
         self._source = source
         self._segments = segments

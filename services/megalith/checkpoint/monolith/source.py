@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megalith.checkpoint import listing
-from megalith.checkpoint.inspection.progress import Progress
+from megalith.checkpoint.inspection.progress import ProgressDisplay
 from megalith.checkpoint.monolith.metadata import TableCount, counts_in
 from megalith.checkpoint.monolith.record_files import RecordFile, Records, file_sets
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
@@ -96,7 +96,7 @@ class Source:
         files += [data for data, _ in self.shards]
         return sum(path.stat().st_size for path in files)
 
-    def read(self, progress: Progress) -> Iterator[TableRecords]:
+    def read(self, progress: ProgressDisplay) -> Iterator[TableRecords]:
         """All entries, table by table within a file."""
         for table, paths in self.tables.items():
             self.tables_seen.add(table)

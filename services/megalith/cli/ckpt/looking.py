@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from megalith.checkpoint.inspection.details import Details, TableDetails, details
-from megalith.checkpoint.inspection.overview import Entry, Overview, Standing, overview
+from megalith.checkpoint.inspection.overview import Entry, FolderStanding, Overview, overview
 from megalith.cli.ckpt.calls import CheckpointCall, checkpoint_argument, checkpoint_at, command
 from megalith.cli.ckpt.text import counted, duration, number, print_table, size
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
@@ -53,12 +53,12 @@ def _show_overview(found: Overview) -> None:
 
     print_table(("checkpoint", "state", "step", "age", "rows", "size"), rows, left=2)
     for entry in found.entries:
-        if entry.problem and entry.standing != Standing.INCOMPLETE:
+        if entry.problem and entry.standing != FolderStanding.INCOMPLETE:
             print(f"{entry.name}: {entry.problem}")
 
 
 def _state(entry: Entry) -> str:
-    if entry.standing != Standing.COMPLETE:
+    if entry.standing != FolderStanding.COMPLETE:
         return str(entry.standing)
     if entry.is_newest:
         return "newest"

@@ -47,7 +47,7 @@ class SaveRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveProgress:
+class SaveUnderWay:
     """A save that is under way: `bytes` are those that all ps have written so far."""
 
     step: int

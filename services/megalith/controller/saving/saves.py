@@ -21,7 +21,7 @@ from megalith.checkpoint.retention import Retention
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members import job_files
 from megalith.controller.saving.leftovers import discard
-from megalith.controller.saving.records import SavedCheckpoint, SaveProgress, SaveRecord
+from megalith.controller.saving.records import SavedCheckpoint, SaveRecord, SaveUnderWay
 from megalith.controller.saving.shard_writing import ShardWriting, size_of
 from megalith.controller.saving.start_point import StartPoint
 from megalith.controller.saving.whole_model import ShardSaved
@@ -110,14 +110,14 @@ class Saver:
         with self._turn:
             return write(self._shards)
 
-    def progress(self) -> SaveProgress | None:
+    def progress(self) -> SaveUnderWay | None:
         """Of the save that is being written; None if none is."""
         under_way = self._under_way
         if under_way is None:
             return None
 
         seconds = time.monotonic() - under_way.began_at
-        return SaveProgress(under_way.step, seconds, _bytes_in(under_way.folder))
+        return SaveUnderWay(under_way.step, seconds, _bytes_in(under_way.folder))
 
     def _held(self, directory: str, is_last: bool) -> SavedCheckpoint:
         let_go = self._coordinator.hold("Save", "save", self._hold_s)

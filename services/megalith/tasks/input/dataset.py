@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from megalith.errors import BadData
 from megalith.tasks.input.blocks import IndexedFile, read_block, schema_of
-from megalith.tasks.input.examples import Columns, Examples, examples_of, joined, taken
+from megalith.tasks.input.examples import DataColumns, Examples, examples_of, joined, taken
 from megalith.tasks.input.index import BlockRef, DataIndex
 from megalith.tasks.input.numbering import Numbering, Stretch
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ExampleBatch:
     """Examples, and where they are from, for messages."""
 
     examples: Examples
@@ -24,7 +24,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _HeldBlock:
     number: int
     epoch: int
     examples: Examples
@@ -41,7 +41,7 @@ class Dataset:
     def __init__(
         self,
         index: DataIndex,
-        columns: Columns,
+        columns: DataColumns,
         *,
         batch_size: int,
         num_lanes: int = 1,
@@ -55,18 +55,18 @@ class Dataset:
         self._numbering = Numbering(
             [block.num_rows for block in self._blocks], batch_size, num_lanes, shuffle_seed
         )
-        self._held: dict[int, _Block] = {}  # by lane
+        self._held: dict[int, _HeldBlock] = {}  # by lane
 
     @property
     def batches_per_epoch(self) -> int:
         return self._numbering.batches_per_epoch
 
-    def batch(self, number: int) -> Batch:
+    def batch(self, number: int) -> ExampleBatch:
         epoch = number // self.batches_per_epoch
         stretches = self._numbering.batch(number)
         parts = [self._rows(stretch, epoch) for stretch in stretches]
         where = self._blocks[stretches[0].block].where
-        return Batch(joined(parts), where)
+        return ExampleBatch(joined(parts), where)
 
     def first_block(self) -> Examples:
         """A sample of the data, for statistics."""
@@ -75,7 +75,7 @@ class Dataset:
     def _rows(self, stretch: Stretch, epoch: int) -> Examples:
         held = self._held.get(stretch.lane)
         if held is None or (held.number, held.epoch) != (stretch.block, epoch):
-            held = _Block(stretch.block, epoch, self._ordered(stretch.block, epoch))
+            held = _HeldBlock(stretch.block, epoch, self._ordered(stretch.block, epoch))
             self._held[stretch.lane] = held
 
         return taken(held.examples, np.arange(stretch.start, stretch.stop))
@@ -99,7 +99,7 @@ class Dataset:
 
 
 def common_schema(
-    index: DataIndex, columns: Columns, text_columns: tuple[str, ...] = ()
+    index: DataIndex, columns: DataColumns, text_columns: tuple[str, ...] = ()
 ) -> pa.Schema:
     """The columns that are read, with the types that they have in all files.
 
@@ -120,7 +120,9 @@ def common_schema(
     return schema
 
 
-def _read_schema(file: IndexedFile, columns: Columns, text_columns: tuple[str, ...]) -> pa.Schema:
+def _read_schema(
+    file: IndexedFile, columns: DataColumns, text_columns: tuple[str, ...]
+) -> pa.Schema:
     schema = schema_of(file, text_columns)
     columns.check(schema, file.path)
     return pa.schema([schema.field(name) for name in columns.names])

@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class DataColumns:
     """What is read of a data set."""
 
     label: Label
@@ -69,7 +69,7 @@ class Examples:
         return 0 if self.times is None else int(self.times.max(initial=0))
 
 
-def examples_of(table: pa.Table, columns: Columns, where: str) -> Examples:
+def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
     """A block as examples; `where` names it in errors."""
     missing = np.zeros(table.num_rows, np.int64)
     ids = {}

@@ -7,7 +7,7 @@ import pytest
 
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.inspection.details import details
-from megalith.checkpoint.inspection.overview import Standing, overview
+from megalith.checkpoint.inspection.overview import FolderStanding, overview
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from support import checkpoints
 
@@ -34,12 +34,12 @@ def test_every_checkpoint_of_a_directory_is_listed_with_what_it_is(tmp_path):
 
     found = {entry.name: entry for entry in overview(tmp_path).entries}
     assert {name: entry.standing for name, entry in found.items()} == {
-        "model.ckpt-100": Standing.MISSING,
-        "model.ckpt-200": Standing.INCOMPLETE,
-        "model.ckpt-300": Standing.DAMAGED,
-        "model.ckpt-400": Standing.COMPLETE,
-        "model.ckpt-r1-400": Standing.COMPLETE,
-        "saving-500-0a1b2c3d": Standing.INCOMPLETE,
+        "model.ckpt-100": FolderStanding.MISSING,
+        "model.ckpt-200": FolderStanding.INCOMPLETE,
+        "model.ckpt-300": FolderStanding.DAMAGED,
+        "model.ckpt-400": FolderStanding.COMPLETE,
+        "model.ckpt-r1-400": FolderStanding.COMPLETE,
+        "saving-500-0a1b2c3d": FolderStanding.INCOMPLETE,
     }
     newest = found["model.ckpt-400"]
     assert (newest.step, newest.rows, newest.is_newest, newest.is_listed) == (400, 80, True, True)

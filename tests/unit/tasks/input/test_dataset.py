@@ -8,10 +8,10 @@ import megalith.client as mg
 from megalith.errors import BadData
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
 from megalith.tasks.input.dataset import Dataset
-from megalith.tasks.input.examples import Columns
+from megalith.tasks.input.examples import DataColumns
 from megalith.tasks.input.index import DataIndex
 
-COLUMNS = Columns(
+COLUMNS = DataColumns(
     label=Label("click"),
     ids=(IdColumn("user", "user"), IdColumn("history", "user", is_list=True)),
     dense=(DenseColumn("price"),),
