@@ -79,7 +79,7 @@ def test_a_task_that_raises_loses_no_model_and_its_own_line_is_shown(processes, 
 
 def losses_of_ps(job):
     """A push that was on its way to a killed ps is a loss of its own, said of the worker."""
-    return [loss.what for loss in job.status().losses if loss.what.startswith("ps 0 ")]
+    return [loss.what for loss in job.status().losses if loss.what.startswith("ps-0 ")]
 
 
 def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
@@ -114,7 +114,7 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     assert status.rows_lost >= held
     sentence = status.losses[0].what
     assert sentence.startswith(
-        "ps 0 was replaced and starts empty, there is no checkpoint. "
+        "ps-0 was replaced and starts empty, there is no checkpoint. "
         f"Lost: {status.rows_lost:,} rows, 4 tables, 5 variables, all updates. "
     )
     assert re.search(r"Its last report, \d+ s before it was replaced, was of ", sentence)
@@ -156,7 +156,7 @@ def test_rows_that_went_down_with_a_ps_are_said_counted_and_measured(processes):
     wait_until(lambda: "controller was killed (signal 9); started again" in cli.output())
     wait_until(lambda: job.status().phase == "running")
     assert losses_of_ps(job) == [first, second]
-    assert cli.output().count("lost: ps 0") == 2
+    assert cli.output().count("lost: ps-0") == 2
     cli.signal(signal.SIGINT)
     assert cli.wait() == 0
     assert re.search(rf"saving the steps {saved.step}\.\.\d+ since {saved.path}", cli.output())

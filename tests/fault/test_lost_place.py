@@ -34,7 +34,7 @@ def value(cluster):
 
 
 def start_behind_proxy(processes, **settings):
-    """A controller and its ps 0, whose only way to it is a proxy."""
+    """A controller and its ps-0, whose only way to it is a proxy."""
     controller_port, proxy_port = free_ports(2)
     controller = processes.start_controller(num_ps=1, suspect_s=2, port=controller_port, **settings)
     controller.reported("address")  # it listens

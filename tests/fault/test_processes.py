@@ -186,7 +186,7 @@ def test_a_barrier_outlives_the_controller_that_placed_it(processes):
             (one.role, one.index) == ("worker", 1) and one.position for one in job.status().members
         )
 
-    wait_until(has_worker_1_trained, what="worker 1 has a position to lose")
+    wait_until(has_worker_1_trained, what="worker-1 has a position to lose")
     job.stop()
     wait_until(lambda: job.block_status() == ([0, 1], []))
     step = job.training_status()
@@ -281,7 +281,7 @@ def test_a_duplicate_worker_is_refused_and_the_first_goes_on(processes):
     wait_for_steps(job)
     second = processes.start_member("worker", 0)
     assert second.wait() == 1
-    assert "worker 0 is held by a live process" in second.output()
+    assert "worker-0 is held by a live process" in second.output()
     wait_for_steps(job)
     assert members["worker-0"].poll() is None
 

@@ -66,7 +66,7 @@ def test_a_push_that_a_stopped_server_gets_after_its_callers_deadline_counts_onc
         ps[1].pause()
         with pytest.raises(
             OutcomeUnknown,
-            # Beside other work ps 0 may be late as well.
+            # Beside other work ps-0 may be late as well.
             match=r"ps (0, )?1 did not answer a write.*wait_for_last_write\(\).*applied twice",
         ):
             client.push({name: (KEYS, MINUS_ONES)}, add_to_variables={name: 1})
@@ -110,10 +110,10 @@ def test_a_push_whose_server_was_replaced_is_counted_and_not_repeated(cluster, n
                 return None
             raise AssertionError("nobody can know that it was applied")
 
-        assert "ps 1 was replaced before it answered" in wait_until(is_lost)
+        assert "ps-1 was replaced before it answered" in wait_until(is_lost)
         assert client.writes_unknown == 1
         cluster.create(name)
-        assert cluster.rows(name) == [0.0, 1.0]  # the part of ps 0 is applied
+        assert cluster.rows(name) == [0.0, 1.0]  # the part of ps-0 is applied
         client.push({name: (KEYS, MINUS_ONES)})
         assert cluster.rows(name) == [1.0, 2.0]
 
@@ -127,7 +127,7 @@ def test_what_a_client_did_not_learn_before_it_closed_is_said(cluster, name, cap
         client.push({name: (KEYS, MINUS_ONES)})
     client.close()
     assert client.writes_unknown == 1
-    assert "a write may or may not have been applied at ps 1: the client was closed" in caplog.text
+    assert "a write may or may not have been applied at ps-1: the client was closed" in caplog.text
     ps[1].signal(signal.SIGCONT)
 
 

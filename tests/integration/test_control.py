@@ -332,7 +332,7 @@ def test_a_ps_over_its_memory_limit_holds_training_until_an_operator_resumes(tmp
         servers.start_ps(1, memory_limit_bytes=1)
         job = servers.connect().controller
         status = wait_until(lambda: (now := job.status()).is_stopped and now)
-        assert status.barrier.reason.startswith("ps 1: Memory limit exceeded. Current: ")
+        assert status.barrier.reason.startswith("ps-1: Memory limit exceeded. Current: ")
         assert status.members[1].complaint.endswith(", Limit: 1")
         assert (status.members[0].complaint, status.members[1].memory_limit_bytes) == ("", 1)
         job.resume()

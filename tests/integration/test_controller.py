@@ -481,7 +481,7 @@ def test_a_live_index_is_not_given_away(tmp_path):
         first = servers.exits["ps-0"]
         servers.start_ps(0)
         wait_until(lambda: servers.exits["ps-0"].status == 1)
-        assert "ps 0 is held by a live process" in servers.exits["ps-0"].reason
+        assert "ps-0 is held by a live process" in servers.exits["ps-0"].reason
         assert first.reason == ""
 
 
@@ -545,7 +545,7 @@ def test_a_save_without_every_ps_is_refused_and_leaves_nothing(tmp_path):
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_controller()
         servers.start_ps(0)
-        with pytest.raises(errors.NotReady, match="waiting for ps"):
+        with pytest.raises(errors.NotReady, match="waiting for ps-"):
             servers.connect().controller.save()
         assert list(tmp_path.glob("model.ckpt*")) == []
 

@@ -43,7 +43,7 @@ def cluster(servers):
 
 @pytest.fixture
 def stub(servers, cluster):
-    """ps 0 as a client in any language sees it, with the current epoch."""
+    """ps-0 as a client in any language sees it, with the current epoch."""
     routing = cluster.controller.routing()
     with open_channel(routing.addresses[0]) as channel:
         stub = parameter_server_pb2_grpc.ParameterServerStub(channel)

@@ -91,7 +91,7 @@ def test_consul_an_entry_that_cannot_be_given_up_is_said(opened, caplog, job):
     discovery = opened(f"127.0.0.1:{port}", job)
     discovery._own["ps", 0] = ADDRESS  # as if it had been entered while the agent was there
     discovery.close()
-    assert f"ps 0 stays listed at {ADDRESS} until its 60 s are over" in caplog.text
+    assert f"ps-0 stays listed at {ADDRESS} until its 60 s are over" in caplog.text
 
 
 class Agent(http.server.BaseHTTPRequestHandler):

@@ -226,9 +226,9 @@ def test_an_empty_registry_has_no_entries(open_discovery):
 @over(*PRESCRIBED)
 def test_a_prescribed_cluster_refuses_who_is_not_in_it(open_discovery):
     discovery = open_discovery()
-    with pytest.raises(InvalidRequest, match="ps 2 is not in the prescribed cluster of 2"):
+    with pytest.raises(InvalidRequest, match="ps-2 is not in the prescribed cluster of 2"):
         discovery.register("ps", 2, PS[0])
     with pytest.raises(
-        InvalidRequest, match=r"ps 1 must listen at 10.0.0.2:1000, not at 10.0.0.1:1000"
+        InvalidRequest, match=r"ps-1 must listen at 10.0.0.2:1000, not at 10.0.0.1:1000"
     ):
         discovery.register("ps", 1, PS[0])

@@ -175,7 +175,7 @@ def test_zookeeper_a_node_that_is_written_while_it_is_replaced_stays_and_the_err
     discovery = opened(server, job)
     wait_until(lambda: discovery.query("ps") == {0: "10.0.0.9:9"})
     renewed_after_a_look(discovery)
-    with pytest.raises(DiscoveryFailed, match=r"changes under our hands; is ps 0 started twice"):
+    with pytest.raises(DiscoveryFailed, match=r"changes under our hands; is ps-0 started twice"):
         discovery.register("ps", 0, ADDRESS)
     assert stranger.get(f"/monolith/{job}/ps.0")[0] == b"10.0.0.2:2"
 

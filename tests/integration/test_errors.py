@@ -83,8 +83,8 @@ def test_outcomes_are_counted_by_code(address, metrics):
 
 
 def test_what_only_the_transport_says_names_the_peer():
-    unreachable = pytest.raises(errors.PeerUnreachable, match=r"^ps 3: ")
-    with open_channel("127.0.0.1:1") as channel, unreachable, translated("ps 3"):
+    unreachable = pytest.raises(errors.PeerUnreachable, match=r"^ps-3: ")
+    with open_channel("127.0.0.1:1") as channel, unreachable, translated("ps-3"):
         channel.unary_unary("/test.Errors/Fail")(b"", timeout=30)
 
 
@@ -98,12 +98,12 @@ def test_a_channel_that_another_thread_closed_is_a_peer_to_be_found_again(addres
     channel.close()
     begin = {"call": fail, "future": fail.future, "stream": stream}[how]
     with (
-        pytest.raises(errors.PeerUnreachable, match=r"^ps 3: the channel was closed"),
-        translated("ps 3"),
+        pytest.raises(errors.PeerUnreachable, match=r"^ps-3: the channel was closed"),
+        translated("ps-3"),
     ):
         begin(iter(()) if how == "stream" else b"", timeout=30)
 
 
 def test_another_value_error_stays_what_it_is():
-    with pytest.raises(ValueError, match=r"^not ours$"), translated("ps 3"):
+    with pytest.raises(ValueError, match=r"^not ours$"), translated("ps-3"):
         raise ValueError("not ours")

@@ -174,7 +174,7 @@ def test_a_process_that_the_controller_refuses_does_not_replace_the_entry_of_the
         first_exit = servers.exits["ps-0"]
         start_ps(servers, 0, settings)
         wait_until(lambda: servers.exits["ps-0"].reason)
-        assert "ps 0 is held by a live process" in servers.exits["ps-0"].reason
+        assert "ps-0 is held by a live process" in servers.exits["ps-0"].reason
         assert seen.query("ps") == {0: ps.address}
         assert first_exit.reason == ""
 

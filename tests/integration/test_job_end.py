@@ -63,11 +63,11 @@ def test_a_job_that_fails_saves_what_it_has_and_says_where_and_why(tmp_path):
         wait_until(lambda: job.training_status() > 20)
         assert job.status().unsaved.startswith("steps 0..")
         assert job.status().unsaved.endswith("of this job: there is no checkpoint")
-        job.end_job(False, "worker 3 read a malformed row")
+        job.end_job(False, "worker-3 read a malformed row")
         status = outcome_of(job)
         (saved,) = checkpoints(tmp_path)
         assert status.outcome == "failed"
-        assert status.reason == f"worker 3 read a malformed row; saved {tmp_path}/{saved}"
+        assert status.reason == f"worker-3 read a malformed row; saved {tmp_path}/{saved}"
         assert manifest.read(tmp_path / saved).rows > 0
         assert manifest.read(tmp_path / saved).step > 20
         for name in ("ps-0", "ps-1", "worker-0"):
@@ -180,7 +180,7 @@ def test_a_failing_job_waits_for_a_missing_ps_no_longer_than_it_may(tmp_path):
         status = outcome_of(job)
         assert status.outcome == "failed"
         assert status.reason.startswith("enough; not saved: steps 0..")
-        assert "waiting for ps [0]" in status.reason
+        assert "waiting for ps-0" in status.reason
         assert checkpoints(tmp_path) == []
 
 
@@ -195,10 +195,10 @@ def test_a_failing_job_whose_save_cannot_succeed_ends_in_time_and_says_what_is_l
             raise SaveFailed(FULL)
 
         monkeypatch.setattr(servers.controller._saver, "save", full)
-        job.end_job(False, "worker 0 failed")
+        job.end_job(False, "worker-0 failed")
         status = outcome_of(job)
         assert status.outcome == "failed"
-        assert status.reason.startswith("worker 0 failed; not saved: steps 0..")
+        assert status.reason.startswith("worker-0 failed; not saved: steps 0..")
         assert status.reason.endswith(f"of this job: there is no checkpoint ({FULL})")
 
 
@@ -227,7 +227,7 @@ def test_the_outcome_says_whose_share_was_not_trained(tmp_path):
         worker = next(m for m in status.members if (m.role, m.index) == ("worker", 1))
         assert worker.position < 500
         assert status.outcome == "succeeded"
-        said = f"worker 1 was lost after {worker.position} of 500 batches: the rest was not trained"
+        said = f"worker-1 was lost after {worker.position} of 500 batches: the rest was not trained"
         assert status.reason.endswith(said)
         assert [loss.rows for loss in status.losses] == [0]
         assert status.losses[0].what.startswith(said)

@@ -45,7 +45,7 @@ def cluster(servers):
 
 
 class Raw:
-    """ps 0 as a client in any language sees it, over both lanes.
+    """ps-0 as a client in any language sees it, over both lanes.
 
     Pushes one id of its own to the table `raw`.
     """
@@ -149,7 +149,7 @@ BAD_PUSHES = {
     "no ids": ({"keys": b""}, "malformed_array", "for 0 ids"),
     "wrong width": ({"gradients": b"\0" * 12}, "shape_mismatch", "need (1, 2)"),
     "nan": ({"gradients": NAN}, "non_finite_value", "NaN"),
-    "ids of another server": ({"keys": foreign}, "shard_not_owned", "not of ps 0"),
+    "ids of another server": ({"keys": foreign}, "shard_not_owned", "not of shard 0"),
     "dtype of no row": ({"dtype": common_pb2.DTYPE_INT64}, "malformed_array", "dtype tag 2"),
     "unknown dtype": ({"dtype": 77}, "malformed_array", "dtype tag 77"),
     "unknown table": ({"table": "x"}, "unknown_table", "no table 'x'"),

@@ -72,7 +72,7 @@ def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_agai
     def away_once(*arguments):
         tries.append(1)
         if len(tries) == 1:
-            raise PeerUnreachable("nobody at ps 0")
+            raise PeerUnreachable("nobody at ps-0")
         return real(*arguments)
 
     if call == "pull":  # rows that only the evaluation asks for

@@ -199,7 +199,7 @@ def test_a_lost_reply_is_asked_for_again_and_nothing_is_added_twice(cluster, nam
 
 @pytest.fixture
 def raw(cluster, name):
-    """ps 0 as a client in any language sees it, and two ids that it owns; one that it does not."""
+    """ps-0 as a client in any language sees it, and two ids that it owns; one that it does not."""
     cluster.create_tables(sgd(name, 1))
     routing = cluster.controller.routing()
     candidates = np.arange(100)
@@ -231,7 +231,7 @@ def assign_request(stub, name, **changes):
 
 
 def assign(stub, request):
-    with translated("ps 0"):
+    with translated("ps-0"):
         stub.AssignRows(request, timeout=30)
 
 
@@ -312,7 +312,7 @@ def test_a_repeated_raw_assign_add_is_applied_once_and_others_may_not_use_its_nu
     )
     with (
         pytest.raises(errors.InvalidRequest, match="was `assign_add` and is now `reinitialize`"),
-        translated("ps 0"),
+        translated("ps-0"),
     ):
         raw.ReinitializeRows(again, timeout=30)
     assert read(cluster, name, raw.mine) == [[1], [2]]

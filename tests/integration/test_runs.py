@@ -101,9 +101,9 @@ def test_every_request_of_another_run_or_of_none_is_refused(tmp_path):
                     request.epoch = routing.epoch
                 for run_id in ("", "0123"):
                     request.run_id = run_id
-                    with pytest.raises(WrongRun), translated("ps 0"):
+                    with pytest.raises(WrongRun), translated("ps-0"):
                         getattr(stub, method)(request, timeout=30)
-            with pytest.raises(WrongRun), translated("ps 0"):
+            with pytest.raises(WrongRun), translated("ps-0"):
                 stub.GetPsStatus(pb.GetPsStatusRequest(run_id="0123"), timeout=30)
             assert stub.GetPsStatus(pb.GetPsStatusRequest(), timeout=30).run_id == routing.run_id
 

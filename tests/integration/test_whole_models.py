@@ -59,7 +59,7 @@ def replaced_ps(servers, create):
         (
             lambda client: client.create_tables(NEW),
             "Lost: 1 table. Its last report, ",
-            "table 'cnt' is not on ps [0]",
+            "table 'cnt' is not on ps-0",
             "table cnt is missing on ps-0",
         ),
     ],

@@ -10,7 +10,7 @@ from megalith.wire.channel import open_channel
 
 
 def negotiate(servers):
-    """The terms of ps 0."""
+    """The terms of ps-0."""
     routing = servers.connect().controller.routing()
     with open_channel(routing.addresses[0]) as channel:
         stub = parameter_server_pb2_grpc.ParameterServerStub(channel)

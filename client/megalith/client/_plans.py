@@ -123,7 +123,7 @@ class PullPlan:
         matrix = self._received[table]
         if rest or width != matrix.shape[1]:
             raise MalformedArray(
-                f"table {table}: ps {index} sent {nbytes} bytes, which do not fit the other rows"
+                f"table {table}: ps-{index} sent {nbytes} bytes, which do not fit the other rows"
             )
 
         return frames.as_bytes(matrix[part])

@@ -83,7 +83,7 @@ class RowWrites:
             data = replies[index].status
             if len(data) != part.stop - part.start:
                 raise MalformedArray(
-                    f"table {table}: ps {index} sent {len(data)} statuses, which are not one per id"
+                    f"table {table}: ps-{index} sent {len(data)} statuses, which are not one per id"
                 )
 
             status[part] = np.frombuffer(data, arrays.STATUS)

@@ -8,6 +8,7 @@ on them.
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,11 @@ from megalith.errors import InvalidRequest, ShardNotOwned, WrongRun
 NUM_BUCKETS = 1024
 _BUCKET_SHIFT = np.uint64(54)
 _OWNER = np.dtype("<u2")
+
+
+def ps_names(indices: Iterable[int]) -> str:
+    """Parameter servers as a message names them: `ps-0, ps-3`."""
+    return ", ".join(f"ps-{index}" for index in indices)
 
 
 def mix64(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -96,7 +102,7 @@ class Routing:
         """host:port of a ps index; ShardNotOwned for one that an earlier map had."""
         if index >= len(self.addresses):
             raise ShardNotOwned(
-                f"the call was split for a map with ps {index}; the map of epoch {self.epoch} has "
+                f"the call was split for a map with ps-{index}; the map of epoch {self.epoch} has "
                 f"{len(self.addresses)} parameter servers. "
                 "Make the call again: it is then split by the new map "
                 "(of a push, what the other servers have answered is applied already)"

@@ -52,7 +52,7 @@ _SECTIONS = {
         LazyCommand(
             "worker",
             "megalith.cli.services:worker",
-            "Run a worker: trains a task; worker 0 is the chief and creates tables.",
+            "Run a worker: trains a task; worker-0 is the chief and creates tables.",
         ),
         LazyCommand(
             "appmaster",

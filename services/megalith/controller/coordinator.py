@@ -15,6 +15,7 @@ from megalith.controller.members.core import ClusterCore
 from megalith.controller.members.directives import MeasureOrder, Phase, SaveShard
 from megalith.controller.members.roster import Role
 from megalith.errors import NotReady
+from megalith.wire.routing import ps_names
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,10 @@ class JobCourse(ClusterCore):
             # A run that ends because of what a ps has restored gets no map any more. What the
             # others have trained is saved all the same.
             is_routed = self._run.is_routed or self._job_outcome.ending is not None
-            if missing or not is_routed:
-                raise NotReady(f"cannot save: waiting for ps {sorted(missing)}")
+            if missing:
+                raise NotReady(f"cannot save: waiting for {ps_names(sorted(missing))}")
+            if not is_routed:
+                raise NotReady("cannot save: the cluster is forming")
             if self._phase() is Phase.INITIALIZING and not self._is_chief_lost_for_good():
                 raise NotReady("cannot save: the chief has not created all tables yet")
 

@@ -111,7 +111,7 @@ class ConsulDiscovery(Discovery):
 
         self._deregister(name, index, address)
         raise DiscoveryFailed(
-            f"This machine is blacklisted by consul. {name} {index} at {address} is "
+            f"This machine is blacklisted by consul. {name}-{index} at {address} is "
             f"registered with the agent at {self._agent}, "
             f"but not visible after {self._visible_s:.0f} s"
         )
@@ -178,7 +178,7 @@ class ConsulDiscovery(Discovery):
                 self._ask_once(self._client.agent.service.deregister, service_id)
             except DiscoveryFailed as error:
                 logger.warning(
-                    "%s %d stays listed at %s until its %g s are over: %s",
+                    "%s-%d stays listed at %s until its %g s are over: %s",
                     name,
                     index,
                     address,

@@ -24,7 +24,7 @@ class MlpEnvironment:
     """The MLP_* and MPI_* variables, taken once, without spaces and quotes.
 
     `MLP_<ROLE>_NUM` makes a role exist. Under MPI a worker's index is its rank, the workers of one
-    machine share its entry, and their ports count up from that of worker 0.
+    machine share its entry, and their ports count up from that of worker-0.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -106,7 +106,7 @@ class MlpEnvironment:
 class MlpDiscovery(PrescribedDiscovery):
     """Who listens where as the variables say.
 
-    A chief counts as worker 0 and moves the others up, as with TF_CONFIG.
+    A chief counts as worker-0 and moves the others up, as with TF_CONFIG.
 
     `query("ps")` also waits until every ps accepts connections, for at most `port_timeout_s`;
     DiscoveryFailed names those that do not. `query_all` does not wait.

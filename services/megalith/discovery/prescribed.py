@@ -59,11 +59,11 @@ class PrescribedDiscovery(Discovery):
         expected = entries.get(index)
         if expected is None:
             raise InvalidRequest(
-                f"{name} {index} is not in the prescribed cluster of {len(entries)}"
+                f"{name}-{index} is not in the prescribed cluster of {len(entries)}"
             )
 
         if address != expected:
-            raise InvalidRequest(f"{name} {index} must listen at {expected}, not at {address}")
+            raise InvalidRequest(f"{name}-{index} must listen at {expected}, not at {address}")
 
 
 def check_address(source: str, address: str) -> str:

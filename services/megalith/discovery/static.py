@@ -21,7 +21,7 @@ class StaticDiscovery(PrescribedDiscovery):
     def assignment(self, name: str, index: int) -> Assignment | None:
         address = self._entries.get(name, {}).get(index)
         if address is None:
-            raise InvalidSetting(f"{_SOURCE} names no {name} {index}; it must list every process")
+            raise InvalidSetting(f"{_SOURCE} names no {name}-{index}; it must list every process")
 
         return Assignment(name, index, address)
 

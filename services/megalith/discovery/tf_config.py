@@ -16,7 +16,7 @@ from megalith.errors import InvalidSetting
 class TfConfigDiscovery(PrescribedDiscovery):
     """The cluster as in the variable TF_CONFIG.
 
-    A chief counts as worker 0 and moves the other workers up by one. The cluster may have a
+    A chief counts as worker-0 and moves the other workers up by one. The cluster may have a
     `controller` entry, which Monolith does not know, because there the chief is the controller.
     Without that entry the model directory says where the controller is.
     """

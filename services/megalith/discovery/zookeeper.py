@@ -252,7 +252,7 @@ class ZooKeeperDiscovery(Discovery):
         except (NoNodeError, NodeExistsError, BadVersionError) as error:
             raise DiscoveryFailed(
                 f"ZooKeeper: {path} changes under our hands; "
-                f"is {name} {index} started twice, or its job cleared?"
+                f"is {name}-{index} started twice, or its job cleared?"
             ) from error
 
         self._is_stale.set()

@@ -53,6 +53,7 @@ class PsMember:
         self._store = store
         self._saving = ShardSaving(store)
         self._scratch = scratch
+        self._name = f"ps-{index}"
         self._shard = index  # until the welcome says which it is
         self._addresses = addresses
         self._set_serving = set_serving
@@ -206,11 +207,11 @@ class PsMember:
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
         except ChangesForgotten as error:
             logger.warning("no increment can be made: %s", error)
-            answer.error = f"ps {self._shard}: {error}"
+            answer.error = f"{self._name}: {error}"
             answer.changes_forgotten = True
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
-            answer.error = f"ps {self._shard}: {disk.why(error, Path(order.directory))}"
+            answer.error = f"{self._name}: {disk.why(error, Path(order.directory))}"
 
         # So that the status beside a finished save counts the rows in it
         self._session.report_now()

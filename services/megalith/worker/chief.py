@@ -1,4 +1,4 @@
-"""What worker 0, the chief, does for all: create tables and variables, and see to the end."""
+"""What worker-0, the chief, does for all: create tables and variables, and see to the end."""
 
 import logging
 import threading

@@ -145,7 +145,7 @@ class WireSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Run a worker: trains a task; worker 0 is the chief and creates tables."""
+    """Run a worker: trains a task; worker-0 is the chief and creates tables."""
 
     FIRST: ClassVar = ("index", "task", "model_dir", "controller", "batch_size")
     EXAMPLES: ClassVar = (

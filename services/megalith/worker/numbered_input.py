@@ -42,7 +42,7 @@ class _Cursor:
 
 
 class NumberedInput:
-    """The batches of one worker. Of 3 workers, for example, worker 1 reads 1, 4, 7 and so on.
+    """The batches of one worker. Of 3 workers, for example, worker-1 reads 1, 4, 7 and so on.
 
     `num_batches` is that of all workers together; 0 = endless. A position counts the batches that
     were trained in this run, while the cursor counts those of the whole share.

@@ -28,7 +28,7 @@ _NEAR_END = 8  # times all steps that can be under way at once: workers are not 
 class Training:
     """Trains a worker's share of a task, up to the global step `max_steps` (0 = all of it).
 
-    The share of worker 1 of 3, for example, has the batches 1, 4, 7 and so on.
+    The share of worker-1 of 3, for example, has the batches 1, 4, 7 and so on.
     """
 
     def __init__(

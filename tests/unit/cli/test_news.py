@@ -76,10 +76,10 @@ def test_what_was_restored_is_said_once_and_again_for_a_ps_that_is_replaced(tell
 
 
 def test_each_loss_is_said_once_also_over_a_restart_of_the_controller(tell):
-    first, second = LossReport(1.0, 5, "ps 0 [all]"), LossReport(2.0, 0, "worker 1")
+    first, second = LossReport(1.0, 5, "ps-0 [all]"), LossReport(2.0, 0, "worker-1")
     with_one = dataclasses.replace(STATUS, losses=(first,))
-    assert tell(with_one, STATUS, with_one) == ["lost: ps 0 [all]"]
-    assert tell(dataclasses.replace(STATUS, losses=(first, second))) == ["lost: worker 1"]
+    assert tell(with_one, STATUS, with_one) == ["lost: ps-0 [all]"]
+    assert tell(dataclasses.replace(STATUS, losses=(first, second))) == ["lost: worker-1"]
 
 
 def test_a_journal_that_cannot_be_written_is_said_once_and_so_is_that_it_is_written_again(tell):

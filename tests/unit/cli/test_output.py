@@ -85,7 +85,7 @@ STATUS = ClusterStatus(
         (
             BarrierHolder("operator", "look at [data]", "", 5),
             BarrierHolder("save", "save", "Save", 6),
-            BarrierHolder("health", "ps 1: Memory limit exceeded. Current: 9, Limit: 8", "", 7),
+            BarrierHolder("health", "ps-1: Memory limit exceeded. Current: 9, Limit: 8", "", 7),
         ),
     ),
     last_save=LastSave(0.0, 1.25, 1200, "/models/[a]/model.ckpt-1200", ""),
@@ -106,7 +106,7 @@ def test_every_figure_of_the_issue_is_there():
     lines = [line.strip() for line in text.splitlines()]
     assert (
         "running, stopped by an operator: look at [data], held by a save (action Save), "
-        "held because of ps 1: Memory limit exceeded. Current: 9, Limit: 8, step 1234, epoch 3"
+        "held because of ps-1: Memory limit exceeded. Current: 9, Limit: 8, step 1234, epoch 3"
     ) in text
     assert "step 1200" in text
     assert "took 1.2 s" in text
@@ -204,8 +204,8 @@ def test_a_journal_that_cannot_be_written_is_in_the_status():
 
 def test_what_is_lost_and_not_saved_is_in_the_status():
     losses = (
-        LossReport(0.0, 135_280, "ps 1 was replaced by an empty one"),
-        LossReport(1.0, 0, "worker 2 was lost [for good]"),
+        LossReport(0.0, 135_280, "ps-1 was replaced by an empty one"),
+        LossReport(1.0, 0, "worker-2 was lost [for good]"),
     )
     text = shown(
         dataclasses.replace(
@@ -214,8 +214,8 @@ def test_what_is_lost_and_not_saved_is_in_the_status():
     )
     for line in (
         "lost       135,280 rows",
-        "lost       ps 1 was replaced by an empty one",
-        "lost       worker 2 was lost [for good]",
+        "lost       ps-1 was replaced by an empty one",
+        "lost       worker-2 was lost [for good]",
         "not saved  steps 1..2",
         "ending     done; saving what was trained",
     ):

@@ -76,7 +76,7 @@ def test_a_call_that_outlives_a_map_with_more_servers_is_a_typed_error_at_once()
     requests = {2: request_of()}
     exchange = Exchange(Peers(), Links(lambda *_: Lost()), requests, 60.0)
     exchange.send()
-    with pytest.raises(ShardNotOwned, match="ps 2; the map of epoch 2 has 2 parameter servers"):
+    with pytest.raises(ShardNotOwned, match="ps-2; the map of epoch 2 has 2 parameter servers"):
         exchange.finish()
 
 
@@ -147,7 +147,7 @@ class Broken(Lost):
         self._code = code
 
     def finish(self, deadline):
-        raise error_from_rpc(BrokenCall(self._code), "ps 0")
+        raise error_from_rpc(BrokenCall(self._code), "ps-0")
 
 
 BROKEN = pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])

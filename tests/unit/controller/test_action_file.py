@@ -60,7 +60,7 @@ def test_anything_else_is_answered_with_what_is_wrong_and_removed(
 
 
 @pytest.mark.parametrize(
-    "error", [NotReady("cannot save: waiting for ps [1]"), BarrierAlreadyPlaced("placed already")]
+    "error", [NotReady("cannot save: waiting for ps-1"), BarrierAlreadyPlaced("placed already")]
 )
 def test_what_cannot_be_done_is_answered_with_the_reason(tmp_path, error):
     def fail():

@@ -68,7 +68,7 @@ def formed(cluster):
 def test_the_map_appears_when_every_ps_is_ready(cluster):
     first = Member(cluster, Role.PS, 0)
     cluster.report_ps(first.session, PsReport(is_ready=True))
-    with pytest.raises(NotReady, match=r"waiting for ps \[1\]"):
+    with pytest.raises(NotReady, match=r"waiting for ps-1$"):
         cluster.current_routing()
     second = Member(cluster, Role.PS, 1)
     assert second.state.phase is Phase.FORMING
@@ -247,7 +247,7 @@ def test_a_save_is_ordered_from_every_ps_and_needs_all_of_them(cluster):
     assert cluster.order_save(order) == [server.session for server in servers]
     assert [server.told[-1] for server in servers] == [order, order]
     cluster.leave(servers[0].session)
-    with pytest.raises(NotReady, match=r"waiting for ps \[0\]"):
+    with pytest.raises(NotReady, match=r"waiting for ps-0$"):
         cluster.order_save(order)
 
 
@@ -257,8 +257,8 @@ def test_dismissed_members_are_told_and_waited_for(cluster, caplog):
         cluster.leave(member.session)
     cluster.dismiss("done", timeout_s=0.01)
     assert workers[0].told[-1] == ShutdownOrder("done")
-    assert "worker 0 at worker-0:one was told to exit and is still here" in caplog.text
-    assert "ps 0" not in caplog.text.rpartition("left role=")[2]
+    assert "worker-0 at worker-0:one was told to exit and is still here" in caplog.text
+    assert "ps-0" not in caplog.text.rpartition("left role=")[2]
 
 
 def test_a_lost_ps_is_suspect_while_training_goes_on_and_then_dead(cluster, clock):
@@ -341,7 +341,7 @@ def test_a_hold_does_not_wait_for_dead_workers_and_is_bounded_for_others(cluster
 def test_a_ps_of_another_job_is_refused(clock):
     cluster = Coordinator(1, 0, patience=PATIENCE, job="/models/a", clock=clock)
     with pytest.raises(
-        NotInCluster, match="ps 0 belongs to job /models/b, this controller runs /models/a"
+        NotInCluster, match="ps-0 belongs to job /models/b, this controller runs /models/a"
     ):
         Member(cluster, Role.PS, 0, job="/models/b")
     Member(cluster, Role.PS, 0, job="/models/a")
@@ -353,8 +353,8 @@ def test_a_ps_out_of_memory_is_reported_once_and_holds_training(cluster, caplog)
     for _ in range(3):
         cluster.report_ps(servers[1].session, ill)
     assert caplog.text.count("PS are not healthy:") == 1
-    assert "ps 1: Memory limit exceeded. Current: 9, Limit: 8" in caplog.text
-    assert workers[0].state.barrier.reason == "ps 1: Memory limit exceeded. Current: 9, Limit: 8"
+    assert "ps-1: Memory limit exceeded. Current: 9, Limit: 8" in caplog.text
+    assert workers[0].state.barrier.reason == "ps-1: Memory limit exceeded. Current: 9, Limit: 8"
     cluster.remove_barrier()
     cluster.report_ps(servers[1].session, ill)
     assert not cluster.state().barrier.is_placed  # the operator has been told
@@ -482,7 +482,7 @@ def test_a_report_without_news_looks_at_no_other_member(num_workers):
 
 
 def replaced_ps(cluster, clock, **changes):
-    """A formed cluster whose ps 0 was heard now, left, and is replaced by one that is ready."""
+    """A formed cluster whose ps-0 was heard now, left, and is replaced by one that is ready."""
     formed(cluster)
     holder = Member(cluster, Role.PS, 0, "one", has_lease=True)
     cluster.renew(holder.session, **{"is_last": False, **changes})

@@ -107,7 +107,7 @@ def test_one_that_stands_by_takes_over_after_a_while_and_the_old_one_is_refused(
     scene.pass_time(0.2)
     assert scene.formation.wait(scene.offers[2]) == 1
     assert scene.ps_list.read() == ("host0:1000", "host2:1000")
-    with pytest.raises(IndexTaken, match="shard 1 of ps 1 was taken over by ps 2"):
+    with pytest.raises(IndexTaken, match="shard 1 of ps-1 was taken over by ps-2"):
         scene.arrive(1, held_shard=1)
     assert scene.arrive(1, process=1).shard is None  # as a new process it stands by
 
@@ -115,7 +115,7 @@ def test_one_that_stands_by_takes_over_after_a_while_and_the_old_one_is_refused(
 def test_two_processes_with_one_index_the_second_is_refused(tmp_path):
     scene = Scene(tmp_path, num_ps=1, num_redundant_ps=1)
     scene.arrive(0)
-    with pytest.raises(IndexTaken, match="ps 0 is held by a live process at host0:1000"):
+    with pytest.raises(IndexTaken, match="ps-0 is held by a live process at host0:1000"):
         scene.arrive(0, process=1)
     with pytest.raises(NotInCluster, match="ps index 2 is outside this cluster of 2 ps"):
         scene.arrive(2)
@@ -257,7 +257,7 @@ def test_an_override_wins_and_nothing_is_measured(tmp_path):
     assert scene.orders == []
     assert scene.shards() == {0: 1, 1: None, 2: 0}
     assert ps_ranking.overridden("overridden", {})[0] == "overridden"
-    with pytest.raises(InvalidSetting, match="ps 9 is not here"):
+    with pytest.raises(InvalidSetting, match="ps-9 is not here"):
         ps_ranking.overridden("9", {0: "h:1"})
 
 

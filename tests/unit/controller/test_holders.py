@@ -64,7 +64,7 @@ def test_a_complaint_during_a_save_holds_training_after_the_save(cluster, server
     assert holders(cluster) == ["save", "health"]
     let_go()
     assert holders(cluster) == ["health"]
-    assert cluster.state().barrier.reason == "ps 1: Memory limit exceeded. Current: 9, Limit: 8"
+    assert cluster.state().barrier.reason == "ps-1: Memory limit exceeded. Current: 9, Limit: 8"
 
 
 def test_a_suspend_during_a_save_holds_training_after_the_save(cluster):

@@ -19,7 +19,7 @@ def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
     assert losses.rows == 140_000
     (loss,) = losses.said
     assert loss.what == (
-        "ps 1 was replaced and starts empty, there is no checkpoint. Lost: 140,000 rows, all updates. Its last report, "
+        "ps-1 was replaced and starts empty, there is no checkpoint. Lost: 140,000 rows, all updates. Its last report, "
         "before it was lost, was of 140,000 rows; what it got after that is lost too, and not counted"
     )
 
@@ -61,7 +61,7 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
     )
     assert losses.rows == 19_900
     assert losses.said[0].what == (
-        "ps 1 was replaced and starts from checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago). "
+        "ps-1 was replaced and starts from checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago). "
         "Lost: 19,900 rows (up to 900 of them had expired), all updates since. "
         "Its last report, before it was lost, was of 140,000 rows; what it got after that is lost too, and not counted"
     )

@@ -150,7 +150,7 @@ def test_a_poisoned_journal_is_set_aside_and_said(cluster, tmp_path, caplog, poi
 
 
 def test_the_reason_of_an_end_is_cut_and_not_refused():
-    assert codec.decode_reason("worker 0 failed") == "worker 0 failed"
+    assert codec.decode_reason("worker-0 failed") == "worker-0 failed"
     cut = codec.decode_reason("x" * 1_000_000)
     assert cut == "x" * 1024 + "... (1000000 characters)"
 

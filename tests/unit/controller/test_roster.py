@@ -35,7 +35,7 @@ def roster(clock):
 def test_a_live_holder_keeps_its_index(roster, clock):
     roster.take(registration())
     clock.now = 1.0
-    with pytest.raises(IndexTaken, match="ps 0 is held by a live process at host:one"):
+    with pytest.raises(IndexTaken, match="ps-0 is held by a live process at host:one"):
         roster.take(registration(incarnation="two"))
 
 

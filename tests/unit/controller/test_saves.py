@@ -136,7 +136,7 @@ def test_a_save_that_one_ps_cannot_finish_does_not_exist(saver, cluster, tmp_pat
         name = f"t-1-{order.save_id}"
         (manifest.Path(order.directory) / name).write_bytes(CONTENT)
         saver.answer(1, ShardSaved(order.save_id, [file(name)]))
-        saver.answer(2, ShardSaved(order.save_id, [], error="ps 1: disk full"))
+        saver.answer(2, ShardSaved(order.save_id, [], error="ps-1: disk full"))
 
     cluster.on_order = answer
     with pytest.raises(SaveFailed, match="disk full"):
@@ -612,7 +612,7 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
     cluster.on_order = answer
     with pytest.raises(SaveFailed) as refused:
         saver.save()
-    assert "table 'cnt' is not on ps [0]; parts [2] of 3 of variable 'w' are on no ps" in str(
+    assert "table 'cnt' is not on ps-0; parts [2] of 3 of variable 'w' are on no ps" in str(
         refused.value
     )
     assert "create_tables and create_variables, or restart the chief" in str(refused.value)
@@ -624,7 +624,7 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
 def test_a_save_that_fails_once_is_tried_again_and_each_try_has_a_record(cluster, tmp_path):
     records = []
     saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0, on_saved=records.append)
-    failures = ["ps 1: a disk hiccup"]
+    failures = ["ps-1: a disk hiccup"]
 
     def answer(order):
         if failures:
@@ -635,7 +635,7 @@ def test_a_save_that_fails_once_is_tried_again_and_each_try_has_a_record(cluster
 
     cluster.on_order = answer
     assert saver.save().path == tmp_path / "model.ckpt-12"
-    assert [record.error for record in records] == ["ps 1: a disk hiccup", ""]
+    assert [record.error for record in records] == ["ps-1: a disk hiccup", ""]
     failures += ["again", "and again"]
     with pytest.raises(SaveFailed, match="again"):
         saver.save()

@@ -101,7 +101,7 @@ def test_what_went_down_with_a_ps_is_said_although_the_controller_dies_before_it
     ready(third, 0, "new-0", rows=0, held_shard=0)
     rows, said = third.losses()
     assert rows == 1_000
-    assert [loss.what[:46] for loss in said] == ["ps 0 was replaced and starts empty, there is n"]
+    assert [loss.what[:46] for loss in said] == ["ps-0 was replaced and starts empty, there is n"]
 
 
 def test_what_a_run_of_another_shape_held_is_said_by_the_second_controller_after_it(begin):
@@ -141,12 +141,12 @@ def test_a_save_that_knows_of_more_pushes_than_the_last_report_leaves_a_journal_
 def test_a_job_that_is_to_end_ends_under_the_next_controllers_too(begin):
     first = begin(num_workers=1)
     join(first, Role.WORKER, 0)
-    first.begin_end(False, "worker 0 failed")
+    first.begin_end(False, "worker-0 failed")
     second = begin(first.journal(), num_workers=1)
     third = begin(second.journal(), num_workers=1)
     assert third.ending is None  # whether the run goes on is not known yet
     join(third, Role.WORKER, 0)
-    assert third.ending == (False, "worker 0 failed")
+    assert third.ending == (False, "worker-0 failed")
     assert third.wait_until_saving(lambda: False)
 
 
@@ -348,7 +348,7 @@ def test_a_model_that_lacks_rows_lacks_them_for_the_next_controller_too(begin, c
     assert first.lacks_rows
     assert first.ending == (False, "rows are missing")
 
-    faults[0] = ""  # ps 1 has not said yet what it restored, so nobody can tell
+    faults[0] = ""  # ps-1 has not said yet what it restored, so nobody can tell
     second = begin(first.journal(), **settings)
     clock.now += 4.0
     ready(second, 0, "new-0", held_shard=0, run_id=second.run_id)

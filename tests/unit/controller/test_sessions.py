@@ -46,5 +46,5 @@ def test_a_place_that_is_handed_over_ends_its_old_sessions_only(sessions):
     other = sessions.open(Seat(Role.PS, 0), kept.append)
     sessions.open(seat, ended.append)
     sessions.hand_over(seat)
-    assert ended == [ShutdownOrder("ps 1 was taken over by host:two"), SessionEnd()]
+    assert ended == [ShutdownOrder("ps-1 was taken over by host:two"), SessionEnd()]
     assert (kept, len(sessions), other in sessions) == ([], 1, True)

@@ -57,9 +57,9 @@ def test_a_process_may_know_itself_under_another_name_but_not_on_another_port():
         discovery.deregister("worker", 1, f"{host}:11")
         assert discovery.query("worker") == {0: "w0:10"}
         discovery.register("worker", 1, f"{host}:11")
-    with pytest.raises(InvalidRequest, match="worker 1 must listen at w1:11"):
+    with pytest.raises(InvalidRequest, match="worker-1 must listen at w1:11"):
         discovery.register("worker", 1, "w1:12")
-    with pytest.raises(InvalidRequest, match="worker 1 must listen at w1:11"):
+    with pytest.raises(InvalidRequest, match="worker-1 must listen at w1:11"):
         discovery.register("worker", 1, "elsewhere:11")
 
 

@@ -84,7 +84,7 @@ def test_a_wrong_tf_config_is_named(text):
 def test_static_every_process_has_its_address():
     discovery = StaticDiscovery("controller=c:7600; ps=a:1,[::1]:2")
     assert discovery.assignment("ps", 1) == Assignment("ps", 1, "[::1]:2")
-    with pytest.raises(InvalidSetting, match="names no worker 0"):
+    with pytest.raises(InvalidSetting, match="names no worker-0"):
         discovery.assignment("worker", 0)
 
 

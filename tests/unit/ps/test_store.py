@@ -111,7 +111,7 @@ def test_a_time_a_day_ahead_of_the_wall_clock_is_refused_whole_and_repeats_stay_
 
 
 def test_a_stale_epoch_is_refused_and_changes_nothing(store):
-    with pytest.raises(StaleEpoch, match="epoch 2, ps 0 is at 3"):
+    with pytest.raises(StaleEpoch, match="epoch 2, ps-0 is at 3"):
         push(store, epoch=2)
     assert read(store, 1) == [[0, 0]]
 
@@ -139,7 +139,7 @@ def test_ids_of_another_server_are_refused_by_name():
     owners = Routing(3, ("a", "a"), routing.even_owners(2)).owner_of(ALL)
     mine, foreign = ALL[owners == 0], ALL[owners == 1]
     push(store, ids=mine)
-    with pytest.raises(ShardNotOwned, match=f"the first is {foreign[0]} of ps 1"):
+    with pytest.raises(ShardNotOwned, match=f"the first is {foreign[0]} of shard 1"):
         push(store, sequence=2, ids=np.concatenate([mine[:1], foreign[:1]]))
     with pytest.raises(ShardNotOwned):
         store.pull(3, [("t", foreign)], [])

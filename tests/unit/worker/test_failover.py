@@ -44,7 +44,7 @@ def test_a_first_step_past_its_deadline_is_tried_again_in_an_unchanged_cluster(c
 
 
 def test_tries_in_an_unchanged_cluster_are_not_counted():
-    cluster = Cluster(*[PeerUnreachable("nobody at ps 1")] * 50, max_retries=0)
+    cluster = Cluster(*[PeerUnreachable("nobody at ps-1")] * 50, max_retries=0)
     cluster.failover.run(cluster.step)
     assert cluster.tries == 51
 

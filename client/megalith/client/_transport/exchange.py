@@ -22,7 +22,7 @@ from megalith.errors import (
     PeerUnreachable,
 )
 from megalith.wire import forking
-from megalith.wire.routing import Routing
+from megalith.wire.routing import Routing, ps_names
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class UnknownWrites:
         with self._lock:
             self._count += 1
 
-        logger.warning("a write may or may not have been applied at ps %d: %s", index, why)
+        logger.warning("a write may or may not have been applied at ps-%d: %s", index, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Exchange:
         if self._reached.get(index, instance) != instance:
             self._lose(
                 index,
-                f"ps {index} was replaced before it answered a write; "
+                f"ps-{index} was replaced before it answered a write; "
                 "whether the write was applied there will never be known, and it is not sent again",
             )
             return
@@ -308,7 +308,7 @@ class Exchange:
     def _lose_what_is_open(self, error: MegalithError) -> None:
         """After an error that no retry mends, nobody asks for what is open any more."""
         for index in list(self._reached):
-            self._lose(index, f"a write was given up before ps {index} answered it: {error}")
+            self._lose(index, f"a write was given up before ps-{index} answered it: {error}")
 
         self._pending.clear()
 
@@ -324,9 +324,9 @@ class Exchange:
         self._is_asked_again = True
 
     def _outcome_unknown(self, error: MegalithError) -> OutcomeUnknown:
-        servers = ", ".join(map(str, self.open_parts))
+        servers = ps_names(self.open_parts)
         return OutcomeUnknown(
-            f"ps {servers} did not answer a write within {self._timeout_s:.3g} s, "
+            f"{servers} did not answer a write within {self._timeout_s:.3g} s, "
             f"so whether it was applied there is not known ({error}). "
             "It is still under way: the next write of this client, wait_for_last_write() or "
             "close() asks for its outcome first. "

@@ -89,7 +89,7 @@ class Links:
         A server that was not reached loses its lane.
         """
         try:
-            with translated(f"ps {index} at {address}"):
+            with translated(f"ps-{index} at {address}"):
                 yield
         except PeerUnreachable:
             self._forget_lane(address)

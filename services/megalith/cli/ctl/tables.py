@@ -14,6 +14,7 @@ from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.cli.words import size
 from megalith.client import TableStats, VariableStats
 from megalith.schema.table_counts import NAMES as _FIGURES
+from megalith.wire.routing import ps_names
 
 _TITLES = {"bytes": "memory"}
 
@@ -89,7 +90,7 @@ def _show_tables(stats: dict[str, TableStats]) -> None:
         name = _name(table, held)
         if held.missing_on:
             print(
-                f"table {name} is missing on {_servers(held.missing_on)}, replaced since it was "
+                f"table {name} is missing on {ps_names(held.missing_on)}, replaced since it was "
                 "created: its rows there are lost. "
                 "Saves fail until it is created again (create_tables)"
             )
@@ -103,7 +104,7 @@ def _show_tables(stats: dict[str, TableStats]) -> None:
 
         if held.over_budget_on:
             print(
-                f"table {name} is over its memory budget on {_servers(held.over_budget_on)}: "
+                f"table {name} is over its memory budget on {ps_names(held.over_budget_on)}: "
                 "new ids are refused there until rows expire"
             )
 
@@ -112,10 +113,6 @@ def _name(table: str, held: TableStats) -> str:
     """A table of several features has a name that says nothing: its features do."""
     is_named = table in held.features or not held.features
     return escape(table if is_named else ", ".join(held.features))
-
-
-def _servers(indices: Iterable[int]) -> str:
-    return ", ".join(f"ps-{index}" for index in indices)
 
 
 def _columns(stats: Iterable[TableStats]) -> list[Column]:

@@ -180,7 +180,7 @@ class Attendance(ClusterCore):
         """NotInCluster for a member of another job."""
         if registration.job not in ("", self.job):
             raise NotInCluster(
-                f"{registration.role} {registration.index} belongs to job {registration.job}, this "
+                f"{registration.name} belongs to job {registration.job}, this "
                 f"controller runs {self.job}; correct --controller or --job"
             )
 
@@ -274,10 +274,8 @@ class Attendance(ClusterCore):
 
         for seat in left:
             logger.warning(
-                "%s %d %s was told to exit and is still here after %.0f s; end it by hand if it "
-                "stays",
-                seat.role,
-                seat.index,
+                "%s %s was told to exit and is still here after %.0f s; end it by hand if it stays",
+                seat.name,
                 seat.process,
                 timeout_s,
             )

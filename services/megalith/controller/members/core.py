@@ -60,14 +60,14 @@ class HealthCheck:
         if self._clock() < self._tolerated_until:
             return ""
 
-        return f"ps {seat.index}: {seat.load.complaint}"
+        return f"{seat.name}: {seat.load.complaint}"
 
 
 def _log_complaints(ps: Sequence[Seat]) -> None:
     lines = []
     for seat in ps:
         if seat.is_connected and seat.load.complaint:
-            lines.append(f"ps {seat.index}: {seat.load.complaint}")
+            lines.append(f"{seat.name}: {seat.load.complaint}")
 
     logger.error("PS are not healthy:\n%s", "\n".join(lines))
 

@@ -112,7 +112,7 @@ class Losses:
 
         self.add(
             rows,
-            f"ps {index} was replaced and starts {start}. Lost: {', '.join(lost)}. "
+            f"ps-{index} was replaced and starts {start}. Lost: {', '.join(lost)}. "
             f"Its last report{held.when}, was of {held.rows:,} rows; "
             "what it got after that is lost too, and not counted",
         )
@@ -177,7 +177,7 @@ class Losses:
         self.pushes_unknown += now - before
         self.add(
             0,
-            f"worker {index}: {now - before} of its pushes may or may not be applied, each at one "
+            f"worker-{index}: {now - before} of its pushes may or may not be applied, each at one "
             "ps that was replaced or failed before it answered; they are not sent again",
         )
 

@@ -69,6 +69,11 @@ class Registration:
     run_id: str = ""
     has_lease: bool = False
 
+    @property
+    def name(self) -> str:
+        """Its name in messages and logs: `ps-0`, `worker-1`."""
+        return f"{self.role}-{self.index}"
+
 
 @dataclass(slots=True)
 class Seat:
@@ -96,6 +101,11 @@ class Seat:
     pushes_saved: int = 0  # of those in `load`, how many the newest checkpoint holds for sure
 
     @property
+    def name(self) -> str:
+        """Its name in messages and logs: `ps-0`, `worker-1`. Of a ps, the index is its shard."""
+        return f"{self.role}-{self.index}"
+
+    @property
     def has_untrained_share(self) -> bool:
         """A worker that did not say that it finished, nor has trained all of its batches."""
         said = self.progress
@@ -104,7 +114,7 @@ class Seat:
     def lost_share(self) -> str:
         """How far a worker came that did not finish, for people."""
         if not self.address:
-            return f"worker {self.index} never came: its share was not trained"
+            return f"{self.name} never came: its share was not trained"
 
         total = self.progress.total_batches
         trained = f"{self.progress.position:,} of {total:,}"
@@ -112,7 +122,7 @@ class Seat:
             trained = f"{self.progress.position:,}"
 
         how = "had trained" if self.is_connected else "was lost after"
-        return f"worker {self.index} {how} {trained} batches: the rest was not trained"
+        return f"{self.name} {how} {trained} batches: the rest was not trained"
 
     def is_silent(self, now: float, limit_s: float) -> bool:
         """Not heard of for `limit_s`, and for three of its own heart-beats."""
@@ -137,7 +147,7 @@ class Seat:
         """
         unheard_s = now - self.last_seen
         error = IndexTaken(
-            f"{self.role} {self.index} is held by a live process {self.process}, heard "
+            f"{self.name} is held by a live process {self.process}, heard "
             f"{unheard_s:.1f} s ago; stop that one or use another index. Were it dead, its seat "
             f"would be free after {limit_s:.0f} s of silence"
         )
@@ -213,7 +223,7 @@ class Roster:
 
         if registration.num_ps not in (0, len(self.ps)):
             raise NotInCluster(
-                f"{role} {index} expects {registration.num_ps} ps, "
+                f"{registration.name} expects {registration.num_ps} ps, "
                 f"this cluster has {len(self.ps)}; "
                 "start the controller with the same number"
             )

@@ -22,7 +22,7 @@ from megalith.controller.members.journal import (
 from megalith.controller.members.roster import Registration, Role, Roster, Seat, Standing
 from megalith.errors import InvalidRequest, NotInCluster, NotReady, RunUndecided
 from megalith.wire import routing
-from megalith.wire.routing import Routing, check_run
+from megalith.wire.routing import Routing, check_run, ps_names
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ class Run:
 
         check_run(run_id or self.id, self.id, "the controller")
         if self.routing is None:
-            missing = self._roster.missing_ps()
-            raise NotReady(f"the cluster is forming: waiting for ps {missing}")
+            missing = ps_names(self._roster.missing_ps())
+            raise NotReady(f"the cluster is forming: waiting for {missing or 'the first map'}")
 
         return self.routing
 
@@ -171,14 +171,14 @@ class Run:
         """
         if not self._is_id_open and registration.run_id not in ("", self.id):
             raise NotInCluster(
-                f"{registration.role} {registration.index} has been in run {registration.run_id}, "
+                f"{registration.name} has been in run {registration.run_id}, "
                 f"this is run {self.id}, which began from the newest checkpoint without it; "
                 "start the process again"
             )
 
         if registration.run_id in self._ended_runs:
             raise NotInCluster(
-                f"{registration.role} {registration.index} (process {registration.pid} on "
+                f"{registration.name} (process {registration.pid} on "
                 f"{registration.host}) has been in run {registration.run_id}, which has ended; "
                 "start the process again to join the present one"
             )
@@ -187,14 +187,14 @@ class Run:
         newest = max(self.epoch, self._epoch_floor)
         if registration.epoch > newest + _MAX_EPOCH_LEAD:
             raise InvalidRequest(
-                f"{registration.role} {registration.index} has seen epoch {registration.epoch}, "
+                f"{registration.name} has seen epoch {registration.epoch}, "
                 f"this run is at {newest}; it belongs to another job"
             )
 
         newest_seen = max(newest, registration.epoch)
         if registration.initialized_epoch > newest_seen:
             raise InvalidRequest(
-                f"{registration.role} {registration.index} initialized epoch "
+                f"{registration.name} initialized epoch "
                 f"{registration.initialized_epoch}, which nobody has seen; "
                 f"the newest is {newest_seen}"
             )
@@ -222,7 +222,7 @@ class Run:
             return
 
         raise NotInCluster(
-            f"ps {index} (process {registration.pid} on {registration.host}) was replaced while it "
+            f"ps-{index} (process {registration.pid} on {registration.host}) was replaced while it "
             "was away, so its rows are out of date; start the process again"
         )
 

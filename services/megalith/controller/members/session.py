@@ -194,9 +194,8 @@ class SessionHost:
 
 def _drop(registration: Registration, stream: Stream) -> None:
     logger.warning(
-        "%s %d leaves %d directives unread: its session is dropped",
-        registration.role,
-        registration.index,
+        "%s leaves %d directives unread: its session is dropped",
+        registration.name,
         LIMIT,
     )
     stream.cancel()

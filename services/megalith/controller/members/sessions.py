@@ -107,7 +107,7 @@ class Sessions:
 
     def hand_over(self, seat: Seat) -> None:
         """End what is left of earlier holders' sessions: another process has the seat now."""
-        reason = f"{seat.role} {seat.index} was taken over by {seat.address}"
+        reason = f"{seat.name} was taken over by {seat.address}"
         for session, send in self.by_seat(seat).items():
             del self._ends[session]
             send(ShutdownOrder(reason))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
+from megalith.wire.routing import ps_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ def _missing_tables(
         without = [session for session, tables in held.items() if table not in tables]
         if without:
             indices = [index_of(session) for session in without]
-            said.append(f"table {table!r} is not on ps {indices}")
+            names = ps_names(index for index in indices if index is not None)
+            said.append(f"table {table!r} is not on {names or 'a ps that has left since'}")
 
     return said
 

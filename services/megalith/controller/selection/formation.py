@@ -23,6 +23,7 @@ from megalith.controller.selection.offers import CandidateStatus, Measurement, O
 from megalith.controller.selection.ps_list import PsListFile
 from megalith.discovery import liveness
 from megalith.errors import IndexTaken, InvalidSetting, NotInCluster
+from megalith.wire.routing import ps_names
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Formation:
                 and not 0 <= registration.held_shard < self._shape.num_ps
             ):
                 raise NotInCluster(
-                    f"ps {index} says that it holds shard {registration.held_shard}; this cluster "
+                    f"ps-{index} says that it holds shard {registration.held_shard}; this cluster "
                     f"has shards 0 to {self._shape.num_ps - 1}, so it belongs to another one"
                 )
 
@@ -307,8 +308,8 @@ class Formation:
             self._give(shard, by_address[address])
 
         logger.info(
-            "chose ps %s %s: %s",
-            [self._index_by_shard[s] for s in range(len(chosen))],
+            "chose %s %s: %s",
+            ps_names(self._index_by_shard[s] for s in range(len(chosen))),
             how,
             ",".join(chosen),
         )
@@ -337,7 +338,7 @@ class Formation:
             since = self._vacant_since.setdefault(shard, now)
             if standing_by and now - since >= self._shape.takeover_s:
                 offer = standing_by.pop(0)
-                logger.warning("ps %d at %s takes over shard %d", offer.index, offer.address, shard)
+                logger.warning("ps-%d at %s takes over shard %d", offer.index, offer.address, shard)
                 self._give(shard, offer)
                 self._write_list()
                 self._changed.notify_all()
@@ -357,7 +358,7 @@ class Formation:
             )
 
             error = IndexTaken(
-                f"ps {registration.index} is held by a live process {named}; "
+                f"{registration.name} is held by a live process {named}; "
                 "stop that one or use another index"
             )
 
@@ -368,8 +369,8 @@ class Formation:
             holder = self._index_by_shard.get(registration.held_shard, registration.index)
             if holder != registration.index:
                 raise IndexTaken(
-                    f"shard {registration.held_shard} of ps {registration.index} was taken over "
-                    f"by ps {holder}"
+                    f"shard {registration.held_shard} of {registration.name} was taken over "
+                    f"by ps-{holder}"
                 )
 
     def _shard_of(self, registration: Registration) -> int | None:

@@ -43,7 +43,7 @@ def overridden(override: str, address_by_index: Mapping[int, str]) -> tuple[str,
 
         index = int(item)
         if index not in address_by_index:
-            raise InvalidSetting(f"--ps-override={override}: ps {index} is not here")
+            raise InvalidSetting(f"--ps-override={override}: ps-{index} is not here")
 
         chosen.append(address_by_index[index])
 

@@ -66,13 +66,13 @@ class OwnedBuckets:
         """
         if self.routing is None or epoch > self.epoch:
             raise NotReady(
-                f"ps {self.index} is at epoch {self.epoch}, the request at {epoch}; "
+                f"ps-{self.index} is at epoch {self.epoch}, the request at {epoch}; "
                 "retry in a moment"
             )
 
         if epoch < self.epoch:
             raise StaleEpoch(
-                f"the request was routed at epoch {epoch}, ps {self.index} is at {self.epoch}"
+                f"the request was routed at epoch {epoch}, ps-{self.index} is at {self.epoch}"
             )
 
         return RoutedBuckets(self.index, self.routing)
@@ -81,7 +81,7 @@ class OwnedBuckets:
         """Raise NotReady about something that is missing, while it may still be created."""
         if not self.is_initialized:
             raise NotReady(
-                f"ps {self.index} has no {what} yet: the chief is still creating them; "
+                f"ps-{self.index} has no {what} yet: the chief is still creating them; "
                 "retry in a moment"
             )
 
@@ -111,8 +111,8 @@ class RoutedBuckets:
         first_id = int(ids[first])
         its_owner = int(owners[first])
         raise ShardNotOwned(
-            f"table {table}: {foreign.size} of {ids.size} ids are not of ps {self.index} "
-            f"at epoch {self.routing.epoch}, the first is {first_id} of ps {its_owner}; "
+            f"table {table}: {foreign.size} of {ids.size} ids are not of shard {self.index} "
+            f"at epoch {self.routing.epoch}, the first is {first_id} of shard {its_owner}; "
             "refresh routing"
         )
 
@@ -122,7 +122,7 @@ class RoutedBuckets:
         owner = self.routing.owner_of_part(config.name, part)
         if owner != self.index:
             raise ShardNotOwned(
-                f"variable {config.part_name} is of ps {owner}, not of ps {self.index}, "
+                f"variable {config.part_name} is of shard {owner}, not of shard {self.index}, "
                 f"at epoch {self.routing.epoch}; refresh routing"
             )
 
@@ -338,7 +338,7 @@ class Contents:
         if name not in self._tables:
             self._owned.check_initialized(f"table {name}")
             raise UnknownTable(
-                f"ps {self._owned.index} has no table {name!r}; it has {some_of(self._tables)}"
+                f"ps-{self._owned.index} has no table {name!r}; it has {some_of(self._tables)}"
             )
 
         return self._tables[name]
@@ -347,7 +347,7 @@ class Contents:
         if name not in variables:
             self._owned.check_initialized(f"variable {name}")
             has = some_of(self._variables)
-            raise UnknownVariable(f"ps {self._owned.index} has no variable {name!r}; it has {has}")
+            raise UnknownVariable(f"ps-{self._owned.index} has no variable {name!r}; it has {has}")
 
         return variables[name]
 

@@ -33,9 +33,9 @@ class ServingRules:
     def check_run(self, run_id: str, index: int) -> None:
         """WrongRun for a request of another run than that of the first map, or of none."""
         if self._run_id is None:
-            raise NotReady(f"ps {index} is in no run yet; retry in a moment")
+            raise NotReady(f"ps-{index} is in no run yet; retry in a moment")
 
-        routing.check_run(run_id, self._run_id, f"ps {index}")
+        routing.check_run(run_id, self._run_id, f"ps-{index}")
 
     @contextmanager
     def serving(self, run_id: str, index: int, is_controller_away: bool) -> Iterator[None]:
@@ -60,7 +60,7 @@ class ServingRules:
         )
         if not may_answer:
             raise DeadlinePassed(
-                f"ps {index} lost its controller while it served this request; another process "
+                f"ps-{index} lost its controller while it served this request; another process "
                 "may have its seat"
             )
 
@@ -77,13 +77,13 @@ class ServingRules:
         is_held = lease.is_held
         if is_held and is_controller_away:
             raise NotReady(
-                f"ps {index} hears its controller and this client does not, so the client would "
+                f"ps-{index} hears its controller and this client does not, so the client would "
                 "miss a hold or its own replacement; it is served again once it reaches the "
                 "controller"
             )
 
         if not is_held and not (is_controller_away and lease.is_controller_silent):
             raise NotReady(
-                f"ps {index} has not heard its controller lately, so another process may have its "
+                f"ps-{index} has not heard its controller lately, so another process may have its "
                 "seat; ask the controller for the map, and retry in a moment"
             )
