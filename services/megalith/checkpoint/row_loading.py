@@ -52,6 +52,7 @@ def load_tables(
     for name, table in loading.tables.items():
         config = loading.configs[name]
         table.reconfigure(config)
+        loading.check_budget(table)
         if config.memory_budget_bytes and table.nbytes > config.memory_budget_bytes:
             logger.warning(
                 "table %s takes %d bytes, its memory budget is %d: "
@@ -68,10 +69,12 @@ class _Loading:
     """One restore of all tables. Each file is loaded by one thread; tables guard their own rows.
 
     With increments, rows that are expired are dropped at the end: an increment may have given one
-    of them a new time.
+    of them a new time. And the memory budget counts at the end: a full table that has dropped rows
+    and made others would not have room for all of them on the way there.
     """
 
     def __init__(self, chain: Chain, mine: Bools, over_budget: bool) -> None:
+        self._chain = chain
         self._directory = chain.directory
         self._has_increments = bool(chain.increments)
         self._mine = mine
@@ -105,7 +108,8 @@ class _Loading:
 
     def _make_table(self, name: str) -> None:
         config = self.configs[name]
-        wanted = _without_budget(config) if self._over_budget else config
+        is_unbounded = self._over_budget or self._has_increments
+        wanted = _without_budget(config) if is_unbounded else config
         self.tables[name] = EmbeddingTable(wanted)
 
     def _note_data_times(self, increment: Increment) -> None:
@@ -170,6 +174,24 @@ class _Loading:
                 expired += table.expire()
 
         return expired
+
+    def check_budget(self, table: EmbeddingTable) -> None:
+        """LimitExceeded if several servers held more rows than the budget of one has room for.
+
+        What one server held, this one may hold too.
+        """
+        num_refused = table.num_over_budget
+        if self._over_budget or not num_refused or not self._has_increments:
+            return
+
+        num_servers = 0
+        for file in self._chain.last.files:
+            # Each server writes one of these for each of its tables, about all of its buckets
+            if file.kind is FileKind.DROPPED and file.table == table.config.name:
+                num_servers += self._is_needed(file)
+
+        if num_servers > 1:
+            raise _no_room(table, num_refused, len(table), self._directory)
 
     def _load(self, file: ShardFile) -> int:
         is_too_small = False

@@ -16,7 +16,12 @@ from megalith.checkpoint.restore import restore_shard
 from megalith.checkpoint.save import save_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import UpdateKind
-from megalith.errors import ChangesForgotten, CheckpointDamaged, SequenceExpired
+from megalith.errors import (
+    ChangesForgotten,
+    CheckpointDamaged,
+    LimitExceeded,
+    SequenceExpired,
+)
 from megalith.ps.store.chain import ChainPositions, Position
 from megalith.ps.store.store import Store
 from megalith.ps.store.writes import Sender, TableGradients, TableValues, VariableUpdate
@@ -148,6 +153,56 @@ def test_base_and_increments_give_back_every_row_at_any_number_of_servers(tmp_pa
     assert sum(report.rows for report in reports) == num_rows
     assert {report.increments for report in reports} == {3}
     assert {report.step for report in reports} == {4}
+
+
+@pytest.mark.parametrize("order", ["random", "sorted"])
+@pytest.mark.parametrize("is_budget_raised", [False, True])
+def test_a_full_table_that_dropped_rows_and_made_others_comes_back(
+    tmp_path, order, is_budget_raised
+):
+    """300,000 rows fill the budget. What comes back in between would be more than it has room for."""
+    budget = 20 << 20
+    ids = at_size.ids_in(order, 650_000)
+    stores = routed(1)
+    table = EmbeddingTable(config(memory_budget_bytes=budget))
+    stores[0].adopt(table=table)
+    train(stores, ids[:600_000])
+    assert table.stats().refused
+    assert len(table) > 300_000
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    if is_budget_raised:
+        table.reconfigure(config(memory_budget_bytes=2 * budget))
+    else:
+        table.erase(table.dump(limit=50_000).ids)
+    train(stores, ids[600_000:])
+    chain.increment()
+    expected = contents(stores)
+    after, (report,) = restored(chain.base, 1)
+    assert_same(contents(after), expected)
+    assert report.rows == expected[0].size
+    (restored_table,) = after[0].tables()
+    assert restored_table.config == table.config
+    assert restored_table.num_over_budget == 0
+
+
+def test_rows_of_two_servers_that_one_has_no_room_for_stop_the_restore(tmp_path):
+    stores = routed(2)
+    for store in stores:
+        store.adopt(table=EmbeddingTable(config(memory_budget_bytes=1 << 20)))
+    ids = np.arange(1, 60_000)
+    train(stores, ids)
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    train(stores, ids[:10])
+    chain.increment()
+    with pytest.raises(
+        LimitExceeded, match=r"memory_budget_bytes of 1048576.*--restore-over-budget"
+    ):
+        restored(chain.base, 1)
+    store = Store(0)
+    report = restore_shard(store, chain.base, routing.even_owners(1), 0, over_budget=True)
+    assert report.rows == contents(stores)[0].size
 
 
 def test_an_increment_has_only_what_changed(tmp_path):

@@ -159,6 +159,11 @@ class EmbeddingTable:
         return self._index.nbytes + self._rows.nbytes
 
     @property
+    def num_over_budget(self) -> int:
+        """Rows beyond those that the memory budget allows, for example because it was lowered."""
+        return max(0, self.size - self._rows.num_allowed)
+
+    @property
     def max_update_s(self) -> int:
         """Data time: the newest request time of any write."""
         return self._writer.max_update_s

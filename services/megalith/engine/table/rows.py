@@ -46,6 +46,11 @@ class RowMemory:
         self.arrays.pool[POOL_SLOTS] = max_slots
 
     @property
+    def num_allowed(self) -> int:
+        """How many rows `limit` allows at a time."""
+        return int(self.arrays.pool[POOL_LIMIT])
+
+    @property
     def num_taken(self) -> int:
         """Rows ever used since the start or the last `clear`."""
         return int(self.arrays.pool[POOL_NEXT])
