@@ -32,7 +32,7 @@ def apply(model_dir: Path, checkpoint: str = "", source_dir: str = "") -> None:
     if source_dir:
         _point_into(model_dir, Path(source_dir), checkpoint)
     if checkpoint:
-        _go_back(model_dir, checkpoint)
+        _go_back(model_dir, checkpoint, source_dir)
 
 
 def _point_into(model_dir: Path, source: Path, checkpoint: str) -> None:
@@ -62,14 +62,21 @@ def _point_into(model_dir: Path, source: Path, checkpoint: str) -> None:
     logger.info("starting from %s of another directory; nothing is copied", path)
 
 
-def _go_back(model_dir: Path, checkpoint: str) -> None:
-    """Name a checkpoint as the newest in the list, once."""
+def _go_back(model_dir: Path, checkpoint: str, source_dir: str) -> None:
+    """Name a checkpoint as the newest in the list, once.
+
+    One that was taken from `source_dir` is not looked for here when the process starts again.
+    """
     with listing.locked(model_dir):
         listed = listing.read(model_dir)
         current = Path(listed.newest or "")
         name = str(current.with_name(Path(checkpoint).name)) if listed.newest else checkpoint
+        choices = [name]
+        if source_dir:
+            choices.append(os.path.abspath(Path(source_dir) / Path(checkpoint).name))
+
         marker = model_dir / MARKER
-        if marker.exists() and marker.read_text(errors="replace") == name:
+        if marker.exists() and marker.read_text(errors="replace") in choices:
             logger.info(
                 "--restore-ckpt %s was obeyed before: the job goes on from %s. "
                 "To go back once more, remove %s",

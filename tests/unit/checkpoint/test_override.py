@@ -39,6 +39,18 @@ def test_a_job_starts_from_the_named_checkpoint_of_another_directory(source, mod
     assert exempt_list.read(model_dir).paths == (str(source / "model.ckpt-30"),)
 
 
+@pytest.mark.parametrize("has_own_of_that_step", [False, True])
+def test_started_again_with_the_same_settings_the_job_goes_on_with_its_own_checkpoint(
+    source, model_dir, has_own_of_that_step
+):
+    override.apply(model_dir, "model.ckpt-30", str(source))
+    if has_own_of_that_step:
+        checkpoint(model_dir, 30, 90.0)
+    own = checkpoint(model_dir, 70, 100.0)
+    override.apply(model_dir, "model.ckpt-30", str(source))
+    assert catalog.latest(model_dir) == own
+
+
 def test_without_a_name_it_is_the_newest_and_only_a_directory_without_a_list_takes_it(
     source, model_dir
 ):
