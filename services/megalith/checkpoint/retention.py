@@ -61,8 +61,9 @@ class Retention:
             )
             return None
 
-        # An absolute path is a checkpoint of another directory, which is not ours to remove.
-        return oldest if oldest == _folder(oldest) else None
+        # An absolute path is a checkpoint of another directory, which is not ours to remove. And an
+        # empty name, in a list that somebody has edited, would be the model directory itself.
+        return oldest if oldest and oldest == _folder(oldest) else None
 
     def _is_kept_for_good(self, listed: Listing, saved_at_s: float) -> bool:
         every_s = self.keep_every_n_hours * _HOUR_S

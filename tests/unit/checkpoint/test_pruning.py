@@ -6,10 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog, exempt_list, listing, pruning
+from megalith.checkpoint import catalog, exempt_list, listing, manifest, pruning
 from megalith.checkpoint.exempt_list import ExemptList
 from megalith.checkpoint.format import MANIFEST
 from megalith.checkpoint.inspection.verification import verify
+from megalith.checkpoint.manifest import Manifest
 from megalith.errors import InvalidRequest
 from support import checkpoints
 
@@ -57,6 +58,17 @@ def test_what_goes_leaves_the_list_and_the_rest_is_whole(model_dir):
     assert listed.newest == "model.ckpt-400"
     for name in folders(model_dir):
         assert verify(model_dir / name).is_whole
+
+
+def test_after_a_clock_was_set_back_the_later_steps_stay(tmp_path):
+    """Such saves have the time of the newest before them; 1000 is after 999, not before 200."""
+    for step in (200, 999, 1000, 1001):
+        folder = tmp_path / f"model.ckpt-{step}"
+        folder.mkdir()
+        manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=5.0, files=()))
+        catalog.record_latest(tmp_path, folder, 5.0)
+    pruning.prune(tmp_path, keep=2)
+    assert folders(tmp_path) == ["model.ckpt-1000", "model.ckpt-1001"]
 
 
 def test_an_exempt_checkpoint_stays_however_old(model_dir):

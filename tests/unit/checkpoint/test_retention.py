@@ -152,6 +152,20 @@ def test_a_checkpoint_of_another_directory_leaves_the_list_and_stays(tmp_path):
     assert listed(mine) == ["model.ckpt-3"]
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "/"])
+def test_a_line_of_the_list_without_a_name_never_removes_the_directory(tmp_path, name):
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    save(model_dir, "model.ckpt-1", Retention(1))
+    edited = listing.read(model_dir)
+    edited.time_by_name = {name: "0.0", **edited.time_by_name}
+    listing.write(model_dir, edited.text())
+    assert save(model_dir, "model.ckpt-2", Retention(2)) == ()
+    assert listed(model_dir) == ["model.ckpt-1", "model.ckpt-2"]
+    assert on_disk(model_dir) == {"1", "2"}
+    assert list(tmp_path.iterdir()) == [model_dir]
+
+
 def test_nothing_is_removed_while_nobody_can_read_what_is_exempt(tmp_path, caplog):
     (tmp_path / exempt_list.FILE).write_text("{damaged")
     for step in (1, 2, 3):

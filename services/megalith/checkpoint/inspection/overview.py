@@ -82,7 +82,8 @@ def overview(model_dir: Path) -> Overview:
             )
         )
 
-    entries.sort(key=lambda entry: (entry.saved_at_s or 0.0, entry.name))
+    # Saves after a clock was set back have equal times; then the later step is the newer one.
+    entries.sort(key=lambda entry: (entry.saved_at_s or 0.0, entry.step or 0, entry.name))
     return Overview(str(model_dir), time.time(), tuple(entries))
 
 
