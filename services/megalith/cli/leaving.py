@@ -48,8 +48,9 @@ def _save(job: Controller, news: News, console: Console, timeout_s: float) -> bo
         )
         saved = job.save(timeout_s=timeout_s, hold=True, is_last=True)
         print_line(console, f"saved {saved.path}: {saved.rows:,} rows in {saved.seconds:.1f} s")
-        news.tell(job.status())
-        return True
+        after = job.status()
+        news.tell(after)
+        return not after.unsaved  # a part of a model is saved apart, and makes up for nothing
     except MegalithError as error:
         print_line(console, f"the last save failed: {error}", "red")
         return False

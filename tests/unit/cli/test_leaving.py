@@ -34,9 +34,10 @@ UNSAVED = "steps 12..40 since model/model.ckpt-12"
 class Job:
     """A controller that answers from memory; `fails` is what its save raises."""
 
-    def __init__(self, now, fails=None):
+    def __init__(self, now, fails=None, is_whole=True):
         self._now = now
         self._fails = fails
+        self._is_whole = is_whole
         self.saves = []
 
     def status(self):
@@ -46,7 +47,8 @@ class Job:
         self.saves.append((timeout_s, hold, is_last))
         if self._fails:
             raise self._fails
-        self._now = replace(self._now, unsaved="", last_checkpoint="model/model.ckpt-40")
+        if self._is_whole:
+            self._now = replace(self._now, unsaved="", last_checkpoint="model/model.ckpt-40")
         return SaveResult("model/model.ckpt-40", 40, 1234, seconds=0.5)
 
 
@@ -54,8 +56,8 @@ class Job:
 def left():
     """(job, whether all was saved, what was printed) after a leave."""
 
-    def run(unsaved=UNSAVED, fails=None, saves=True):
-        job = Job(replace(STATUS, unsaved=unsaved), fails)
+    def run(unsaved=UNSAVED, fails=None, saves=True, is_whole=True):
+        job = Job(replace(STATUS, unsaved=unsaved), fails, is_whole)
         console = Console(file=io.StringIO(), width=200)
         news = News(console, "model")
         news.tell(job.status())
@@ -72,6 +74,12 @@ def test_what_was_trained_is_saved_behind_the_barrier_and_said(left):
     assert f"saving the {UNSAVED}, for at most 300 s" in said
     assert "saved model/model.ckpt-40: 1,234 rows in 0.5 s" in said
     assert "stopping; saved: model/model.ckpt-40" in said
+
+
+def test_a_part_of_a_model_does_not_count_as_saved(left):
+    _, is_saved, said = left(is_whole=False)
+    assert not is_saved
+    assert f"stopping; not saved: {UNSAVED}" in said
 
 
 def test_nothing_is_saved_where_nothing_is_new_or_it_is_not_wanted(left):
