@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "increments"
 NEWEST = "newest.json"
+_REMOVED = "removing-"  # and the name of the checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ def publish(work: Path, base: Path, number: int) -> Path:
     os.rename(work, path)
     sync(folder)
     sync(folder.parent)
+    sync(base.parent)  # without the folder of all increments, nobody would miss them
     newest = {"base": base.name, "number": number}
     write_atomically(folder.parent / NEWEST, json.dumps(newest).encode())
     return path
@@ -158,11 +160,17 @@ def remove_all(model_dir: Path) -> None:
     """Remove the increments of a directory whose newest checkpoint has just been saved.
 
     It has what they have. Some may be left of an older checkpoint of the same name, which was moved
-    away.
+    away. Those of a checkpoint lose their name together before they go: the first few of them would
+    be a chain too, to whoever starts from that checkpoint later.
     """
     folder = model_dir / FOLDER
     (folder / NEWEST).unlink(missing_ok=True)
     for path in sorted(folder.glob("model.ckpt-*")):
+        aside = folder / f"{_REMOVED}{path.name}"
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+
+    for path in sorted(folder.glob(f"{_REMOVED}*")):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -320,6 +320,32 @@ def test_without_the_folder_of_increments_the_checkpoint_itself_is_restored(tmp_
     assert read_chain(chain.base).number == 0
 
 
+def test_a_removal_that_was_cut_short_leaves_all_increments_or_none(tmp_path, monkeypatch):
+    """Whoever goes back to the checkpoint must not get the first few of its increments."""
+    stores = routed(1)
+    stores[0].adopt(table=EmbeddingTable(config()))
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    for turn in range(3):
+        train(stores, np.arange(turn * 10, turn * 10 + 10))
+        chain.increment()
+
+    def killed(path, **_):
+        if path.exists():
+            for file in (path / "000003").iterdir():
+                file.unlink()
+            (path / "000003").rmdir()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            increments.remove_all(tmp_path)
+    assert read_chain(chain.base).number == 0
+    increments.remove_all(tmp_path)
+    assert list((tmp_path / increments.FOLDER).iterdir()) == []
+
+
 def test_an_increment_of_another_chain_does_not_fit(tmp_path):
     chain, paths = small_chain(tmp_path / "a")
     _, others = small_chain(tmp_path / "b", count=4)

@@ -12,6 +12,7 @@ from megalith.schema import TableConfig
 class Converted(NamedTuple):
     """A table of another layout, and how many rows of the old one kept their weights."""
 
+    old: EmbeddingTable
     table: EmbeddingTable
     kept: int
     dropped: int
@@ -25,7 +26,7 @@ def converted(old: EmbeddingTable, config: TableConfig) -> Converted:
     """
     table = EmbeddingTable(config)
     if RowLayout(config).dim != old.layout.dim:
-        return Converted(table, 0, len(old))
+        return Converted(old, table, 0, len(old))
 
     dim = old.layout.dim
     refused = 0
@@ -42,4 +43,4 @@ def converted(old: EmbeddingTable, config: TableConfig) -> Converted:
         refused += result.refused
         offset = chunk.offset
 
-    return Converted(table, len(table), refused)
+    return Converted(old, table, len(table), refused)

@@ -185,9 +185,10 @@ class Contents:
         One of another layout is a TableConflict, settings that cannot be are an InvalidSetting;
         nothing is changed. With `allow_new_layout` a table that came out of a checkpoint, and that
         no program of this run has created yet, takes the new layout; what became of the rows of
-        such tables is returned by name.
+        such tables is returned by name. Nobody may write meanwhile.
         """
         require_distinct("table", [config.name for config in configs])
+        prepared = self._convert_free(epoch, configs) if allow_new_layout else {}
         with self._lock:
             self._owned.at(epoch)
             fresh: list[EmbeddingTable] = []
@@ -202,9 +203,10 @@ class Contents:
 
             changes: dict[str, Converted] = {}
             for table, config in known:
-                is_free = allow_new_layout and config.name not in self._claimed
-                if is_free and RowLayout(config).signature != table.layout.signature:
-                    changes[config.name] = converted(table, config)
+                change = prepared.get(config.name)
+                is_free = config.name not in self._claimed
+                if change is not None and change.old is table and is_free:
+                    changes[config.name] = change
                 else:
                     table.check_config(config)
 
@@ -227,6 +229,27 @@ class Contents:
 
             self._claimed.update(config.name for config in configs)
             return changes
+
+    def _convert_free(self, epoch: int, configs: Sequence[TableConfig]) -> dict[str, Converted]:
+        """Tables of a new layout for those that may take it, not in their places yet.
+
+        A million rows take about a second, so `_lock` is not held: a server that does not report
+        meanwhile would lose its seat.
+        """
+        with self._lock:
+            self._owned.at(epoch)
+            free = []
+            for config in configs:
+                table = self._tables.get(config.name)
+                if table is not None and config.name not in self._claimed:
+                    free.append((table, config))
+
+        changes = {}
+        for table, config in free:
+            if RowLayout(config).signature != table.layout.signature:
+                changes[config.name] = converted(table, config)
+
+        return changes
 
     def is_claimed(self, name: str) -> bool:
         """Whether a program of this run has created that table, or created it again."""

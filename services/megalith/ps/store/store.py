@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -100,8 +100,9 @@ class Store:
     def create_tables(
         self, epoch: int, configs: Sequence[TableConfig], allow_new_layout: bool = False
     ) -> dict[str, Converted]:
-        """See `Contents.create_tables`."""
-        return self._contents.create_tables(epoch, configs, allow_new_layout)
+        """See `Contents.create_tables`. Writes wait while a table takes a new layout."""
+        with self._gate.closed() if allow_new_layout else nullcontext():
+            return self._contents.create_tables(epoch, configs, allow_new_layout)
 
     def create_variables(self, epoch: int, configs: Sequence[VariableConfig]) -> None:
         self._contents.create_variables(epoch, configs)
