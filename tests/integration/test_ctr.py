@@ -24,7 +24,7 @@ def run(model_dir, folder, num_workers=2, num_ps=2, **options):
         **movielens_like.OPTIONS,
         "data": str(folder / "train.parquet"),
         "eval_data": str(folder / "test.parquet"),
-        "num_lanes": num_workers,
+        "num_tracks": num_workers,
         **options,
     }
     with Servers(model_dir, num_ps=num_ps, num_workers=num_workers) as servers:

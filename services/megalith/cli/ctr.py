@@ -53,7 +53,7 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
 
     model_dir = prepare_model_dir(job.model_dir)
     told: dict[str, Any] = dataclasses.asdict(options)
-    told["num_lanes"] = job.num_workers
+    told["num_tracks"] = job.num_workers
     index_path = index.save_in(model_dir)
     told["index"] = str(index_path)
     if options.eval_data:

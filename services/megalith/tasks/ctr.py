@@ -45,7 +45,7 @@ class CtrTask:
     """Trains one of `megalith.tasks.models`. What is needed of a task is in `worker.task.Task`.
 
     `index` and `eval_index` are files with the row counts of the data; without them rows are
-    counted here. `num_lanes` is the number of workers that divide the row groups between them.
+    counted here. `num_tracks` is the number of workers that divide the row groups between them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class CtrTask:
         seed: int,
         index: str = "",
         eval_index: str = "",
-        num_lanes: int = 1,
+        num_tracks: int = 1,
     ) -> None:
         self._options = options
         self._eval_index = eval_index
@@ -68,7 +68,7 @@ class CtrTask:
             _index(index, options.data),
             columns,
             batch_size=batch_size,
-            num_lanes=num_lanes,
+            num_tracks=num_tracks,
             shuffle_seed=seed if options.is_shuffled else None,
             text_columns=tuple(names(options.text)),
         )
@@ -229,7 +229,7 @@ def make_task(
     seed: int,
     index: str = "",
     eval_index: str = "",
-    num_lanes: int = 1,
+    num_tracks: int = 1,
     **options: Any,
 ) -> CtrTask:
     """What `--task=ctr` calls; `options` are those of `CtrOptions`."""
@@ -240,7 +240,7 @@ def make_task(
         seed=seed,
         index=index,
         eval_index=eval_index,
-        num_lanes=num_lanes,
+        num_tracks=num_tracks,
     )
 
 

@@ -69,9 +69,9 @@ def test_what_workers_are_told_is_a_task(files):
     config, _ = prepare(files, model="fm")
     told = json.loads(config.task_options)
     assert config.task == "ctr"
-    assert told["num_lanes"] == 3
+    assert told["num_tracks"] == 3
     task = load_task(config.task, {"batch_size": 16, "num_examples": 0, "seed": 1, **told})
-    assert task.num_batches() == 8  # 40, 40 and 20 rows, of a lane each
+    assert task.num_batches() == 8  # 40, 40 and 20 rows, of a track each
 
 
 def test_other_files_workers_or_batches_are_an_input_of_another_name(files):

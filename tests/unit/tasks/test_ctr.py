@@ -111,7 +111,7 @@ def test_epochs_or_examples_say_how_long_training_is(data):
 
 def test_the_evaluation_is_that_of_all_examples(data):
     path, _ = data
-    task = task_of(path, eval_data=str(path), slice_by="user", num_lanes=2)
+    task = task_of(path, eval_data=str(path), slice_by="user", num_tracks=2)
     variables = variables_of(task)
 
     def read(ids, names):

@@ -34,7 +34,7 @@ class Dataset:
     """Batches of a data set by number. Not for several threads.
 
     With a `shuffle_seed` the order of blocks, and of the rows within a block, is another one in
-    each epoch, decided by the seed; without one it is that of the files. One block of each lane
+    each epoch, decided by the seed; without one it is that of the files. One block of each track
     that is read is kept in memory.
     """
 
@@ -44,7 +44,7 @@ class Dataset:
         columns: DataColumns,
         *,
         batch_size: int,
-        num_lanes: int = 1,
+        num_tracks: int = 1,
         shuffle_seed: int | None = None,
         text_columns: tuple[str, ...] = (),
     ) -> None:
@@ -53,9 +53,9 @@ class Dataset:
         self._shuffle_seed = shuffle_seed
         self.schema = common_schema(index, columns, text_columns)
         self._numbering = Numbering(
-            [block.num_rows for block in self._blocks], batch_size, num_lanes, shuffle_seed
+            [block.num_rows for block in self._blocks], batch_size, num_tracks, shuffle_seed
         )
-        self._held: dict[int, _HeldBlock] = {}  # by lane
+        self._held: dict[int, _HeldBlock] = {}  # by track
 
     @property
     def batches_per_epoch(self) -> int:
@@ -73,10 +73,10 @@ class Dataset:
         return self._read(self._blocks[0])
 
     def _rows(self, stretch: Stretch, epoch: int) -> Examples:
-        held = self._held.get(stretch.lane)
+        held = self._held.get(stretch.track)
         if held is None or (held.number, held.epoch) != (stretch.block, epoch):
             held = _HeldBlock(stretch.block, epoch, self._ordered(stretch.block, epoch))
-            self._held[stretch.lane] = held
+            self._held[stretch.track] = held
 
         return taken(held.examples, np.arange(stretch.start, stretch.stop))
 

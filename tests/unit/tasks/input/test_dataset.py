@@ -46,7 +46,7 @@ def epoch(data, number=0):
     return [data.batch(number * count + n).examples for n in range(count)]
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 4}, {"num_lanes": 3, "shuffle_seed": 1}])
+@pytest.mark.parametrize("options", [{}, {"shuffle_seed": 4}, {"num_tracks": 3, "shuffle_seed": 1}])
 def test_an_epoch_has_every_row_once_with_all_its_values(tmp_path, options):
     tables = [made(700, 0), made(500, 700), made(300, 1200)]
     for number, table in enumerate(tables):
@@ -145,6 +145,6 @@ def test_a_large_data_set_is_read_whole(tmp_path):
         pq.write_table(
             made(100_000, number * 100_000), tmp_path / f"{number}.parquet", row_group_size=9_999
         )
-    data = dataset(tmp_path, batch_size=2048, num_lanes=3, shuffle_seed=1)
+    data = dataset(tmp_path, batch_size=2048, num_tracks=3, shuffle_seed=1)
     times = np.sort(np.concatenate([each.times for each in epoch(data)]))
     np.testing.assert_array_equal(times, np.arange(400_000))

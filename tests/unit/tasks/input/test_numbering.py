@@ -18,11 +18,11 @@ def rows_of(numbering, number):
 @given(
     rows=st.lists(st.integers(1, 40), min_size=1, max_size=12),
     batch_size=st.integers(1, 30),
-    num_lanes=st.integers(1, 5),
+    num_tracks=st.integers(1, 5),
     seed=st.none() | st.integers(0, 9),
 )
-def test_every_row_is_in_one_batch_of_each_epoch(rows, batch_size, num_lanes, seed):
-    numbering = Numbering(rows, batch_size, num_lanes, seed)
+def test_every_row_is_in_one_batch_of_each_epoch(rows, batch_size, num_tracks, seed):
+    numbering = Numbering(rows, batch_size, num_tracks, seed)
     all_rows = sorted((block, row) for block, count in enumerate(rows) for row in range(count))
     count = numbering.batches_per_epoch
     for epoch in range(2):
@@ -31,15 +31,15 @@ def test_every_row_is_in_one_batch_of_each_epoch(rows, batch_size, num_lanes, se
         assert all(0 < len(batch) <= batch_size for batch in batches)
 
 
-def test_lanes_of_different_lengths_are_numbered_as_the_module_says():
-    numbering = Numbering([30, 10], batch_size=10, num_lanes=2)
-    lanes = [numbering.batch(number)[0].lane for number in range(4)]
-    assert lanes == [0, 1, 0, 0]
+def test_tracks_of_different_lengths_are_numbered_as_the_module_says():
+    numbering = Numbering([30, 10], batch_size=10, num_tracks=2)
+    tracks = [numbering.batch(number)[0].track for number in range(4)]
+    assert tracks == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_a_worker_reads_blocks_of_its_own(num_workers):
-    """Blocks of different sizes; until a lane ends, no block is read by two workers."""
+    """Blocks of different sizes; until a track ends, no block is read by two workers."""
     rng = np.random.default_rng(1)
     numbering = Numbering(rng.integers(900, 1100, 30).tolist(), 64, num_workers, 5)
     readers = {}
@@ -50,7 +50,7 @@ def test_a_worker_reads_blocks_of_its_own(num_workers):
 
 
 def test_more_workers_than_blocks_train_all_rows_all_the_same():
-    numbering = Numbering([100], batch_size=10, num_lanes=4)
+    numbering = Numbering([100], batch_size=10, num_tracks=4)
     assert numbering.batches_per_epoch == 10
     assert sorted(itertools.chain(*(rows_of(numbering, n) for n in range(10)))) == [
         (0, r) for r in range(100)
