@@ -99,12 +99,14 @@ class PullPlan:
 
     def _call(self, index: int, variables: list[str]) -> DataCall:
         parts = self._parts.get(index, [])
-        message = pb.PullRequest(variables=variables, row_dtype=_TAGS[self._dtype])
+        tag = _TAGS[self._dtype]
+        message = pb.PullRequest(variables=variables, row_dtype=tag)
         ids: list[NDArray[np.int64]] = []
 
         for table, part in parts:
             message.tables.add(table=table)
-            ids.append(self._partitions[table].ids[part])
+            partition = self._partitions[table]
+            ids.append(partition.ids[part])
 
         memory = partial(self._memory, index)
         return DataCall(message, ids, len(parts), memory)

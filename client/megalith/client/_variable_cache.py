@@ -58,10 +58,12 @@ class VariableCache:
         self._cluster = cluster
         self._names = _arguments.names(names, "cached variables")
         self._max_lag_steps = _arguments.integer(max_lag_steps, "max_lag_steps")
+
         if len(set(self._names)) < len(self._names):
             raise DuplicateIds(f"a variable is cached twice: {sorted(self._names)}")
 
         require(max_lag_steps >= 0, f"variable cache: max_lag_steps {max_lag_steps} is negative")
+
         self._fetch: Fetch | None = None
         self._fetch_began = 0  # steps begun when the fetch under way was started
         self._values: Values = {}

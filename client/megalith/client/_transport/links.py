@@ -64,7 +64,9 @@ class Links:
 
         stub = self.stub(address)
         message = call.whole_message()
-        send: Any = stub.Pull.future if isinstance(message, pb.PullRequest) else stub.Push.future
+        method: Any = stub.Pull if isinstance(message, pb.PullRequest) else stub.Push
+        send = method.future
+
         return self._start_unary(address, send, message, deadline, call)
 
     def _start_unary(

@@ -40,7 +40,8 @@ def check_floats(values: NDArray[Any], rows: int, width: int, table: str, what: 
         kind = type(values).__name__
         raise MalformedArray(f"table {table}: {what} are a {kind}, need contiguous float32")
 
-    if values.dtype != np.float32 or not values.flags.c_contiguous:
+    is_contiguous = values.flags.c_contiguous
+    if values.dtype != np.float32 or not is_contiguous:
         raise MalformedArray(f"table {table}: {what} are {values.dtype}, need contiguous float32")
 
     need = (rows, width)

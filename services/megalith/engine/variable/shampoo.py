@@ -29,8 +29,10 @@ class ShampooState:
 
         for axis, extent in enumerate(initial.shape):
             kept = min(extent, most_kept)
-            shapes[f"g_{axis}"] = (extent, extent)
-            shapes[f"s_{axis}"] = (extent, extent)
+            square = (extent, extent)
+
+            shapes[f"g_{axis}"] = square
+            shapes[f"s_{axis}"] = square
             shapes[f"pvec_{axis}"] = (extent, kept)
             shapes[f"pval_{axis}"] = (kept,)
             shapes[f"o_{axis}"] = ()
