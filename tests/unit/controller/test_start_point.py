@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint import catalog, increments, manifest
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.controller.saving.start_point import StartPoint
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
@@ -114,6 +114,29 @@ def test_the_rows_of_another_save_under_the_same_name_are_not_expected(tmp_path,
     assert start_point.fault(both, is_first=False) == ""
     both[0] = RestoreReport(str(saved), 7, saved_at_s=2.0, rows=449)
     assert "1 rows are missing" in start_point.fault(both, is_first=False)
+
+
+def test_servers_start_from_what_the_step_and_the_input_of_the_run_are_of(tmp_path):
+    """The job whose checkpoint it is makes another one, which takes its increments away."""
+    base = tmp_path / "model.ckpt-7"
+    base.mkdir()
+    manifest.write(base, Manifest(step=7, num_ps=1, saved_at_s=1.0, files=(), save_id="base"))
+    catalog.record_latest(tmp_path, base, 1.0)
+    work = tmp_path / "saving-9-ab"
+    work.mkdir()
+    link = increments.read_chain(base).next_link()
+    manifest.write(work, Manifest(9, 1, 2.0, (), save_id="increment", link=link))
+    increments.publish(work, base, 1)
+
+    start_point = StartPoint(tmp_path)
+    start_point.find()
+    with_increment = RestoreReport(str(base), 9, saved_at_s=2.0)
+    assert start_point.fault([with_increment], is_first=True) == ""
+    increments.remove_all(tmp_path)
+    start_point.find()
+    without = RestoreReport(str(base), 7, saved_at_s=1.0)
+    assert "start the job again" in start_point.fault([without], is_first=True)
+    assert start_point.fault([without], is_first=False) == ""
 
 
 def test_what_is_known_of_checkpoints_does_not_grow_with_their_number(tmp_path):

@@ -30,6 +30,7 @@ class StartPoint:
         self._model_dir = model_dir
         self._lock = threading.Lock()
         self._newest: Path | None = None
+        self._first: _Save | None = None  # the run takes its step and its input from this one
         self._rows_by_save: dict[_Save, int] = {}  # of the last ones that were found, oldest first
 
     @property
@@ -66,6 +67,7 @@ class StartPoint:
         save = _Save(str(path.absolute()), content.saved_at_s)
         with self._lock:
             self._newest = path
+            self._first = self._first or save
             self._rows_by_save.pop(save, None)
             self._rows_by_save[save] = content.rows
             if len(self._rows_by_save) > _MOST_SAVES:
@@ -83,9 +85,10 @@ class StartPoint:
         """Why servers that are ready must not go on together; empty if they may.
 
         What they restored from one save adds up to its rows. Servers that start together
-        (`is_first`) start from the same checkpoint. Later a replacement has a newer one than the
-        others; each server then has checked its own part. None is a server that an earlier
-        controller has let go on.
+        (`is_first`) start from the same checkpoint, the one that the step and the input of the run
+        are of. Another job may change it meanwhile, if it is in the directory of that job. Later a
+        replacement has a newer one than the others; each server then has checked its own part. None
+        is a server that an earlier controller has let go on.
         """
         known = [part for part in restored if part is not None]
         saves = {_Save(part.path, part.saved_at_s) for part in known}
@@ -105,6 +108,15 @@ class StartPoint:
         (save,) = saves
         with self._lock:
             expected = self._rows_by_save.get(save)
+            first = self._first or save
+
+        if is_first and save.path and save != first:
+            return (
+                f"parameter servers started from {save.path} as it was saved at "
+                f"{save.saved_at_s:.3f}, but the step and the input of this run are those of "
+                f"{first.path} as it was saved at {first.saved_at_s:.3f}: it has changed since "
+                "this controller was started; start the job again"
+            )
 
         rows = sum(part.rows for part in known)
         expired = sum(part.expired for part in known)
