@@ -63,6 +63,9 @@ class OnePs:
     def cursors(self):
         return (b"here", b"")
 
+    def moving_workers(self):
+        return (0, 1)
+
     def index_of(self, session):
         return session - 1
 

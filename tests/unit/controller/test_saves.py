@@ -95,6 +95,15 @@ def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_pat
     )
 
 
+@pytest.mark.parametrize("moving_workers", [(), (0, 1)])
+def test_only_a_save_while_no_worker_trains_repeats_no_batch(saver, cluster, moving_workers):
+    """A worker that trains has trained more than its last report says."""
+    cluster.on_order = lambda order: answer_both(saver, order)
+    cluster.moving_workers = lambda: moving_workers
+    saved = saver.save()
+    assert manifest.read(saved.path).repeated_batches == len(moving_workers)
+
+
 @pytest.mark.golden("Extra.save_with_barrier", "G11")
 def test_a_save_that_holds_training_writes_behind_the_barrier_and_always_lets_go(saver, cluster):
     events = []

@@ -55,6 +55,7 @@ class ShardWriting:
         """
         # Before the order: what is trained from now on may be in the rows or not.
         taken = SavedInput.taken_from(self._coordinator) if self._keeps_cursors else SavedInput()
+        num_moving = len(self._coordinator.moving_workers())
         order = SaveShard(save_id, str(folder), step)
         if link is not None:
             order = replace(order, base=link.base, number=link.number)
@@ -71,6 +72,8 @@ class ShardWriting:
             files += shard.files
 
         self._check_files(folder, files)
+        # Reports are a moment old: a worker that trains has trained more than it has said.
+        repeated = max(self._coordinator.global_step - taken.step, num_moving)
         saved = Manifest(
             step=step,
             num_ps=len(sessions),
@@ -78,7 +81,7 @@ class ShardWriting:
             files=tuple(files),
             cursors=taken.texts,
             input_name=self._input_name if taken.texts else "",
-            repeated_batches=self._coordinator.global_step - taken.step if taken.texts else 0,
+            repeated_batches=repeated if taken.texts else 0,
             save_id=save_id,
             link=link,
         )
