@@ -1,6 +1,7 @@
 """The one table between error classes and gRPC statuses, and the way back."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -63,6 +64,10 @@ _BROKEN = (
     grpc.StatusCode.DATA_LOSS,
 )
 
+# "errors resolving HOST: [...: Domain name not found]", "failed to connect to all addresses; last
+# error: ...: Connection refused": the reason comes last
+_UNREACHED = re.compile(r"(?:errors resolving|failed to connect to all addresses).*: ([^:\]]+)\]?$")
+
 
 def status_of(error: type[MegalithError]) -> grpc.StatusCode:
     """The status that a server answers with for this class."""
@@ -91,9 +96,15 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
         return errors.Overloaded(f"{peer}: {details}")
 
     kind = _ERROR_BY_STATUS.get(status, MegalithError)
-    bare = kind(f"{peer}: {error.details()}")
+    bare = kind(f"{peer}: {_in_words(details)}")
     bare.is_answer = status not in _BROKEN
     return bare
+
+
+def _in_words(details: str) -> str:
+    """What gRPC says of a call, and of a server that it did not reach the reason alone."""
+    unreached = _UNREACHED.match(details)
+    return f"cannot be reached ({unreached[1]})" if unreached else details
 
 
 def metadata_of(error: MegalithError) -> tuple[tuple[str, str], ...]:

@@ -68,8 +68,13 @@ class LocalProcess:
         return status < 0 or status > SIGNALLED
 
     def failure(self) -> ProcessFailed:
-        """How it ended, with the last lines of its log."""
-        how = how_ended(self.poll() or 0)
+        """How it ended, with the last lines of its log if they can say why."""
+        status = self.poll() or 0
+        how = how_ended(status)
+        if status == -signal.SIGKILL:
+            cause = "by hand, or because the machine had no memory left"
+            return ProcessFailed(f"{self.name} {how}: {cause}; its log is {self.log}")
+
         last_lines = self.last_lines()
         return ProcessFailed(f"{self.name} {how}; {self.log} ends with\n{last_lines}")
 

@@ -91,7 +91,8 @@ class ActionFile:
         try:
             action = text_format.Parse(text, ControllerHooksProto()).action
         except text_format.ParseError as error:
-            return str(error)
+            actions = [ControllerHooksProto.Action.Name(each) for each in self._by_action]
+            return f"{error} The actions are {' and '.join(actions)}."
 
         act = self._by_action.get(action)
         if act is None:

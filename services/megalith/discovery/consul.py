@@ -8,6 +8,7 @@ process was last heard of. Without an agent in the URL, the variables `CONSUL_HT
 import contextlib
 import logging
 import os
+import re
 import socket
 import stat
 import threading
@@ -432,4 +433,14 @@ def _translated(agent: str) -> Iterator[None]:
     try:
         yield
     except (requests.RequestException, consul.ConsulException) as error:
-        raise DiscoveryFailed(f"Consul agent {agent}: {error}") from error
+        raise DiscoveryFailed(f"Consul agent {agent}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """The reason alone: requests put the pool, the URL and the number of tries before it."""
+    text = str(error)
+    if isinstance(error, requests.ConnectionError | requests.Timeout):
+        reason = text.rpartition(": ")[2]
+        return re.sub(r"['\"]\)+$", "", reason)
+
+    return text

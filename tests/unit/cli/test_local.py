@@ -3,15 +3,18 @@
 import errno
 import fcntl
 import os
+import signal
 
 import pytest
 from rich.console import Console
 
 from megalith.cli import model_dir
 from megalith.cli.local import LocalCluster
+from megalith.cli.local_process import LocalProcess
 from megalith.cli.waiting import WaitingLines
 from megalith.errors import InvalidSetting, ModelDirInUse
 from megalith.runner.config import RunnerConfig
+from megalith.runner.plan import PlannedProcess
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,15 @@ def test_a_link_in_place_of_the_lock_file_is_named_and_not_followed(tmp_path):
     with pytest.raises(InvalidSetting, match=r"up\.lock: not a plain file; remove it"):
         cluster.start(WaitingLines(Console()))
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_process_that_was_killed_is_not_explained_by_the_end_of_its_log(tmp_path):
+    process = LocalProcess(PlannedProcess("controller", "controller", {}), tmp_path)
+    (tmp_path / "controller.log").write_text("an INFO line that has nothing to do with it")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait_or_kill(deadline=0)
+
+    assert str(process.failure()) == (
+        "controller was killed (signal 9): by hand, or because the machine had no memory left; "
+        f"its log is {tmp_path}/controller.log"
+    )

@@ -46,7 +46,7 @@ def test_a_request_is_obeyed_once_and_removed(look, calls, request_text, done):
     [
         (b"action: UNKNOWN", "Unknown action: action: UNKNOWN"),
         (b"", "Unknown action: "),
-        (b"action: DANCE", "no value named DANCE"),
+        (b"action: DANCE", "no value named DANCE. The actions are TRIGGER_SAVE and STOP."),
         (b"action TRIGGER_SAVE", "Expected"),
         (b"\xff\xfe\x00", "Expected"),
         (b"x" * 1_000_000, "no field named"),

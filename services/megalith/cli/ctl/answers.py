@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import click
 from click.exceptions import Exit
 
-from megalith.errors import MegalithError
+from megalith.errors import MegalithError, PeerUnreachable
 
 R = TypeVar("R")
 
@@ -24,8 +25,21 @@ def errors_as_one_line(command: str) -> Iterator[None]:
 
         line = " ".join(str(error).split())
         status = status_of(type(error)).name
-        print(f"{command}: {line} [{status}]", file=sys.stderr)
+        print(f"{command}: {line}{_way_out(error)} [{status}]", file=sys.stderr)
         raise Exit(1) from None
+
+
+def _way_out(error: MegalithError) -> str:
+    """The option that may be wrong, if a server was named by its address and is not there."""
+    context = click.get_current_context(silent=True)
+    while isinstance(error, PeerUnreachable) and context is not None:
+        for name in ("controller", "appmaster"):
+            if context.params.get(name):
+                return f"; check --{name}"
+
+        context = context.parent
+
+    return ""
 
 
 def answer_with(
