@@ -308,7 +308,10 @@ def recover_list(model_dir: Path) -> None:
                 logger.warning("%s is gone: it leaves the list", folder)
                 del listed.time_by_name[name]
             elif not listed.time_of(name) and name != listed.newest:
-                listed.time_by_name[name] = repr(manifest.read(folder).saved_at_s)
+                try:
+                    listed.time_by_name[name] = repr(manifest.read(folder).saved_at_s)
+                except CheckpointDamaged as error:
+                    logger.warning("when %s was saved is not known: %s", folder, error)
 
         if listed.newest and listed.text() != before:
             listing.write(model_dir, listed.text())

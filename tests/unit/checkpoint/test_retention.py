@@ -87,6 +87,19 @@ def test_the_list_is_recovered_without_what_is_gone(tmp_path):
     assert listed(tmp_path) == ["model.ckpt-2", "model.ckpt-3", "model.ckpt-4"]
 
 
+def test_an_old_checkpoint_that_is_damaged_keeps_no_job_from_its_newest_one(tmp_path, caplog):
+    for step in (1, 2):
+        save(tmp_path, f"model.ckpt-{step}", Retention(3))
+    untimed = listing.read(tmp_path)
+    untimed.time_by_name["model.ckpt-1"] = "0.0"
+    listing.write(tmp_path, untimed.text())
+    (tmp_path / "model.ckpt-1" / "manifest.json").write_text("{")
+    catalog.recover_list(tmp_path)
+    assert catalog.latest(tmp_path).name == "model.ckpt-2"
+    assert listed(tmp_path) == ["model.ckpt-1", "model.ckpt-2"]
+    assert "model.ckpt-1 was saved is not known" in caplog.text
+
+
 @pytest.mark.golden("G11")
 def test_of_those_that_leave_the_list_one_is_kept_in_each_period(tmp_path):
     """Monolith's test waits for 0.7 s, saves s1, and saves s2 at once after it."""
