@@ -102,12 +102,15 @@ class CtrOptions:
         if repeated:
             raise InvalidSetting(f"--features and --lists name {', '.join(repeated)} twice")
 
-        return DataColumns(
-            label=Label.parse(self.label),
-            ids=tuple(ids),
-            dense=tuple(_dense(name) for name in names(self.dense)),
-            time=_time(self.time),
-        )
+        label = Label.parse(self.label)
+        dense = tuple(_dense(name) for name in names(self.dense))
+        if label.column in [*columns, *(column.column for column in dense)]:
+            raise InvalidSetting(
+                f"--label={self.label}: {label.column} is a feature too, which tells the model the "
+                "answer; leave it out of --features, --lists and --dense"
+            )
+
+        return DataColumns(label=label, ids=tuple(ids), dense=dense, time=_time(self.time))
 
     def hidden_widths(self) -> tuple[int, ...]:
         try:

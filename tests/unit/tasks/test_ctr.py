@@ -160,6 +160,8 @@ def test_a_step_goes_on_where_all_values_of_a_feature_are_missing(tmp_path):
         ({"features": "", "lists": ""}, "--features: which columns have rows"),
         ({"lists": "history:movie"}, "--lists=history:movie: movie is not in --features"),
         ({"features": "user,user"}, "--features and --lists name user twice"),
+        ({"label": "age>=4", "features": "user,age"}, "--label=age>=4: age is a feature too"),
+        ({"label": "price", "dense": "price:log"}, "--label=price: price is a feature too"),
         ({"dense": "price:cube"}, "--dense=price:cube: the only change of numbers is price:log"),
         ({"time": "ts:weeks"}, "--time=ts:weeks: a unit is one of s, ms, us, ns"),
         ({"hidden": "64,x"}, "--hidden=64,x: expected widths such as 64,32"),

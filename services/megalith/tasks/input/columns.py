@@ -108,7 +108,7 @@ class IdColumn:
             lists = pc.split_pattern(lists, self.separator)
         if pa.types.is_fixed_size_list(lists.type):
             lists = lists.cast(pa.list_(lists.type.value_type))
-        if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        if not _is_list(lists.type):
             raise BadData(
                 f"{where}: {lists.type} is neither a list nor text; use --features for it"
             )
@@ -211,8 +211,9 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
 
     whole = _with_whole_numbers(values, where)
     if not (_is_text(whole.type) or _is_bytes(whole.type) or pa.types.is_integer(whole.type)):
+        way_out = "; use --lists for it" if _is_list(whole.type) else ""
         raise BadData(
-            f"{where}: no ids are made of {whole.type}; they are made of integers and text"
+            f"{where}: no ids are made of {whole.type}, but of integers and text{way_out}"
         )
 
     encoded = whole.dictionary_encode()
@@ -254,6 +255,10 @@ def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
             f"{where}: ids are made of integers and text, and not all of its numbers are whole "
             f"({error}); put the column into --dense"
         ) from error
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_text(kind: Any) -> bool:

@@ -86,7 +86,7 @@ def test_a_list_may_be_text_with_separators():
     ("use", "values", "kind", "complaint"),
     [
         (USER, [0.5, 1.0], None, "here: ids are made of integers and text, and not all .* --dense"),
-        (USER, [[1], [2]], None, "here: no ids are made of list"),
+        (USER, [[1], [2]], None, "here: no ids are made of list.*; use --lists"),
         (TAGS, [1, 2], None, "here: int64 is neither a list nor text; use --features"),
         (USER, [datetime.datetime(2020, 1, 1)], None, "here: no ids are made of timestamp"),
     ],
