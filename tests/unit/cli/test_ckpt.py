@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -168,6 +170,23 @@ def test_prune_removes_only_with_yes(model_dir, tmp_path):
     assert [each["name"] for each in answer["removals"]] == ["model.ckpt-120"]
     assert not (copy / "model.ckpt-120").exists()
     assert "nothing to remove" in run("prune", copy, "--keep", 1).stdout
+
+
+def test_prune_names_checkpoints_in_the_order_of_their_steps(tmp_path):
+    values = np.ones((IDS.size, 3), np.float32)
+    for step in (1000, 900, 20):
+        stores = checkpoints.stores_with([(checkpoints.ITEM, IDS, values, 7)], {})
+        checkpoints.write(stores, tmp_path, step)
+
+    lines = run("prune", tmp_path, "--keep", 1).stdout.splitlines()
+    names = [columns_of(line)[0] for line in lines[1:4]]
+    assert names == ["model.ckpt-20", "model.ckpt-900", "model.ckpt-1000"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(model_dir):
+    command = f"{sys.executable} -m megalith ckpt show {model_dir} --json | true"
+    result = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(

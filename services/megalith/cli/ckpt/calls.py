@@ -42,6 +42,8 @@ class CheckpointCall:
         try:
             with errors_as_one_line(self.name):
                 yield
+        except BrokenPipeError:
+            raise  # `| head` has read enough: click ends the command without a word
         except OSError as error:
             print(f"{self.name}: {error}", file=sys.stderr)
             raise Exit(1) from None

@@ -1,10 +1,11 @@
 """`megalith ckpt prune`: removing old checkpoints by hand."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from megalith.checkpoint import pruning
+from megalith.checkpoint import catalog, pruning
 from megalith.checkpoint.pruning import PrunePlan
 from megalith.cli.ckpt.calls import CheckpointCall, command
 from megalith.cli.ckpt.text import counted, print_table, size
@@ -54,4 +55,11 @@ def _show(plan: PrunePlan, verb: str) -> None:
     rows = [[each.name, "stays", each.why] for each in plan.kept]
     rows += [[each.name, verb, each.why] for each in plan.removals]
     if rows:
-        print_table(("folder", "", "why"), sorted(rows), left=3)
+        print_table(("folder", "", "why"), sorted(rows, key=_by_step), left=3)
+
+
+def _by_step(row: Sequence[str]) -> tuple[int, str]:
+    """Checkpoints by their step, after folders whose name has none."""
+    name = row[0]
+    step = catalog.step_of(name)
+    return (-1 if step is None else step, name)
