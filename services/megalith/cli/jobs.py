@@ -158,7 +158,7 @@ def _running(
         fail_job(error)
 
     supervisor = Supervisor(cluster, config.model_dir, config.max_restarts, console)
-    news = News(console, config.model_dir)
+    news = News(console, config.model_dir, config.restore_ckpt)
     try:
         console.print(_starting(config), highlight=False)
         lines = WaitingLines(console)

@@ -3,10 +3,13 @@
 It says what was restored, who holds training, what fails and what is lost.
 """
 
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
+from megalith.checkpoint import override
 from megalith.cli import suggested
 from megalith.cli.output import print_line, restored_line
 from megalith.cli.words import held_by, journal_line
@@ -19,9 +22,10 @@ class News:
     Not for several threads.
     """
 
-    def __init__(self, console: Console, model_dir: str) -> None:
+    def __init__(self, console: Console, model_dir: str, restore_ckpt: str = "") -> None:
         self._console = console
         self._model_dir = model_dir
+        self._restore_ckpt = restore_ckpt
         self._last: ClusterStatus | None = None
         self._restored: dict[int, RestoreReport] = {}  # by ps: what was said of it
         self._losses: set[LossReport] = set()
@@ -62,6 +66,7 @@ class News:
         return "not saved: there is no checkpoint" if status.epoch else ""
 
     def _tell_restored(self, status: ClusterStatus) -> None:
+        is_start = not self._restored
         parts: dict[str, list[RestoreReport]] = {}
         for member in status.members:
             part = member.restored
@@ -74,6 +79,19 @@ class News:
 
         for path, restored in parts.items():
             self._say(restored_line(path, restored))
+            if is_start and path:
+                self._tell_choice(Path(path).name)
+
+    def _tell_choice(self, name: str) -> None:
+        """A checkpoint that was asked for is taken once: a later start goes on from a newer one."""
+        chosen = Path(self._restore_ckpt).name
+        if chosen and chosen != name:
+            marker = Path(self._model_dir) / override.MARKER
+            self._say(
+                f"--restore-ckpt {chosen} was obeyed by an earlier start, so the job goes on from "
+                f"{name}; to go back once more: rm {shlex.quote(str(marker))}",
+                "yellow",
+            )
 
     def _tell_losses(self, status: ClusterStatus) -> None:
         for loss in status.losses:

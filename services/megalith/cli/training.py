@@ -80,7 +80,8 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
 
     results = status.results
     for name, value in sorted(results.items()):
-        table.add_row(_shown(name), f"{value:.5f}")
+        is_count = name == "missing_values"
+        table.add_row(_shown(name), f"{value:,.0f}" if is_count else f"{value:.5f}")
 
     if "auc" in results and "best_auc" in results:
         difference = results["best_auc"] - results["auc"]
@@ -102,9 +103,17 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     table.add_row("rows", f"{rows:,}")
     console.print(table)
 
+    if has_succeeded and status.input and not examples:
+        print_line(console, _NOTHING_LEFT, "yellow")
+
     print_line(console, f"checkpoint {status.last_checkpoint or 'none'}")
     print_line(console, status.reason, "" if has_succeeded else "red")
 
+
+_NOTHING_LEFT = (
+    "no batch was trained: the job had come to the end of its input, or to --max-steps, before. "
+    "To train on: more --num-examples or --epochs. To read the input again: --input-cursors false"
+)
 
 _RESULT_NAMES = {
     "auc": "AUC",

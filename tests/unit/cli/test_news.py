@@ -1,6 +1,7 @@
 """The lines that `up` and `train` print while a job runs."""
 
 import dataclasses
+import io
 
 import pytest
 from rich.console import Console
@@ -148,3 +149,27 @@ def test_who_holds_training_is_said_with_the_way_out_and_that_it_goes_on(tell):
         "training is held because of ps-1: Memory limit exceeded. Current: 9, Limit: 8; " + resume,
         "training goes on",
     ]
+
+
+def test_a_choice_of_a_checkpoint_that_was_obeyed_before_is_said_at_the_start_only():
+    with Console(width=500, record=True, file=io.StringIO()) as console:
+        news = News(console, "/a b", restore_ckpt="model.ckpt-7")
+        part = RestoreReport("/a b/model.ckpt-9", 9, 10, 0, 0, 0.1)
+        news.tell(dataclasses.replace(STATUS, members=(dataclasses.replace(PS, restored=part),)))
+        later = dataclasses.replace(part, path="/a b/model.ckpt-12")
+        news.tell(dataclasses.replace(STATUS, members=(dataclasses.replace(PS, restored=later),)))
+
+    said = [line for line in console.export_text().splitlines() if "--restore-ckpt" in line]
+    assert said == [
+        "--restore-ckpt model.ckpt-7 was obeyed by an earlier start, so the job goes on from "
+        "model.ckpt-9; to go back once more: rm '/a b/restore_ckpt'"
+    ]
+
+
+def test_a_choice_of_a_checkpoint_that_is_obeyed_now_needs_no_word():
+    with Console(width=500, record=True, file=io.StringIO()) as console:
+        news = News(console, "/a b", restore_ckpt="model.ckpt-7")
+        part = RestoreReport("/a b/model.ckpt-7", 7, 10, 0, 0, 0.1)
+        news.tell(dataclasses.replace(STATUS, members=(dataclasses.replace(PS, restored=part),)))
+
+    assert "--restore-ckpt" not in console.export_text()

@@ -1,6 +1,8 @@
+import io
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from megalith.cli import training
 from megalith.cli.local_process import ProcessFailed
@@ -114,3 +116,23 @@ def test_the_time_left_is_that_of_the_batches_left_at_the_rate_so_far():
 def test_training_that_is_held_says_who_holds_it_instead_of_a_rate_of_0():
     held = status((1, 9), holders=(BarrierHolder("operator", "look at data", "", 1),))
     assert summary_line(held)[2] == "step 7  stopped by an operator: look at data"
+
+
+@pytest.mark.parametrize(("examples", "is_said"), [(0, True), (500, False)])
+def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(examples, is_said):
+    console = Console(width=200, record=True, file=io.StringIO())
+    worker = SimpleNamespace(examples=examples, rows=0)
+    ended = SimpleNamespace(
+        outcome="succeeded",
+        reason="all workers finished",
+        results={"missing_values": 1691.0},
+        members=[worker],
+        global_step=7,
+        last_checkpoint="model.ckpt-7",
+        input="goes on where it was",
+    )
+    training.print_summary(ended, 1.0, console)
+
+    text = console.export_text()
+    assert ("no batch was trained" in text) == is_said
+    assert "1,691 " in text
