@@ -7,7 +7,7 @@ checkpoints keep it, and a worker that begins gets it back.
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from megalith.errors import InvalidRequest
@@ -86,9 +86,13 @@ class NumberedInput:
         return None if self._share is None else max(0, self._share - self._before)
 
     def _read_until(self, first_cursors: Sequence[bytes]) -> int:
-        saved = [self._parsed(cursor) for cursor in first_cursors]
-        if not saved:
+        begun = [_Cursor.parse(cursor) for cursor in first_cursors if cursor]
+        if not begun:
             return 0
+
+        # An empty one is of a worker that had not begun. It shared batches of the same size.
+        not_begun = replace(begun[0], batches=0)
+        saved = [_Cursor.parse(cursor) if cursor else not_begun for cursor in first_cursors]
 
         is_alike = all(self._is_alike(cursor) for cursor in saved)
         if is_alike and len(saved) == self._num_workers:
@@ -111,13 +115,6 @@ class NumberedInput:
             number,
         )
         return read
-
-    def _parsed(self, cursor: bytes) -> _Cursor:
-        """One that is empty is of a worker that had not begun."""
-        if not cursor:
-            return _Cursor(0, self._num_workers, self._batch_size)
-
-        return _Cursor.parse(cursor)
 
     def _is_alike(self, cursor: _Cursor) -> bool:
         return (cursor.workers, cursor.batch_size) == (self._num_workers, self._batch_size)
