@@ -9,6 +9,7 @@ from functools import partial
 from megalith.protos import benchmark_pb2_grpc, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.ps.benchmark import BenchmarkServicer, ScratchTable
+from megalith.ps.compiling import log_compilations
 from megalith.ps.config import PsConfig
 from megalith.ps.data_plane import DataPlane
 from megalith.ps.expiry_thread import ExpiryThread
@@ -148,6 +149,7 @@ def _as_assigned(config: PsConfig) -> PsConfig:
 
 def run(config: PsConfig) -> int:
     """Serve until told to stop; returns the exit status."""
+    log_compilations()
     return lifecycle.run(
         f"ps-{config.index}",
         lambda exit_request: PsServer(_as_assigned(config), exit_request),
