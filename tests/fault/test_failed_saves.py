@@ -66,7 +66,7 @@ def test_a_disk_that_is_full_or_read_only_is_named_and_the_last_checkpoint_stand
         saved = cluster.controller.save()
 
         at_size.push(cluster, ids, at_size.gradients_of(ROWS))
-        with pytest.raises(SaveFailed, match=f"ps .*no space left on the disk at {small_disk}"):
+        with pytest.raises(SaveFailed, match=f"ps-.*no space left on the disk at {small_disk}"):
             cluster.controller.save()
         assert verified(small_disk)[1].rows == saved.rows == 1000
         assert saves_under_way(small_disk) == []
