@@ -46,14 +46,20 @@ class TableRows:
 
     def __init__(self, name: str, layers: list[_Layer]) -> None:
         self.name = name
-        self.bytes = sum(file.bytes for layer in layers for file in layer.rows)
+        self.bytes = 0
         self._layers = layers
-        newest = [(layer.directory, file) for layer in layers for file in layer.rows][-1]
-        self.header: Header = table_files.header(*newest)
+
+        for layer in layers:
+            self.bytes += sum(file.bytes for file in layer.rows)
+
+        # An increment may have nothing of the table but ids that were dropped.
+        newest = [layer for layer in layers if layer.rows][-1]
+        self.header: Header = table_files.header(newest.directory, newest.rows[-1])
 
     def count(self) -> int:
         if len(self._layers) == 1:
-            return sum(file.rows for file in self._layers[0].rows)
+            only = self._layers[0]
+            return sum(file.rows for file in only.rows)
 
         return sum(batch.ids.size for batch in self.batches())
 
@@ -74,28 +80,37 @@ class TableRows:
         """
         parts = []
         numbers = []  # of the layer of each row
-        gone = []
+        gone = []  # the ids that each layer drops
+        no_ids = np.empty(0, np.int64)
+
         for number, layer in enumerate(self._layers):
             for batch in _batches(layer):
-                part = _selected(batch, _is_within(batch.ids, first, end))
+                is_wanted = _is_within(batch.ids, first, end)
+                part = _selected(batch, is_wanted)
                 parts.append(part)
                 numbers.append(np.full(part.ids.size, number, np.int64))
 
-            dropped = [ids for file in layer.dropped for ids in ids_of(layer.directory, file)]
-            gone.append(np.concatenate(dropped) if dropped else np.empty(0, np.int64))
+            dropped = [no_ids]
+            for file in layer.dropped:
+                dropped += ids_of(layer.directory, file)
+
+            gone.append(np.concatenate(dropped))
 
         rows = self._joined(parts)
-        layer_of = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        layer_of = np.concatenate([no_ids, *numbers])
         return self._newest(rows, layer_of, gone)
 
     def _newest(self, rows: RowBatch, layer_of: I64, gone: list[I64]) -> SortedRows:
         """Of each id the last row, unless it is gone since."""
         order = np.argsort(rows.ids, kind="stable")
         ids = rows.ids[order]
+        layer_in_order = layer_of[order]
+
         is_replaced = np.zeros(ids.size, np.bool_)
         is_replaced[:-1] = ids[:-1] == ids[1:]
+
         both_in_base = is_replaced.copy()
-        both_in_base[:-1] &= layer_of[order][1:] == 0
+        both_in_base[:-1] &= layer_in_order[1:] == 0
         if both_in_base.any():
             directory = self._layers[0].directory
             raise CheckpointDamaged(
@@ -105,8 +120,12 @@ class TableRows:
 
         is_kept = ~is_replaced
         for number, dropped in enumerate(gone):
-            if dropped.size:
-                is_kept &= ~((layer_of[order] <= number) & np.isin(ids, dropped))
+            if not dropped.size:
+                continue
+
+            is_gone = np.isin(ids, dropped)
+            is_gone &= layer_in_order <= number  # a later layer may have the id again
+            is_kept &= ~is_gone
 
         return SortedRows(ids[is_kept], order[is_kept], rows)
 
@@ -131,8 +150,10 @@ def tables_of(chain: Chain) -> dict[str, TableRows]:
 
             by_directory = layers.setdefault(file.table, {})
             layer = by_directory.setdefault(directory, _Layer(directory))
-            is_rows = file.kind == FileKind.TABLE
-            (layer.rows if is_rows else layer.dropped).append(file)
+            if file.kind == FileKind.TABLE:
+                layer.rows.append(file)
+            else:
+                layer.dropped.append(file)
 
     tables = {}
     for name in sorted(layers):
@@ -146,8 +167,16 @@ def tables_of(chain: Chain) -> dict[str, TableRows]:
 def ranges(num_bytes: int, memory_bytes: int) -> list[tuple[int, int]]:
     """Buckets from and to, in so many ranges that the rows of each fit the memory."""
     most = routing.NUM_BUCKETS
-    count = min(most, max(1, -(-num_bytes // memory_bytes)))
-    return [(number * most // count, (number + 1) * most // count) for number in range(count)]
+    wanted = -(-num_bytes // memory_bytes)  # rounded up
+    count = min(most, max(1, wanted))
+
+    found = []
+    for number in range(count):
+        first = number * most // count
+        end = (number + 1) * most // count
+        found.append((first, end))
+
+    return found
 
 
 def _batches(layer: _Layer) -> Iterator[RowBatch]:
@@ -157,7 +186,8 @@ def _batches(layer: _Layer) -> Iterator[RowBatch]:
 
 def _is_within(ids: I64, first: int, end: int) -> Bools:
     buckets = routing.buckets_of(ids)
-    is_within: Bools = (buckets >= first) & (buckets < end)
+    is_within: Bools = buckets >= first
+    is_within &= buckets < end
     return is_within
 
 

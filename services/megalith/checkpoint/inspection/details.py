@@ -113,6 +113,7 @@ def _tables(content: Manifest, directory: Path) -> list[TableDetails]:
             segments = [_segment(segment) for segment in config.segments]
             features = list(config.features)
             table = TableDetails(file.table, features, segments, config.expire_days)
+
             if config.admission is not None:
                 table.admission = str(config.admission.kind)
 
@@ -170,8 +171,15 @@ def _variables(content: Manifest, directory: Path) -> list[VariableDetails]:
 
 def _buckets_by_ps(content: Manifest) -> list[int]:
     """How many buckets each ps had; empty for early versions, which do not say it."""
-    files = [file for file in content.files if file.kind == FileKind.VARIABLES]
-    if not all(file.buckets for file in files):
-        return []
+    counts = []
+    for file in content.files:
+        if file.kind != FileKind.VARIABLES:
+            continue
 
-    return [int(np.count_nonzero(arrow_files.buckets_of(file))) for file in files]
+        if not file.buckets:
+            return []
+
+        is_its = arrow_files.buckets_of(file)
+        counts.append(int(np.count_nonzero(is_its)))
+
+    return counts

@@ -122,16 +122,28 @@ def compare(
     checked_files.check(chain_a, progress)
     checked_files.check(chain_b, progress)
 
-    result = Difference(str(chain_a), str(chain_b), chain_a.last.step, chain_b.last.step)
+    result = Difference(
+        str(chain_a),
+        str(chain_b),
+        chain_a.last.step,
+        chain_b.last.step,
+    )
+
     tables_a = checkpoint_rows.tables_of(chain_a)
     tables_b = checkpoint_rows.tables_of(chain_b)
+
     for name in sorted(tables_a.keys() | tables_b.keys()):
         if name not in tables_b:
             result.tables_only_in_a[name] = tables_a[name].count()
         elif name not in tables_a:
             result.tables_only_in_b[name] = tables_b[name].count()
         else:
-            difference = _compare_tables(tables_a[name], tables_b[name], progress, memory_bytes)
+            difference = _compare_tables(
+                tables_a[name],
+                tables_b[name],
+                progress,
+                memory_bytes,
+            )
             result.tables.append(difference)
 
     _compare_variables(_variables(chain_a), _variables(chain_b), result)
@@ -146,11 +158,14 @@ def _compare_tables(
 ) -> TableDifference:
     config_a = a.header.config
     config_b = b.header.config
+    settings_a = schema_json.to_json(config_a)
+    settings_b = schema_json.to_json(config_b)
+    layout_a = RowLayout(config_a)
+    layout_b = RowLayout(config_b)
+
     result = TableDifference(a.name)
-    result.settings = _changed_settings(
-        schema_json.to_json(config_a), schema_json.to_json(config_b)
-    )
-    result.is_comparable = RowLayout(config_a).signature == RowLayout(config_b).signature
+    result.settings = _changed_settings(settings_a, settings_b)
+    result.is_comparable = layout_a.signature == layout_b.signature
 
     num_bytes = a.bytes + b.bytes
     passes = checkpoint_rows.ranges(num_bytes, memory_bytes)
@@ -171,22 +186,27 @@ def _compare_rows(a: SortedRows, b: SortedRows, result: TableDifference) -> None
     places = np.searchsorted(b.ids, a.ids)
     is_in_both = np.zeros(a.ids.size, np.bool_)
     if b.ids.size:
-        found = b.ids[np.minimum(places, b.ids.size - 1)]
+        last = b.ids.size - 1
+        found = b.ids[np.minimum(places, last)]  # an id behind the last one has no place in b
         is_in_both = found == a.ids
 
     num_common = int(np.count_nonzero(is_in_both))
+
     result.rows_a += a.ids.size
     result.rows_b += b.ids.size
     result.only_in_a += a.ids.size - num_common
     result.only_in_b += b.ids.size - num_common
+
     if not result.is_comparable:
         return
 
     common_a = a.order[is_in_both]
     common_b = b.order[places[is_in_both]]
+
     for start in range(0, num_common, _AT_ONCE):
-        some_a = common_a[start : start + _AT_ONCE]
-        some_b = common_b[start : start + _AT_ONCE]
+        end = start + _AT_ONCE
+        some_a = common_a[start:end]
+        some_b = common_b[start:end]
         _compare_common(a.rows, some_a, b.rows, some_b, result)
 
 
@@ -195,20 +215,28 @@ def _compare_common(
 ) -> None:
     before = a.embeddings[rows_a]
     after = b.embeddings[rows_b]
-    is_changed = _differ(before, after) | _differ(a.states[rows_a], b.states[rows_b])
-    is_redated = ~is_changed & (a.times[rows_a] != b.times[rows_b])
+    is_changed = _differ(before, after)
+    is_changed |= _differ(a.states[rows_a], b.states[rows_b])
 
-    result.changed += int(np.count_nonzero(is_changed))
-    result.redated += int(np.count_nonzero(is_redated))
-    result.equal += int(np.count_nonzero(~is_changed & ~is_redated))
+    is_redated = a.times[rows_a] != b.times[rows_b]
+    is_redated &= ~is_changed
+
+    num_changed = int(np.count_nonzero(is_changed))
+    num_redated = int(np.count_nonzero(is_redated))
+    result.changed += num_changed
+    result.redated += num_redated
+    result.equal += rows_a.size - num_changed - num_redated
 
     changed = np.flatnonzero(is_changed)
-    moved = after[changed].astype(np.float64) - before[changed]
+    moved = after[changed].astype(np.float64)
+    moved -= before[changed]
     distances = np.sqrt(np.square(moved).sum(axis=1))
     distances[np.isnan(distances)] = np.inf  # a row that became NaN is the first to look at
-    largest = changed[np.argsort(-distances, kind="stable")[:_LARGEST]]
+
+    farthest = np.argsort(-distances, kind="stable")[:_LARGEST]
+    far = distances[farthest].tolist()
+    largest = changed[farthest]
     ids = a.ids[rows_a[largest]].tolist()
-    far = np.sort(distances)[::-1][:_LARGEST].tolist()
 
     for key, distance in zip(ids, far, strict=True):
         if distance > 0:  # otherwise only the optimizer's state has changed
@@ -228,6 +256,7 @@ def _changed_settings(a: Any, b: Any) -> list[SettingChange]:
     flat_a = dict(_flat(a, ""))
     flat_b = dict(_flat(b, ""))
     changes = []
+
     for setting in sorted(flat_a.keys() | flat_b.keys()):
         before = flat_a.get(setting)
         after = flat_b.get(setting)
@@ -258,10 +287,13 @@ def _variables(chain: Chain) -> dict[str, SavedVariable]:
     """Whole variables, by name. An increment has all of them, so the last one counts."""
     pieces: list[SavedVariable] = []
     directory, content = chain.folders[-1]
+
     for file in content.files:
-        if file.kind == FileKind.VARIABLES:
-            with arrow_files.opened(directory, file) as reader:
-                pieces += variable_files.read_all(reader)
+        if file.kind != FileKind.VARIABLES:
+            continue
+
+        with arrow_files.opened(directory, file) as reader:
+            pieces += variable_files.read_all(reader)
 
     return {whole.name: whole for whole in variable_files.joined(pieces)}
 
@@ -276,6 +308,7 @@ def _compare_variables(
             result.variables.append(VariableDifference(name, "only in B"))
         else:
             difference = _compare_variable(name, a[name], b[name])
+
             if difference is None:
                 result.equal_variables += 1
             else:
@@ -290,11 +323,13 @@ def _compare_variable(name: str, a: SavedVariable, b: SavedVariable) -> Variable
         return VariableDifference(name, f"{kind_a} became {kind_b}")
 
     if a.value.tobytes() != b.value.tobytes():
-        moved = np.abs(b.value.astype(np.float64) - a.value)
-        return VariableDifference(name, "changed", float(moved.max()))
+        moved = b.value.astype(np.float64) - a.value
+        farthest = float(np.abs(moved).max())
+        return VariableDifference(name, "changed", farthest)
 
-    if (a.optimizer, a.schedule) != (b.optimizer, b.schedule):
+    if a.optimizer != b.optimizer or a.schedule != b.schedule:
         return VariableDifference(name, "equal, with other settings of its optimizer")
+
     if _bytes_of(a.state) != _bytes_of(b.state):
         return VariableDifference(name, "equal, with another optimizer state")
 

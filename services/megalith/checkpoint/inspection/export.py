@@ -74,11 +74,11 @@ def export(
     progress = progress or NoProgress()
     chain = increments.read_chain(directory)
     rows_by_table = checkpoint_rows.tables_of(chain)
+
     for name in tables or ():
         if name not in rows_by_table:
-            raise UnknownTable(
-                f"{directory} has no table {name!r}; it has {', '.join(rows_by_table) or 'none'}"
-            )
+            known = ", ".join(rows_by_table) or "none"
+            raise UnknownTable(f"{directory} has no table {name!r}; it has {known}")
 
     wanted = {name: rows_by_table[name] for name in tables or rows_by_table}
     paths = _paths(out, list(wanted), kind)
@@ -86,10 +86,12 @@ def export(
 
     out.mkdir(parents=True, exist_ok=True)
     result = Exported(str(out), chain.last.step)
+
     for name, rows in wanted.items():
+        path = paths[name]
         progress.begin(f"exporting {name}", rows.bytes)
-        written = _write(rows, paths[name], kind, with_state, progress)
-        result.rows_by_file[paths[name].name] = written
+        written = _write(rows, path, kind, with_state, progress)
+        result.rows_by_file[path.name] = written
 
     return result
 
@@ -150,13 +152,19 @@ def _writer(path: Path, schema: pa.Schema, kind: ExportFormat) -> Any:
 
 def _columns(layout: RowLayout, with_state: bool) -> list[_Column]:
     columns = []
-    for number, (first, width) in enumerate(zip(layout.weight_offsets, layout.dims, strict=True)):
-        columns.append(_Column(f"segment_{number}", False, first, width))
+    segments = zip(layout.weight_offsets, layout.dims, strict=True)
+    for number, (first, width) in enumerate(segments):
+        weights = _Column(f"segment_{number}", False, first, width)
+        columns.append(weights)
 
-    if with_state:
-        for about in layout.state_fields:
-            name = f"segment_{about['segment']}_{about['name']}"
-            columns.append(_Column(name, True, int(about["first"]), int(about["width"])))
+    if not with_state:
+        return columns
+
+    for about in layout.state_fields:
+        name = f"segment_{about['segment']}_{about['name']}"
+        first = int(about["first"])
+        width = int(about["width"])
+        columns.append(_Column(name, True, first, width))
 
     return columns
 
@@ -171,10 +179,15 @@ def _no_rows(layout: RowLayout) -> RowBatch:
 
 
 def _record_batch(batch: RowBatch, columns: list[_Column], make: Any) -> pa.RecordBatch:
-    arrays = {"id": pa.array(batch.ids), "updated_s": pa.array(batch.times)}
+    arrays = {
+        "id": pa.array(batch.ids),
+        "updated_s": pa.array(batch.times),
+    }
+
     for column in columns:
         values = batch.states if column.is_state else batch.embeddings
-        part = values[:, column.first : column.first + column.width]
+        end = column.first + column.width
+        part = values[:, column.first : end]
         arrays.update(make(column.name, part))
 
     return pa.record_batch(arrays)
@@ -182,12 +195,14 @@ def _record_batch(batch: RowBatch, columns: list[_Column], make: Any) -> pa.Reco
 
 def _lists(name: str, values: F32) -> Iterator[tuple[str, pa.Array]]:
     """One column of lists, or of floats where a list would have one."""
-    if values.shape[1] == 1:
-        yield name, pa.array(np.ascontiguousarray(values[:, 0]))
-        return
+    width = values.shape[1]
+    flat = np.ascontiguousarray(values).reshape(-1)
+    floats = pa.array(flat)
 
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    yield name, pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    if width == 1:
+        yield name, floats
+    else:
+        yield name, pa.FixedSizeListArray.from_arrays(floats, width)
 
 
 def _floats(name: str, values: F32) -> Iterator[tuple[str, pa.Array]]:

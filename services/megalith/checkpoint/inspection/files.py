@@ -33,6 +33,7 @@ def check(chain: Chain, progress: ProgressDisplay, tables: Container[str] | None
 
     total_bytes = sum(file.bytes for _, file in wanted)
     progress.begin(f"checking {chain.directory.name}", total_bytes)
+
     for directory, file in wanted:
         check_file(directory, file, progress)
 
@@ -41,6 +42,7 @@ def check_file(directory: Path, file: ShardFile, progress: ProgressDisplay) -> N
     """CheckpointDamaged unless the file is what was written."""
     path = directory / file.name
     manifest.check_size(directory, file)
+
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as content:
@@ -71,10 +73,13 @@ def ids_of(directory: Path, file: ShardFile) -> Iterator[I64]:
     try:
         with pa.OSFile(str(path)) as source:
             names = pa.ipc.open_file(source).schema.names
-            options = pa.ipc.IpcReadOptions(included_fields=[names.index("id")])
+            column = names.index("id")
+            options = pa.ipc.IpcReadOptions(included_fields=[column])
             reader = pa.ipc.open_file(source, options=options)
+
             for number in range(reader.num_record_batches):
-                ids: I64 = reader.get_batch(number).column("id").to_numpy()
+                batch = reader.get_batch(number)
+                ids: I64 = batch.column("id").to_numpy()
                 yield np.ascontiguousarray(ids)
     except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise CheckpointDamaged(f"{path} cannot be read as an Arrow file: {error}") from error

@@ -127,10 +127,12 @@ class _Verifier:
         self._result.files += len(content.files)
         self._result.rows = content.rows
         self._result.bytes += num_bytes
+
         for name in _unnamed(self._directory, content):
             self._result.unnamed.append(f"{self._prefix}{name}")
 
-        self._progress.begin(f"verifying {self._prefix or self._directory.name}", num_bytes)
+        shown_name = self._prefix or self._directory.name
+        self._progress.begin(f"verifying {shown_name}", num_bytes)
         for file in content.files:
             self._check(file)
 
@@ -149,10 +151,12 @@ class _Verifier:
         path = self._directory / file.name
         try:
             checked_files.check_file(self._directory, file, self._progress)
+            check = self._check_content.get(file.kind)
+
             with arrow_files.opened(self._directory, file) as reader:
-                check = self._check_content.get(file.kind)
                 if check is not None:
                     check(file, reader)
+
         except MegalithError as error:
             self._complain(file.name, _without_path(error, path))
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -188,15 +192,19 @@ class _Verifier:
                 return
 
             rows += batch.ids.size
+            not_finite += _num_not_finite(batch)
+
             buckets = routing.buckets_of(batch.ids)
             seen[buckets] = True
-            is_misplaced = record_batch.column("bucket").to_numpy() != buckets
+
+            stated = record_batch.column("bucket").to_numpy()
+            is_misplaced = stated != buckets
             num_misplaced += int(np.count_nonzero(is_misplaced))
             misplaced += batch.ids[is_misplaced][:_NAMED].tolist()
-            not_finite += _num_not_finite(batch)
 
         self._check_count(file, rows, "rows")
         self._check_buckets(file, seen, is_exact=True)
+
         if misplaced:
             self._complain(
                 file.name,
@@ -211,12 +219,17 @@ class _Verifier:
         everywhere = np.ones(routing.NUM_BUCKETS, np.bool_)
         state = filter_files.read_filter(reader, file.name, everywhere)
         if state is not None:
-            self._check_count(file, len(state["blocks"]), "blocks")
+            num_blocks = len(state["blocks"])
+            self._check_count(file, num_blocks, "blocks")
 
     def _check_ids(self, file: ShardFile, reader: Any) -> None:
-        ids = reader.read_all().column("id").to_numpy()
+        table = reader.read_all()
+        ids = table.column("id").to_numpy()
+        buckets = routing.buckets_of(ids)
+
         seen = np.zeros(routing.NUM_BUCKETS, np.bool_)
-        seen[routing.buckets_of(ids)] = True
+        seen[buckets] = True
+
         self._check_count(file, ids.size, "ids")
         self._check_buckets(file, seen, is_exact=False)
 
@@ -224,17 +237,23 @@ class _Verifier:
         found = 0
         for saved in variable_files.read_all(reader):
             found += 1
-            pieces = self._variables.setdefault(saved.name, [])
-            pieces.append((saved.part, saved.parts, file.name))
+
+            piece = (saved.part, saved.parts, file.name)
+            self._variables.setdefault(saved.name, []).append(piece)
+
             arrays = [saved.value, *saved.state.values()]
-            if not all(np.isfinite(array).all() for array in arrays):
+            is_finite = all(np.isfinite(array).all() for array in arrays)
+            if not is_finite:
                 self._complain(file.name, f"variable {saved.name!r} is NaN or infinite")
 
         self._check_count(file, found, "variables")
 
     def _check_count(self, file: ShardFile, found: int, what: str) -> None:
         if found != file.rows:
-            self._complain(file.name, f"has {found} {what}, the manifest says {file.rows}")
+            self._complain(
+                file.name,
+                f"has {found} {what}, the manifest says {file.rows}",
+            )
 
     def _check_buckets(self, file: ShardFile, seen: Bools, *, is_exact: bool) -> None:
         """The ids' buckets are those of the manifest: all of them, or only such.
@@ -245,8 +264,11 @@ class _Verifier:
             return
 
         stated = arrow_files.buckets_of(file)
-        is_wrong = (seen != stated).any() if is_exact else (seen & ~stated).any()
-        if is_wrong:
+        is_wrong = seen & ~stated
+        if is_exact:
+            is_wrong = seen != stated
+
+        if is_wrong.any():
             self._complain(
                 file.name,
                 f"has ids of buckets {arrow_files.ranges_of(seen)}, "
@@ -259,35 +281,43 @@ class _Verifier:
         """No id is in a table twice. Files with a problem are left out: they are named already."""
         damaged = {problem.file for problem in self._result.problems}
         by_table: dict[str, list[ShardFile]] = {}
+
         for file in content.files:
-            if file.kind == FileKind.TABLE and file.name not in damaged:
+            is_whole = file.name not in damaged
+            if file.kind == FileKind.TABLE and is_whole:
                 by_table.setdefault(file.table, []).append(file)
 
         for table, files in by_table.items():
             repeated = self._repeated_ids(files)
-            if repeated.size:
-                for name in self._files_with(files, repeated):
-                    self._complain(
-                        name,
-                        f"has ids that table {table} has twice, {repeated.size} in all: "
-                        f"{_some(repeated.tolist())}",
-                    )
+            if not repeated.size:
+                continue
+
+            for name in self._files_with(files, repeated):
+                self._complain(
+                    name,
+                    f"has ids that table {table} has twice, {repeated.size} in all: "
+                    f"{_some(repeated.tolist())}",
+                )
 
     def _repeated_ids(self, files: list[ShardFile]) -> I64:
         num_rows = sum(file.rows for file in files)
-        num_passes = max(1, -(-num_rows // _IDS_AT_ONCE))
+        num_passes = max(1, -(-num_rows // _IDS_AT_ONCE))  # rounded up
         found = []
+
         for number in range(num_passes):
-            parts = []
+            parts = [np.empty(0, np.int64)]
             for file in files:
                 for ids in checked_files.ids_of(self._directory, file):
                     if num_passes > 1:
-                        ids = ids[routing.buckets_of(ids) % num_passes == number]
+                        pass_of = routing.buckets_of(ids) % num_passes
+                        ids = ids[pass_of == number]
+
                     parts.append(ids)
 
-            ids = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-            is_repeated = ids[1:] == ids[:-1]
-            found.append(np.unique(ids[1:][is_repeated]))
+            ids = np.sort(np.concatenate(parts))
+            later = ids[1:]
+            is_repeated = later == ids[:-1]
+            found.append(np.unique(later[is_repeated]))
 
         return np.concatenate(found)
 
@@ -303,11 +333,12 @@ class _Verifier:
     def _check_parts(self) -> None:
         """Every variable is there once, with all of its parts."""
         for name, pieces in self._variables.items():
+            _, parts, file = pieces[0]
             found = sorted(part for part, _, _ in pieces)
-            parts = pieces[0][1]
             if found != list(range(parts)):
                 self._complain(
-                    pieces[0][2], f"variable {name!r}: parts {found} of {parts} are in the files"
+                    file,
+                    f"variable {name!r}: parts {found} of {parts} are in the files",
                 )
 
     def _check_tables_have_rows(self, content: Manifest) -> None:
@@ -317,7 +348,8 @@ class _Verifier:
             is_about_table = file.kind in (FileKind.FILTER, FileKind.TOUCHED)
             if is_about_table and file.table not in tables:
                 self._complain(
-                    file.name, f"is about table {file.table!r}, but no file has its rows"
+                    file.name,
+                    f"is about table {file.table!r}, but no file has its rows",
                 )
 
 
@@ -328,14 +360,20 @@ def _num_not_finite(batch: table_files.RowBatch) -> int:
 
 
 def _unnamed(directory: Path, content: Manifest) -> list[str]:
-    named = {MANIFEST, *(file.name for file in content.files)}
-    return sorted(path.name for path in directory.iterdir() if path.name not in named)
+    named = {file.name for file in content.files}
+    named.add(MANIFEST)
+
+    present = {path.name for path in directory.iterdir()}
+    return sorted(present - named)
 
 
 def _some(ids: Iterable[int]) -> str:
     listed = list(ids)
     shown = ", ".join(str(number) for number in listed[:_NAMED])
-    return f"{shown}, ..." if len(listed) > _NAMED else shown
+    if len(listed) > _NAMED:
+        return f"{shown}, ..."
+
+    return shown
 
 
 def _without_path(error: Exception, path: Path) -> str:
