@@ -102,18 +102,23 @@ class EntryParser:
 
 
 def _state_map(config: TableConfig, layout: RowLayout) -> _StateMap:
-    shape = (len(config.segments), kernels.MOST_FIELDS)
-    cases = np.zeros(len(config.segments), np.int64)
+    num_segments = len(config.segments)
+    shape = (num_segments, kernels.MOST_FIELDS)
+    cases = np.zeros(num_segments, np.int64)
     starts = np.zeros(shape, np.int64)
     widths = np.zeros(shape, np.int64)
     steps = np.zeros(shape, np.int64)
+
     for number, segment in enumerate(config.segments):
         name = _innermost(segment.optimizer).name
         cases[number] = _CASES.get(name, 0)
+
         names = _FIELDS.get(name, ())
+        state_start = layout.state_offsets[number]
         for field in layout.optimizers[number].fields:
-            place = (number, names.index(field.name) + 1)
-            starts[place] = layout.state_offsets[number] + field.offset
+            field_number = names.index(field.name) + 1
+            place = (number, field_number)
+            starts[place] = state_start + field.offset
             widths[place] = field.width
             steps[place] = field.is_step
 
@@ -141,7 +146,8 @@ def segments_of(text: str) -> tuple[Segment, ...]:
         if not width.isdigit():
             raise InvalidRequest(f"segments {text!r}: {part!r} is not like 16:adagrad")
 
-        segments.append(Segment(int(width), optimizer=_optimizer(name)))
+        optimizer = _optimizer(name)
+        segments.append(Segment(int(width), optimizer=optimizer))
 
     return tuple(segments)
 
@@ -149,11 +155,16 @@ def segments_of(text: str) -> tuple[Segment, ...]:
 def _optimizer(name: str) -> Optimizer:
     outer, has_base, base = name.partition("(")
     kind: Any = Optimizer.kinds.get(outer)
-    if kind is None or bool(has_base) != name.endswith(")"):
+    is_closed = bool(has_base) == name.endswith(")")
+    if kind is None or not is_closed:
         known = ", ".join(sorted(Optimizer.kinds))
         raise InvalidRequest(f"there is no optimizer {name!r}; there are {known}")
 
-    optimizer: Optimizer = kind(_optimizer(base[:-1])) if has_base else kind()
+    arguments = []
+    if has_base:
+        arguments.append(_optimizer(base[:-1]))
+
+    optimizer: Optimizer = kind(*arguments)
     return optimizer
 
 
@@ -169,25 +180,32 @@ def segments_in(entry: bytes, table: str) -> tuple[Segment, ...]:
         if number == 2:
             width += len(value) // 4
         elif number == 3 and wire == BYTES:
-            dumps += [dump for field, _, dump in fields_of(value, where) if field == 1]
+            for field, _, dump in fields_of(value, where):
+                if field == 1:
+                    dumps.append(dump)
 
-    described = [_described(dump, where) for dump in dumps]
-    unknown = [place for place, (_, dim) in enumerate(described) if dim is None]
-    rest = width - sum(dim or 0 for _, dim in described)
-    if len(unknown) == 1 and rest > 0:
-        place = unknown[0]
-        described[place] = (described[place][0], rest)
-        unknown = []
+    names: list[str] = []
+    dims: list[int | None] = []
+    for dump in dumps:
+        name, dim = _described(dump, where)
+        names.append(name)
+        dims.append(dim)
+
+    # If one segment alone does not say its width, it has what the others leave.
+    rest = width - sum(dim or 0 for dim in dims)
+    if dims.count(None) == 1 and rest > 0:
+        dims[dims.index(None)] = rest
         rest = 0
 
-    if unknown or rest or not described:
-        found = ", ".join(f"{dim or '?'}:{name}" for name, dim in described) or "no state"
+    segments = list(zip(dims, names, strict=True))
+    if None in dims or rest or not segments:
+        found = ", ".join(f"{dim or '?'}:{name}" for dim, name in segments) or "no state"
         raise InvalidRequest(
             f"table {table}: its {width} floats a row have {found}, which does not say how wide "
             f"each segment is; say it, for example --segments {table}=1:ftrl,16:adagrad"
         )
 
-    return tuple(Segment(dim or 0, optimizer=_optimizer(name)) for name, dim in described)
+    return tuple(Segment(dim or 0, optimizer=_optimizer(name)) for dim, name in segments)
 
 
 def _described(dump: bytes, where: str) -> tuple[str, int | None]:

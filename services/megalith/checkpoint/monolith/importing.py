@@ -91,7 +91,13 @@ def import_tables(
     source = Source.find(source_dir, step)
     directory = prepare_model_dir(str(model_dir))
     _check_empty(directory)
-    job = _Import(source, segments or {}, names or {}, progress or NoProgress())
+
+    job = _Import(
+        source,
+        segments or {},
+        names or {},
+        progress or NoProgress(),
+    )
     return job.run(directory, num_ps)
 
 
@@ -119,10 +125,15 @@ class _Table:
         """The first reading."""
         report = self.report
         statuses = found.statuses
-        is_usable = self._usable(found)
         report.entries += statuses.size
         report.malformed += _count(statuses, kernels.MALFORMED, kernels.NO_ID)
-        report.other_layout += _count(statuses, kernels.OTHER_WIDTH, kernels.OTHER_OPTIMIZER)
+        report.other_layout += _count(
+            statuses,
+            kernels.OTHER_WIDTH,
+            kernels.OTHER_OPTIMIZER,
+        )
+
+        is_usable = self._usable(found)
         num_usable = int(np.count_nonzero(is_usable))
         num_parsed = _count(statuses, kernels.GOOD, kernels.NO_STATE)
         report.not_finite += num_parsed - num_usable
@@ -131,43 +142,63 @@ class _Table:
         times = found.times[is_usable]
         has_time = _has_time(times)
         report.undated += int(np.count_nonzero(~has_time))
-        self.data_time_s = max(self.data_time_s, int(times[has_time].max(initial=0)))
+
+        newest_s = int(times[has_time].max(initial=0))
+        self.data_time_s = max(self.data_time_s, newest_s)
+
         self._ids.append(found.ids[is_usable])
 
     def end_scan(self) -> None:
         """Of an id that occurs several times the last entry is kept, as Monolith would."""
         ids = np.concatenate(self._ids)
         self._ids = []
+
         order = np.argsort(ids, kind="stable")
         in_order = ids[order]
         is_replaced = in_order[:-1] == in_order[1:]
+        replaced = order[:-1][is_replaced]
+
         self._is_kept = np.ones(ids.size, np.bool_)
-        self._is_kept[order[:-1][is_replaced]] = False
-        self.report.repeated = int(np.count_nonzero(is_replaced))
-        self.report.rows = ids.size - self.report.repeated
-        if self.report.entries and not ids.size:
+        self._is_kept[replaced] = False
+
+        report = self.report
+        report.repeated = replaced.size
+        report.rows = ids.size - replaced.size
+
+        if report.entries and not ids.size:
             raise InvalidRequest(
-                f"table {self.report.name}: none of its {self.report.entries} entries can be "
-                f"imported as rows of {self.report.row_layout}: {self.report.other_layout} have "
-                f"another layout, {self.report.malformed} are malformed, "
-                f"{self.report.not_finite} are NaN or infinite"
+                f"table {report.name}: none of its {report.entries} entries can be "
+                f"imported as rows of {report.row_layout}: {report.other_layout} have "
+                f"another layout, {report.malformed} are malformed, "
+                f"{report.not_finite} are NaN or infinite"
             )
 
     def kept(self, found: Entries) -> Entries:
         """The second reading: the entries that become rows."""
         is_usable = self._usable(found)
-        end = self._written + int(np.count_nonzero(is_usable))
-        is_kept = is_usable.copy()
-        is_kept[is_usable] = self._is_kept[self._written : end]
+        start = self._written
+        end = start + int(np.count_nonzero(is_usable))
         self._written = end
+
+        is_kept = is_usable.copy()
+        is_kept[is_usable] = self._is_kept[start:end]
+
         times = found.times[is_kept]
         times[~_has_time(times)] = 0
-        return Entries(found.ids[is_kept], found.rows[is_kept], times, found.statuses[is_kept])
+
+        return Entries(
+            found.ids[is_kept],
+            found.rows[is_kept],
+            times,
+            found.statuses[is_kept],
+        )
 
     @staticmethod
     def _usable(found: Entries) -> Bools:
         is_parsed = np.isin(found.statuses, (kernels.GOOD, kernels.NO_STATE))
-        usable: Bools = is_parsed & np.isfinite(found.rows).all(axis=1)
+        is_finite = np.isfinite(found.rows).all(axis=1)
+
+        usable: Bools = is_parsed & is_finite
         return usable
 
 
@@ -189,10 +220,14 @@ class _Import:
 
     def run(self, model_dir: Path, num_ps: int | None) -> Imported:
         self._scan()
-        parts = num_ps or min(self._source.num_ps, max(1, _MOST_FILES // len(self._tables)))
+
+        most_parts = max(1, _MOST_FILES // len(self._tables))
+        parts = num_ps or min(self._source.num_ps, most_parts)
+
         save_id = secrets.token_hex(4)
         work = catalog.work_directory(model_dir, self._source.step, save_id)
         saved_at_s = time.time()
+
         try:
             work.mkdir()
             files = self._write(work, save_id, parts)
@@ -203,6 +238,7 @@ class _Import:
                 files=tuple(files),
                 save_id=save_id,
             )
+
             manifest.write(work, content)
             path = catalog.publish(work, model_dir, self._source.step)
         except OSError as error:
@@ -225,7 +261,9 @@ class _Import:
     def _scan(self) -> None:
         self._progress.begin("reading Monolith's files", self._source.bytes)
         for part in self._parts():
-            self._table_of(part).scan(self._table_of(part).parser.parse(part.records))
+            table = self._table_of(part)
+            entries = table.parser.parse(part.records)
+            table.scan(entries)
 
         for asked in (*self._segments, *self._names):
             if asked not in self._source.tables_seen:
@@ -258,27 +296,41 @@ class _Import:
         owners = routing.even_owners(num_ps)
         suffixes = [shard_suffix(index, num_ps, save_id) for index in range(num_ps)]
         files: dict[str, list[RowFile]] = {}
+
         with ExitStack() as closing:
             for number, name in enumerate(sorted(self._tables)):
+                table = self._tables[name]
                 files[name] = []
+
                 for suffix in suffixes:
                     file_name = table_file_name(FileKind.TABLE, number, name, suffix)
-                    file = self._row_file(self._tables[name], work, file_name)
+                    file = self._row_file(table, work, file_name)
                     files[name].append(closing.enter_context(file))
 
             self._progress.begin("writing rows", self._source.bytes)
             for part in self._parts():
                 table = self._table_of(part)
-                rows = table.kept(table.parser.parse(part.records))
-                owner = owners[routing.buckets_of(rows.ids)]
+                entries = table.parser.parse(part.records)
+                rows = table.kept(entries)
+
+                buckets = routing.buckets_of(rows.ids)
+                owner = owners[buckets]
                 for index, file in enumerate(files[table.report.name]):
                     is_its = owner == index
-                    if is_its.any():
-                        file.add(rows.ids[is_its], rows.rows[is_its], rows.times[is_its])
+                    if not is_its.any():
+                        continue
+
+                    file.add(
+                        rows.ids[is_its],
+                        rows.rows[is_its],
+                        rows.times[is_its],
+                    )
 
         written = []
         for index, suffix in enumerate(suffixes):
-            written += [files[name][index].written() for name in files]
+            for by_index in files.values():
+                written.append(by_index[index].written())
+
             no_variables = variables.write([], work, variables_file_name(suffix))
             owned = arrow_files.ranges_of(owners == index)
             written.append(replace(no_variables, buckets=owned))

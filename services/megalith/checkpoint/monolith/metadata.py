@@ -18,9 +18,11 @@ class TableCount(NamedTuple):
 def counts_in(path: Path) -> list[TableCount]:
     counts = []
     file = RecordFile(path)
+
     while (records := file.read()) is not None:
         for number in range(records.begins.size):
-            fields = {each.number: each.value for each in fields_of(records.of(number), str(path))}
+            record = records.of(number)
+            fields = {each.number: each.value for each in fields_of(record, str(path))}
             try:
                 table = fields.get(1, b"").decode()
             except UnicodeDecodeError as error:

@@ -32,33 +32,41 @@ class Records(NamedTuple):
     ends: I64
 
     def of(self, number: int) -> bytes:
-        return self.data[self.begins[number] : self.ends[number]].tobytes()
+        begin = self.begins[number]
+        end = self.ends[number]
+        return self.data[begin:end].tobytes()
 
 
 def file_sets(folder: Path) -> dict[str, list[Path]]:
     """The files of each base, in order; CheckpointDamaged if one of a set is missing."""
     found: dict[str, dict[int, Path]] = {}
     totals: dict[str, set[int]] = {}
+
     for path in sorted(folder.iterdir()):
         parts = _SHARD.fullmatch(path.name)
         if parts is None or _UNFINISHED.search(path.name):
             continue
 
-        found.setdefault(parts["base"], {})[int(parts["index"])] = path
-        totals.setdefault(parts["base"], set()).add(int(parts["total"]))
+        base = parts["base"]
+        index = int(parts["index"])
+        total = int(parts["total"])
+        found.setdefault(base, {})[index] = path
+        totals.setdefault(base, set()).add(total)
 
     sets = {}
 
     for base, path_by_index in found.items():
-        if len(totals[base]) > 1:
+        stated = sorted(totals[base])
+        if len(stated) > 1:
             raise CheckpointDamaged(
-                f"{folder / base}-*: its files are of sets of {sorted(totals[base])}; "
+                f"{folder / base}-*: its files are of sets of {stated}; "
                 "remove those that do not belong there"
             )
 
-        (total,) = totals[base]
-        missing = sorted(set(range(total)) - path_by_index.keys())
-        too_many = sorted(path_by_index.keys() - set(range(total)))
+        total = stated[0]
+        wanted = set(range(total))
+        missing = sorted(wanted - path_by_index.keys())
+        too_many = sorted(path_by_index.keys() - wanted)
         if missing or too_many:
             what = f"{missing} are missing" if missing else f"{too_many} are too many"
             raise CheckpointDamaged(f"{folder / base}-*: of {total} files {what}")

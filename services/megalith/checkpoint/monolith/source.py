@@ -54,9 +54,13 @@ class Source:
     def find(cls, directory: Path, step: int | None = None) -> "Source":
         """The checkpoint in a folder of table files, or the newest of a model directory."""
         folder = _folder_of_tables(directory)
-        source = cls(folder, _step_of(folder) if step is None else step)
+        if step is None:
+            step = _step_of(folder)
+
+        source = cls(folder, step)
         sets = file_sets(folder)
         servers = set()
+        num_filters = 0
 
         for base, paths in sorted(sets.items()):
             if base.startswith(_MANY) and not base.endswith(_META):
@@ -69,19 +73,22 @@ class Source:
 
                 source.shards += zip(paths, names, strict=True)
                 servers.add(base.removeprefix(_MANY))
+
             elif base.startswith(_ONE):
                 table, ps = _table_and_ps(base.removeprefix(_ONE))
                 source.tables.setdefault(table, []).extend(paths)
                 servers.add(ps)
+
             elif base.startswith(_FILTER):
-                source.left_out["files of admission filters"] = source.left_out.get(
-                    "files of admission filters", 0
-                ) + len(paths)
+                num_filters += len(paths)
 
         if not source.tables and not source.shards:
             raise CheckpointNotFound(
                 f"{folder} has no table files of Monolith's ({_ONE}* or {_MANY}*)"
             )
+
+        if num_filters:
+            source.left_out["files of admission filters"] = num_filters
 
         dense = _dense_files(folder)
         if dense:
@@ -92,8 +99,10 @@ class Source:
 
     @property
     def bytes(self) -> int:
-        files = [path for paths in self.tables.values() for path in paths]
-        files += [data for data, _ in self.shards]
+        files = [data for data, _ in self.shards]
+        for paths in self.tables.values():
+            files += paths
+
         return sum(path.stat().st_size for path in files)
 
     def read(self, progress: ProgressDisplay) -> Iterator[TableRecords]:
@@ -141,24 +150,30 @@ def _folder_of_tables(directory: Path) -> Path:
         return directory
 
     newest = listing.read(directory).newest
-    if newest and (directory / f"{newest}{_ASSETS}").is_dir():
-        return directory / f"{newest}{_ASSETS}"
+    newest_folder = directory / f"{newest}{_ASSETS}"
+    if newest and newest_folder.is_dir():
+        return newest_folder
 
-    folders = sorted(path for path in directory.glob(f"*{_ASSETS}") if path.is_dir())
-    if len(folders) == 1:
-        return folders[0]
+    candidates = directory.glob(f"*{_ASSETS}")
+    folders = sorted(path for path in candidates if path.is_dir())
+    if not folders:
+        raise CheckpointNotFound(
+            f"{directory} has no table files of Monolith's, and no folder *{_ASSETS} with some"
+        )
 
-    found = ", ".join(path.name for path in folders)
-    raise CheckpointNotFound(
-        f"{directory} has several folders of table files: {found}; name one of them"
-        if folders
-        else f"{directory} has no table files of Monolith's, and no folder *{_ASSETS} with some"
-    )
+    if len(folders) > 1:
+        found = ", ".join(path.name for path in folders)
+        raise CheckpointNotFound(
+            f"{directory} has several folders of table files: {found}; name one of them"
+        )
+
+    return folders[0]
 
 
 def _step_of(folder: Path) -> int:
     """The number after the last '-', as Monolith reads it; 0 if there is none."""
-    _, _, step = folder.name.removesuffix(_ASSETS).rpartition("-")
+    checkpoint = folder.name.removesuffix(_ASSETS)
+    _, _, step = checkpoint.rpartition("-")
     return int(step) if step.isdigit() else 0
 
 
@@ -176,5 +191,7 @@ def _dense_files(folder: Path) -> int:
         return 0
 
     prefix = folder.name.removesuffix(_ASSETS)
-    beside = [*folder.parent.glob(f"{prefix}.index"), *folder.parent.glob(f"{prefix}.data-*")]
-    return len(beside)
+    model_dir = folder.parent
+    found = list(model_dir.glob(f"{prefix}.index"))
+    found += model_dir.glob(f"{prefix}.data-*")
+    return len(found)
