@@ -73,7 +73,11 @@ def command(
 
 
 def checkpoint_argument(name: str = "checkpoint") -> click.Argument:
-    return click.Argument([name], metavar=name.upper(), type=click.Path(path_type=Path))
+    return click.Argument(
+        [name],
+        metavar=name.upper(),
+        type=click.Path(path_type=Path),
+    )
 
 
 def checkpoint_at(path: Path) -> Path:
@@ -122,8 +126,10 @@ class Bar:
     def add(self, done_bytes: int) -> None:
         self._done += done_bytes
         self._bar.update(self._task, completed=self._done)
+
         now = time.monotonic()
-        if self._is_terminal or now - self._said_at < _LINE_S:
+        silent_s = now - self._said_at
+        if self._is_terminal or silent_s < _LINE_S:
             return
 
         self._said_at = now

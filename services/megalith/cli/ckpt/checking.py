@@ -43,11 +43,14 @@ def _show(found: Verification) -> None:
         print(f"{found.path}/{name}: the manifest does not name it; a restore ignores it")
 
     if found.is_whole:
-        more = f" with {counted(found.increments, 'increment')}" if found.increments else ""
-        print(
-            f"{found.path} is whole{more}: {counted(found.files, 'file')}, {found.rows:,} rows, "
-            f"{size(found.bytes)}"
-        )
+        more = ""
+        if found.increments:
+            increments = counted(found.increments, "increment")
+            more = f" with {increments}"
+
+        files = counted(found.files, "file")
+        num_bytes = size(found.bytes)
+        print(f"{found.path} is whole{more}: {files}, {found.rows:,} rows, {num_bytes}")
     else:
         faults = counted(len(found.problems), "fault")
         print(f"{found.path} is damaged: {faults}", file=sys.stderr)

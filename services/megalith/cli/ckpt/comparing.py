@@ -41,7 +41,12 @@ def diff(call: CheckpointCall, a: Path, b: Path, memory_mb: int) -> None:
     update does. The files of both are checked first.
     """
     with Bar() as bar:
-        found = compare(checkpoint_at(a), checkpoint_at(b), bar, memory_mb << 20)
+        found = compare(
+            checkpoint_at(a),
+            checkpoint_at(b),
+            bar,
+            memory_mb << 20,
+        )
 
     call.answer(found, _show, is_equal=found.is_equal)
 
@@ -88,7 +93,10 @@ def _show_table(table: TableDifference) -> None:
 
     if table.largest:
         print(f"\nlargest changes of table {table.table}")
-        rows = [[f"  id {change.id}", f"{change.distance:.6g}"] for change in table.largest]
+        rows = []
+        for moved in table.largest:
+            rows.append([f"  id {moved.id}", f"{moved.distance:.6g}"])
+
         print_table(("  row", "distance"), rows)
 
 
@@ -96,9 +104,14 @@ def _show_variables(found: Difference) -> None:
     if not found.variables and not found.equal_variables:
         return
 
-    print(f"\n{counted(found.equal_variables, 'variable')} equal, {len(found.variables)} not")
+    equal = counted(found.equal_variables, "variable")
+    print(f"\n{equal} equal, {len(found.variables)} not")
+
     for each in found.variables[:_MOST_NAMES]:
-        far = "" if each.largest is None else f", by {each.largest:.6g} at most"
+        far = ""
+        if each.largest is not None:
+            far = f", by {each.largest:.6g} at most"
+
         print(f"  {each.variable}: {each.what}{far}")
 
     left = len(found.variables) - _MOST_NAMES

@@ -78,11 +78,15 @@ def show(call: CheckpointCall, checkpoint: Path) -> None:
 
 
 def _show_details(found: Details) -> None:
-    saved_at = datetime.fromtimestamp(found.saved_at_s).strftime("%Y-%m-%d %H:%M:%S")
-    age = duration(max(0.0, time.time() - found.saved_at_s))
+    saved_at = datetime.fromtimestamp(found.saved_at_s)
+    saved = saved_at.strftime("%Y-%m-%d %H:%M:%S")
+    age_s = max(0.0, time.time() - found.saved_at_s)
+    num_files = counted(len(found.files), "file")
+
     print(found.path)
-    print(f"step {found.step:,}, saved {saved_at} ({age} ago) by {found.num_ps} ps")
-    print(f"{found.rows:,} rows, {size(found.bytes)} in {counted(len(found.files), 'file')}")
+    print(f"step {found.step:,}, saved {saved} ({duration(age_s)} ago) by {found.num_ps} ps")
+    print(f"{found.rows:,} rows, {size(found.bytes)} in {num_files}")
+
     if found.buckets_by_ps:
         shares = " + ".join(str(count) for count in found.buckets_by_ps)
         print(f"buckets by ps: {shares}")
@@ -105,21 +109,39 @@ def _show_details(found: Details) -> None:
 
     if found.variables:
         print()
-        rows = [
-            [each.name, each.dtype, str(each.shape), each.optimizer, str(each.parts)]
-            for each in found.variables
-        ]
+        rows = []
+        for each in found.variables:
+            rows.append(
+                [
+                    each.name,
+                    each.dtype,
+                    str(each.shape),
+                    each.optimizer,
+                    str(each.parts),
+                ]
+            )
+
         print_table(("variable", "dtype", "shape", "optimizer", "parts"), rows, left=4)
 
     print()
-    files = [[file.name, f"{file.rows:,}", size(file.bytes)] for file in found.files]
+    files = []
+    for file in found.files:
+        files.append([file.name, f"{file.rows:,}", size(file.bytes)])
+
     print_table(("file", "rows", "size"), files)
 
 
 def _table_row(table: TableDetails) -> list[str]:
-    segments = " + ".join(f"{segment.dim} {segment.optimizer}" for segment in table.segments)
+    segments = [f"{segment.dim} {segment.optimizer}" for segment in table.segments]
     admission = "-"
     if table.filter_bytes is not None:
-        admission = f"{table.admission.removesuffix('_hash_filter')} {size(table.filter_bytes)}"
+        kind = table.admission.removesuffix("_hash_filter")
+        admission = f"{kind} {size(table.filter_bytes)}"
 
-    return [table.name, segments, admission, f"{table.rows:,}", size(table.bytes)]
+    return [
+        table.name,
+        " + ".join(segments),
+        admission,
+        f"{table.rows:,}",
+        size(table.bytes),
+    ]

@@ -79,9 +79,10 @@ def export(
 
 
 def _show_exported(written: Exported) -> None:
-    rows = [
-        [f"{written.path}/{name}", f"{count:,}"] for name, count in written.rows_by_file.items()
-    ]
+    rows = []
+    for name, count in written.rows_by_file.items():
+        rows.append([f"{written.path}/{name}", f"{count:,}"])
+
     print_table(("file", "rows"), rows)
 
 
@@ -173,9 +174,17 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
 def _show_imported(made: Imported) -> None:
     rows = []
     for table in made.tables:
-        rows.append([table.name, table.row_layout, f"{table.rows:,}", f"{table.left_out:,}"])
+        rows.append(
+            [
+                table.name,
+                table.row_layout,
+                f"{table.rows:,}",
+                f"{table.left_out:,}",
+            ]
+        )
 
     print_table(("table", "row layout", "rows", "left out"), rows, left=2)
+
     for table in made.tables:
         for line in _remarks(table):
             print(f"table {table.name}: {line}")

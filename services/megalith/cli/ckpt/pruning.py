@@ -34,12 +34,14 @@ def prune(call: CheckpointCall, directory: Path, keep: int, is_meant: bool) -> N
         done = pruning.prune(directory, keep)
         call.answer(done, _show_removed, is_done=True)
     else:
-        call.answer(pruning.plan(directory, keep), _show_plan, is_done=False)
+        plan = pruning.plan(directory, keep)
+        call.answer(plan, _show_plan, is_done=False)
 
 
 def _show_removed(done: PrunePlan) -> None:
     _show(done, "removed")
-    print(f"removed {counted(len(done.removals), 'folder')}, {size(done.bytes)}")
+    what = counted(len(done.removals), "folder")
+    print(f"removed {what}, {size(done.bytes)}")
 
 
 def _show_plan(plan: PrunePlan) -> None:

@@ -5,11 +5,19 @@ from collections.abc import Sequence
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Print rows under titles; the first `left` columns begin at the left, figures end right."""
-    widths = [max(len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
-    for row in (titles, *rows):
+    lines = [titles, *rows]
+    widths = []
+    for column in zip(*lines, strict=True):
+        widths.append(max(len(cell) for cell in column))
+
+    for line in lines:
         cells = []
-        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            cells.append(cell.ljust(width) if number < left else cell.rjust(width))
+        for number, cell in enumerate(line):
+            width = widths[number]
+            if number < left:
+                cells.append(cell.ljust(width))
+            else:
+                cells.append(cell.rjust(width))
 
         print("  ".join(cells).rstrip())
 
@@ -37,4 +45,8 @@ def number(count: int | None) -> str:
 
 def counted(count: int, singular: str, plural: str = "") -> str:
     """`1 file`, `2 files`."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    if count == 1:
+        return f"1 {singular}"
+
+    plural = plural or f"{singular}s"
+    return f"{count:,} {plural}"
