@@ -3,6 +3,7 @@
 import errno
 import json
 import threading
+import urllib.request
 from contextlib import closing
 
 import grpc
@@ -100,6 +101,19 @@ def test_a_savepoint_is_followed_to_its_directory(stub, tmp_path):
     )
     assert snapshot.available
     assert (target / snapshot.dir.rpartition("/")[2] / "manifest.json").exists()
+
+
+def test_the_pages_of_controller_and_appmaster_are_at_the_addresses_that_they_give(
+    servers, operator
+):
+    pages = {}
+    for address in (servers.job.status().metrics_address, operator.status().metrics_address):
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
+            pages[address] = page.read().decode()
+
+    of_controller, of_appmaster = pages.values()
+    assert "megalith_barrier_placed 0.0" in of_controller
+    assert "megalith_app_ended 0.0" in of_appmaster
 
 
 def test_an_unknown_savepoint_is_not_found(stub):

@@ -72,6 +72,7 @@ class Application:
     is_supervised: bool
     processes: tuple[SupervisedProcess, ...]
     savepoints: tuple[SavepointStatus, ...]
+    metrics_address: str = ""  # of the AppMaster's /metrics page
 
 
 class AppMaster:
@@ -213,6 +214,7 @@ def _application(reply: supervision_pb2.GetApplicationResponse) -> Application:
         is_supervised=reply.is_supervised,
         processes=tuple(processes),
         savepoints=tuple(savepoints),
+        metrics_address=reply.metrics_address,
     )
 
 

@@ -170,6 +170,7 @@ class ClusterStatus:
     saving: SaveProgress | None = None
     checkpoints_removed: int = 0  # by this controller, because they are not kept
     input: str = ""  # where the input of this run began, for people; empty = at its start
+    metrics_address: str = ""  # of the controller's /metrics page
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,7 @@ def cluster_status(reply: coordination_pb2.GetStatusResponse) -> ClusterStatus:
         saving=_saving(reply.saving) if reply.HasField("saving") else None,
         checkpoints_removed=reply.checkpoints_removed,
         input=reply.input,
+        metrics_address=reply.metrics_address,
     )
 
 

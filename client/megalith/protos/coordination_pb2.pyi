@@ -1157,6 +1157,7 @@ class GetStatusResponse(_message.Message):
     SAVING_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_REMOVED_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -1203,6 +1204,8 @@ class GetStatusResponse(_message.Message):
     """By this controller, because they are not kept."""
     input: _builtins.str
     """Where the input of this run began, for people; empty = at its start."""
+    metrics_address: _builtins.str
+    """host:port of the controller's /metrics page."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -1265,10 +1268,11 @@ class GetStatusResponse(_message.Message):
         saving: Global___SaveProgress | None = ...,
         checkpoints_removed: _builtins.int = ...,
         input: _builtins.str = ...,
+        metrics_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save", "saving", b"saving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "input", b"input", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "input", b"input", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "metrics_address", b"metrics_address", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

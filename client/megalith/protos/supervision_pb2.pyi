@@ -247,6 +247,7 @@ class GetApplicationResponse(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     GLOBAL_STEP_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     app_id: _builtins.str
     """The job's id."""
     final_status: _builtins.str
@@ -267,6 +268,8 @@ class GetApplicationResponse(_message.Message):
     """As in primus.ProgressResponse."""
     global_step: _builtins.int
     """Steps of all workers; 0 while the controller does not answer."""
+    metrics_address: _builtins.str
+    """host:port of the AppMaster's /metrics page."""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProcessState]:
         """As last heard, in the caller's order."""
@@ -290,10 +293,11 @@ class GetApplicationResponse(_message.Message):
         phase: _builtins.str = ...,
         progress: _builtins.float = ...,
         global_step: _builtins.int = ...,
+        metrics_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "controller", b"controller", "exit_code", b"exit_code", "final_status", b"final_status", "global_step", b"global_step", "is_supervised", b"is_supervised", "max_restarts", b"max_restarts", "phase", b"phase", "processes", b"processes", "progress", b"progress", "reason", b"reason", "savepoints", b"savepoints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "controller", b"controller", "exit_code", b"exit_code", "final_status", b"final_status", "global_step", b"global_step", "is_supervised", b"is_supervised", "max_restarts", b"max_restarts", "metrics_address", b"metrics_address", "phase", b"phase", "processes", b"processes", "progress", b"progress", "reason", b"reason", "savepoints", b"savepoints"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,7 +96,13 @@ class AppMasterServer:
 
         heartbeats = Heartbeats()
         appmaster = AppMasterServicer(self._job, savepoints, heartbeats, self._controller)
-        supervision = SupervisionServicer(self._job, savepoints, self._supervision, self._watch)
+        supervision = SupervisionServicer(
+            self._job,
+            savepoints,
+            self._supervision,
+            self._watch,
+            metrics_address=lambda: self._rpc.metrics_address,
+        )
         services: dict[str, Callable[[grpc.Server], None]] = {
             "primus.AppMasterService": partial(
                 appmaster_pb2_grpc.add_AppMasterServiceServicer_to_server, appmaster

@@ -3,6 +3,7 @@
 The platform's own AppMaster has no such calls, because it starts the processes itself.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 import grpc
@@ -20,12 +21,18 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
     """Answers whoever starts the job's processes, and `megalith ctl app`."""
 
     def __init__(
-        self, job: Job, savepoints: Savepoints, supervision: Supervision, watch: JobWatch
+        self,
+        job: Job,
+        savepoints: Savepoints,
+        supervision: Supervision,
+        watch: JobWatch,
+        metrics_address: Callable[[], str],
     ) -> None:
         self._job = job
         self._savepoints = savepoints
         self._supervision = supervision
         self._watch = watch
+        self._metrics_address = metrics_address
 
     def Supervise(
         self, request: pb.SuperviseRequest, context: grpc.ServicerContext
@@ -63,6 +70,7 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
             processes=[_encode(process) for process in self._supervision.processes()],
             savepoints=[_encode_savepoint(savepoint) for savepoint in self._savepoints.all()],
             phase="unknown",
+            metrics_address=self._metrics_address(),
         )
 
         ending = self._job.ending

@@ -260,6 +260,7 @@ class ControllerServer:
         self._presence.check_alone(self.address)
         leftovers.remove_leftovers(self._model_dir)
         self._about.address = self.address
+        self._about.metrics_address = self._rpc.metrics_address
         write_atomically(self._model_dir / address_file.CONTROLLER.name, self.address.encode())
         self._journal.start()
         self._say_last_words()

@@ -52,6 +52,7 @@ class About:
         self.generation = generation
         self.input_start = input_start or InputStart()
         self.address = ""
+        self.metrics_address = ""
         self.started_at = time.monotonic()
 
     @property
@@ -95,6 +96,7 @@ class StatusBoard:
 
     def _add_job(self, reply: GetStatusResponse) -> None:
         reply.address = self._about.address
+        reply.metrics_address = self._about.metrics_address
         reply.model_dir = self._about.model_dir
         reply.num_ps = self._about.num_ps
         reply.num_workers = self._about.num_workers
