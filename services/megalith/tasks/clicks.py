@@ -90,6 +90,7 @@ def draw_batch(seed: int, number: int, size: int) -> ClickBatch:
 
     dense = rng.standard_normal((size, _NUM_DENSE), np.float32)
     truth = _BIAS + dense @ _DENSE_EFFECTS
+
     ids = {}
     for column, numbers in zip(COLUMNS, uniform, strict=True):
         ids[column.name] = column.draw(numbers, truth)
@@ -111,6 +112,7 @@ class ClicksTask:
         self._batch_size = batch_size
         self._num_examples = num_examples
         self._seed = seed
+
         optimizer = Adagrad(0.15, initial_accumulator_value=0.1)
         segment = Segment(DIM, optimizer=optimizer)
         self.tables = tuple(TableConfig(column.name, (segment,)) for column in COLUMNS)

@@ -72,15 +72,21 @@ class StreamingAuc:
     def _join(self) -> None:
         self._sort()
         scores = self._scores[0]
-        weights = self._positives[0] + self._negatives[0]
+        positives = self._positives[0]
+        negatives = self._negatives[0]
+        weights = positives + negatives
+
         before = np.cumsum(weights) - weights
-        bins = (before * (self._num_bins / weights.sum())).astype(np.int64)
+        bins_per_weight = self._num_bins / weights.sum()
+        bins = (before * bins_per_weight).astype(np.int64)
         _, starts, numbers = np.unique(bins, return_index=True, return_inverse=True)
 
-        middles = np.add.reduceat(scores * weights, starts) / np.add.reduceat(weights, starts)
+        weighted_scores = np.add.reduceat(scores * weights, starts)
+        middles = weighted_scores / np.add.reduceat(weights, starts)
+
         self._scores = [middles]
-        self._positives = [_sums(numbers, self._positives[0], starts.size)]
-        self._negatives = [_sums(numbers, self._negatives[0], starts.size)]
+        self._positives = [_sums(numbers, positives, starts.size)]
+        self._negatives = [_sums(numbers, negatives, starts.size)]
         self._held = starts.size
 
 
@@ -101,11 +107,16 @@ class Evaluation:
 
     def add(self, labels: NDArray[np.floating], logits: NDArray[np.floating]) -> None:
         wide = logits.astype(np.float64)
-        probability = 1.0 / (1.0 + np.exp(-np.clip(wide, -500.0, 500.0)))
+        exponents = np.clip(wide, -500.0, 500.0)  # so that exp does not overflow
+        probability = 1.0 / (1.0 + np.exp(-exponents))
+
         bounded = np.clip(probability, _LEAST, 1.0 - _LEAST)
-        losses = labels * np.log(bounded) + (1.0 - labels) * np.log1p(-bounded)
+        if_clicked = labels * np.log(bounded)
+        if_not = (1.0 - labels) * np.log1p(-bounded)
+        log_likelihoods = if_clicked + if_not
+
         self._auc.add(labels, wide)
-        self._log_loss -= float(losses.sum())
+        self._log_loss -= float(log_likelihoods.sum())
         self._predicted += float(probability.sum())
         self._clicked += float(labels.sum())
         self.num_examples += labels.size

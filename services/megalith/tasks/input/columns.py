@@ -114,13 +114,17 @@ class IdColumn:
             )
 
         is_missing = lists.is_null().to_numpy(zero_copy_only=False)
-        lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+        stated_lengths = pc.fill_null(pc.list_value_length(lists), 0)
+        lengths = stated_lengths.to_numpy().astype(np.int64)
         splits = np.concatenate([[0], np.cumsum(lengths)])
-        values, _ = _single_ids(pa.chunked_array([lists.flatten()]), where)
+
+        flat = pa.chunked_array([lists.flatten()])
+        values, _ = _single_ids(flat, where)
 
         # A value that is missing inside a list has no id either.
         kept = values.row_splits[splits]
-        return Ragged(values.values, kept), is_missing + lengths - np.diff(kept)
+        num_missing = is_missing + lengths - np.diff(kept)
+        return Ragged(values.values, kept), num_missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +214,19 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
         values = values.dictionary_decode()
 
     whole = _with_whole_numbers(values, where)
-    if not (_is_text(whole.type) or _is_bytes(whole.type) or pa.types.is_integer(whole.type)):
-        way_out = "; use --lists for it" if _is_list(whole.type) else ""
-        raise BadData(
-            f"{where}: no ids are made of {whole.type}, but of integers and text{way_out}"
-        )
+    kind = whole.type
+    if not (_is_text(kind) or _is_bytes(kind) or pa.types.is_integer(kind)):
+        way_out = "; use --lists for it" if _is_list(kind) else ""
+        raise BadData(f"{where}: no ids are made of {kind}, but of integers and text{way_out}")
 
     encoded = whole.dictionary_encode()
-    codes = encoded.indices
-    is_missing = codes.is_null().to_numpy(zero_copy_only=False)
     hashed = _hashed(encoded.dictionary)
-    ids = hashed[pc.drop_null(codes).to_numpy()]
+
+    codes = encoded.indices
+    codes_found = pc.drop_null(codes).to_numpy()
+    ids = hashed[codes_found]
+
+    is_missing = codes.is_null().to_numpy(zero_copy_only=False)
     splits = np.concatenate([[0], np.cumsum(~is_missing)])
     return Ragged(ids, splits), is_missing.astype(np.int64)
 

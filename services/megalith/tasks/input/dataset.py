@@ -73,12 +73,14 @@ class Dataset:
         return self._read(self._blocks[0])
 
     def _rows(self, stretch: Stretch, epoch: int) -> Examples:
+        block = stretch.block
         held = self._held.get(stretch.track)
-        if held is None or (held.number, held.epoch) != (stretch.block, epoch):
-            held = _HeldBlock(stretch.block, epoch, self._ordered(stretch.block, epoch))
+        if held is None or held.number != block or held.epoch != epoch:
+            held = _HeldBlock(block, epoch, self._ordered(block, epoch))
             self._held[stretch.track] = held
 
-        return taken(held.examples, np.arange(stretch.start, stretch.stop))
+        rows = np.arange(stretch.start, stretch.stop)
+        return taken(held.examples, rows)
 
     def _ordered(self, number: int, epoch: int) -> Examples:
         examples = self._read(self._blocks[number])

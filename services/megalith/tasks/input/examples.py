@@ -71,29 +71,38 @@ class Examples:
 
 def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
     """A block as examples; `where` names it in errors."""
-    missing = np.zeros(table.num_rows, np.int64)
+    num_rows = table.num_rows
+    missing = np.zeros(num_rows, np.int64)
+
     ids = {}
     for column in columns.ids:
-        values = table.column(column.column)
-        ids[column.column], lacking = column.ids(values, f"{where}, column {column.column}")
+        name = column.column
+        values = table.column(name)
+        ids[name], lacking = column.ids(values, f"{where}, column {name}")
         missing += lacking
 
-    dense = np.empty((table.num_rows, len(columns.dense)), np.float32)
+    dense = np.empty((num_rows, len(columns.dense)), np.float32)
     for number, dense_column in enumerate(columns.dense):
-        values = table.column(dense_column.column)
-        dense[:, number] = dense_column.values(values, f"{where}, column {dense_column.column}")
+        name = dense_column.column
+        values = table.column(name)
+        dense[:, number] = dense_column.values(values, f"{where}, column {name}")
 
     missing += np.isnan(dense).sum(axis=1)
+
     times = None
     if columns.time is not None:
         name = columns.time.column
-        times = columns.time.values(table.column(name), f"{where}, column {name}")
+        values = table.column(name)
+        times = columns.time.values(values, f"{where}, column {name}")
 
-    label = columns.label.column
-    labels = columns.label.values(table.column(label), f"{where}, column {label}")
+    name = columns.label.column
+    values = table.column(name)
+    labels = columns.label.values(values, f"{where}, column {name}")
+
     slices = {}
     for name in columns.slices:
-        slices[name] = as_text(table.column(name), f"{where}, column {name}")
+        values = table.column(name)
+        slices[name] = as_text(values, f"{where}, column {name}")
 
     return Examples(labels, ids, dense, times, missing, slices)
 
@@ -136,11 +145,15 @@ def joined(parts: Sequence[Examples]) -> Examples:
 
 def _taken_lists(lists: Ragged, rows: I64) -> Ragged:
     starts = lists.row_splits[rows]
-    lengths = lists.row_splits[rows + 1] - starts
+    ends = lists.row_splits[rows + 1]
+    lengths = ends - starts
     splits = np.concatenate([[0], np.cumsum(lengths)])
-    if lists.values.size == len(lists) and (lengths == 1).all():
+
+    may_be_single = lists.values.size == len(lists)
+    if may_be_single and (lengths == 1).all():
         return Ragged(lists.values[starts], splits)
 
     # Value j of the result is the j-th from the beginning of its row's list.
     shift = np.repeat(starts - splits[:-1], lengths)
-    return Ragged(lists.values[np.arange(splits[-1]) + shift], splits)
+    places = np.arange(splits[-1]) + shift
+    return Ragged(lists.values[places], splits)

@@ -38,16 +38,22 @@ class ColumnSummary:
 
     def add(self, column: pa.ChunkedArray) -> None:
         self.missing += column.null_count
+
         values = column.combine_chunks()
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
             values = values.flatten()
-        if pa.types.is_floating(values.type):
-            self.missing += int(pc.sum(pc.is_nan(values)).as_py() or 0)
 
-        if not self.has_more and not pa.types.is_nested(values.type):
-            self._count(pc.drop_null(pc.unique(values)))
+        if pa.types.is_floating(values.type):
+            is_nan = pc.is_nan(values)
+            self.missing += int(pc.sum(is_nan).as_py() or 0)
+
+        if self.has_more or pa.types.is_nested(values.type):
+            return
+
+        distinct = pc.unique(values)
+        self._count(pc.drop_null(distinct))
 
     def _count(self, values: pa.Array) -> None:
         if self._values is not None:
@@ -55,6 +61,7 @@ class ColumnSummary:
 
         self.has_more = len(values) > _MOST_DISTINCT
         self._values = values[:_MOST_DISTINCT]
+
         if len(values):
             ends = pc.min_max(values).as_py()
             self.least = _short(ends["min"])
@@ -78,21 +85,34 @@ def inspect(
     """Read all columns of the first `max_rows` rows; 0 = of all."""
     schema = schema_of(index.files[0], text_columns)
     if label is not None and label.column not in schema.names:
-        raise BadData(f"there is no column {label.column}; there are {', '.join(schema.names)}")
+        known = ", ".join(schema.names)
+        raise BadData(f"there is no column {label.column}; there are {known}")
 
     columns = [ColumnSummary(each.name, str(each.type)) for each in schema]
     labels: list[NDArray[np.float32]] = []
     rows_read = 0
+
     for where, table in _tables(index, schema, max_rows):
         rows_read += table.num_rows
         for summary in columns:
             summary.add(table.column(summary.name))
+
         if label is not None:
             column = table.column(label.column)
-            labels.append(label.values(column, f"{where}, column {label.column}"))
+            values = label.values(column, f"{where}, column {label.column}")
+            labels.append(values)
 
-    rate = float(np.concatenate(labels).mean()) if labels else None
-    return Inspection(len(index.files), index.num_rows, rows_read, columns, rate)
+    rate = None
+    if labels:
+        rate = float(np.concatenate(labels).mean())
+
+    return Inspection(
+        len(index.files),
+        index.num_rows,
+        rows_read,
+        columns,
+        rate,
+    )
 
 
 def _tables(index: DataIndex, schema: pa.Schema, max_rows: int) -> Iterator[tuple[str, pa.Table]]:

@@ -57,6 +57,7 @@ class Numbering:
         self._rows = np.array(rows, np.int64)
         self._batch_size = batch_size
         self._shuffle_seed = shuffle_seed
+
         tracks: list[list[int]] = [[] for _ in range(num_tracks)]
         held = [0] * num_tracks
         for block, count in enumerate(rows):
@@ -74,6 +75,7 @@ class Numbering:
         epoch, in_epoch = divmod(number, self.batches_per_epoch)
         track, in_track = self._located(in_epoch)
         blocks = self._pass(track, epoch)
+
         first = in_track * self._batch_size
         last = min(first + self._batch_size, int(blocks.ends[-1]))
 
@@ -84,7 +86,10 @@ class Numbering:
             end = int(blocks.ends[index])
             begin = end - int(self._rows[block])
             stop = min(last, end)
-            stretches.append(Stretch(track, block, first - begin, stop - begin))
+
+            stretch = Stretch(track, block, first - begin, stop - begin)
+            stretches.append(stretch)
+
             first = stop
             index += 1
 
@@ -97,8 +102,14 @@ class Numbering:
         """
         rounds = range(max(self._num_batches) + 1)
         position = bisect.bisect_right(rounds, number, key=self._before) - 1
-        left = [track for track, count in enumerate(self._num_batches) if count > position]
-        return left[number - self._before(position)], position
+        in_round = number - self._before(position)
+
+        left = []
+        for track, count in enumerate(self._num_batches):
+            if count > position:
+                left.append(track)
+
+        return left[in_round], position
 
     def _before(self, rounds: int) -> int:
         """The batches of that many rounds."""

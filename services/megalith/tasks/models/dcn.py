@@ -37,8 +37,10 @@ class CrossNetwork:
         self._names = []
         for number in range(num_layers):
             spread = 1.0 / np.sqrt(num_inputs)
-            weights = rng.normal(0.0, spread, (num_inputs, num_inputs)).astype(np.float32)
+            drawn = rng.normal(0.0, spread, (num_inputs, num_inputs))
+            weights = drawn.astype(np.float32)
             biases = np.zeros(num_inputs, np.float32)
+
             names = (f"cross/{number}/weights", f"cross/{number}/biases")
             variables.append(VariableConfig(names[0], weights, layer_optimizer(rate)))
             variables.append(VariableConfig(names[1], biases, layer_optimizer(rate)))
@@ -83,7 +85,9 @@ class Dcn:
         self._mlp = Mlp(num_inputs, shape.hidden, shape.rate, rng)
 
         width = num_inputs + self._mlp.num_outputs
-        readout = rng.normal(0.0, 1.0 / np.sqrt(width), width).astype(np.float32)
+        spread = 1.0 / np.sqrt(width)
+        readout = rng.normal(0.0, spread, width).astype(np.float32)
+
         self.slices = (*self._linear.slices, vector_slice(shape))
         self.layouts = self._linear.layouts | {"vec": stacked(shape, "vec")}
         self.variables = (
@@ -100,6 +104,7 @@ class Dcn:
         columns = flat(vectors, inputs.dense)
         crossed, cross_backward = self._cross.forward(columns, variables)
         hidden, mlp_backward = self._mlp.forward(columns, variables)
+
         both = np.concatenate([crossed, hidden], axis=1)
         readout = variables["readout"]
 
@@ -108,10 +113,15 @@ class Dcn:
             width = crossed.shape[1]
             by_crossed, cross_variables = cross_backward(by_output[:, :width])
             by_hidden, mlp_variables = mlp_backward(by_output[:, width:])
-            by_column = by_crossed + by_hidden
 
-            by_vector = by_column[:, : vectors[0].size].reshape(vectors.shape)
-            by_variable = cross_variables | mlp_variables | {"readout": error @ both}
-            return merged(linear_backward(error), ModelGradients({"vec": by_vector}, by_variable))
+            by_column = by_crossed + by_hidden
+            num_vector_columns = vectors[0].size
+            by_vector = by_column[:, :num_vector_columns].reshape(vectors.shape)
+
+            by_variable = cross_variables | mlp_variables
+            by_variable["readout"] = error @ both
+
+            gradients = ModelGradients({"vec": by_vector}, by_variable)
+            return merged(linear_backward(error), gradients)
 
         return linear + both @ readout, backward

@@ -32,7 +32,9 @@ class DeepFm:
         self._mlp = Mlp(num_inputs, shape.hidden, shape.rate, rng)
 
         width = self._mlp.num_outputs
-        readout = rng.normal(0.0, 1.0 / np.sqrt(width), width).astype(np.float32)
+        spread = 1.0 / np.sqrt(width)
+        readout = rng.normal(0.0, spread, width).astype(np.float32)
+
         self.slices = self._fm.slices
         self.layouts = self._fm.layouts
         self.variables = (
@@ -51,9 +53,13 @@ class DeepFm:
         deep = hidden @ readout
 
         def backward(error: F32) -> ModelGradients:
-            by_column, by_variable = mlp_backward(np.outer(error, readout))
+            by_hidden = np.outer(error, readout)
+            by_column, by_variable = mlp_backward(by_hidden)
             by_variable["readout"] = error @ hidden
-            by_vector = by_column[:, : vectors[0].size].reshape(vectors.shape)
+
+            num_vector_columns = vectors[0].size
+            by_vector = by_column[:, :num_vector_columns].reshape(vectors.shape)
+
             deep_gradients = ModelGradients({"vec": by_vector}, by_variable)
             return merged(fm_backward(error), deep_gradients)
 

@@ -25,8 +25,10 @@ class Mlp:
         for number, width in enumerate(widths):
             # He: keeps the spread of activations through ReLU.
             spread = np.sqrt(2.0 / num_inputs)
-            weights = rng.normal(0.0, spread, (num_inputs, width)).astype(np.float32)
+            drawn = rng.normal(0.0, spread, (num_inputs, width))
+            weights = drawn.astype(np.float32)
             biases = np.zeros(width, np.float32)
+
             names = (f"mlp/{number}/weights", f"mlp/{number}/biases")
             variables.append(VariableConfig(names[0], weights, layer_optimizer(rate)))
             variables.append(VariableConfig(names[1], biases, layer_optimizer(rate)))
