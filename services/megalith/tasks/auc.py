@@ -11,7 +11,9 @@ def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
     """
     order = np.argsort(scores, kind="stable")
     _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
-    ranks = np.repeat(starts + (counts + 1) / 2, counts)  # equal scores share their mean rank
+    mean_ranks = starts + (counts + 1) / 2  # equal scores share their mean rank
+    ranks = np.repeat(mean_ranks, counts)
+
     is_positive = labels[order] > 0.5
     positives = int(is_positive.sum())
     negatives = labels.size - positives
@@ -22,4 +24,5 @@ def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
     # pairs in which the positive scores higher.
     rank_sum = ranks[is_positive].sum()
     least = positives * (positives + 1) / 2
-    return float((rank_sum - least) / (positives * negatives))
+    num_pairs = positives * negatives
+    return float((rank_sum - least) / num_pairs)

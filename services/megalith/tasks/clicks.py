@@ -119,10 +119,12 @@ class ClicksTask:
 
         rng = np.random.default_rng(seed)
         readout = rng.standard_normal((len(COLUMNS), DIM)) / np.sqrt(DIM)
+        dense = np.zeros(_NUM_DENSE, np.float32)
+        bias = np.zeros(1, np.float32)
         self.variables = (
             VariableConfig("readout", readout.astype(np.float32), Adagrad(0.01)),
-            VariableConfig("dense", np.zeros(_NUM_DENSE, np.float32), Adagrad(0.05)),
-            VariableConfig("bias", np.zeros(1, np.float32), Adagrad(0.05)),
+            VariableConfig("dense", dense, Adagrad(0.05)),
+            VariableConfig("bias", bias, Adagrad(0.05)),
         )
 
     def num_batches(self) -> int:

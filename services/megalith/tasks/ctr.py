@@ -95,7 +95,8 @@ class CtrTask:
 
     def batch(self, number: int) -> CtrBatch:
         drawn = self._dataset.batch(number)
-        return CtrBatch(drawn.examples, self._layouts.locate(drawn.examples.ids), drawn.where)
+        located = self._layouts.locate(drawn.examples.ids)
+        return CtrBatch(drawn.examples, located, drawn.where)
 
     def num_examples(self, batch: CtrBatch) -> int:
         return len(batch.examples)
@@ -113,18 +114,25 @@ class CtrTask:
         inputs = self._inputs(batch.examples, looked.outputs, variables)
         logits, backward = self._model.forward(inputs, variables)
         _check_finite(logits, batch.where)
+
         labels = batch.examples.labels
-        loss = float(np.mean(np.logaddexp(0.0, logits) - labels * logits))
+        losses = np.logaddexp(0.0, logits) - labels * logits
         error = _sigmoid(logits) - labels
         found = backward(error)
+
         row_gradients = {}
-        for table, (_, sums) in self._layouts.summed(looked, found.layouts).items():
+        summed = self._layouts.summed(looked, found.layouts)
+        for table, (_, sums) in summed.items():
             row_gradients[table] = sums
+
+        variable_gradients = {}
+        for name, gradient in found.variables.items():
+            variable_gradients[name] = gradient / labels.size
 
         return Gradients(
             rows=row_gradients,
-            variables={name: each / labels.size for name, each in found.variables.items()},
-            loss=loss,
+            variables=variable_gradients,
+            loss=float(np.mean(losses)),
             req_time_s=batch.examples.newest_s,
             metrics=self._metrics(batch.examples, logits),
         )
@@ -211,11 +219,15 @@ class CtrTask:
         sample = self._dataset.first_block().dense.astype(np.float64)
         present = ~np.isnan(sample)
         counts = np.maximum(present.sum(axis=0), 1)
+
         filled = np.where(present, sample, 0.0)
         means = filled.sum(axis=0) / counts
-        squares = np.where(present, (sample - means) ** 2, 0.0).sum(axis=0) / counts
-        deviations = np.sqrt(squares)
+
+        squares = np.where(present, (sample - means) ** 2, 0.0)
+        variances = squares.sum(axis=0) / counts
+        deviations = np.sqrt(variances)
         deviations[deviations == 0.0] = 1.0  # a column that is the same everywhere
+
         return (
             VariableConfig("dense_mean", means.astype(np.float32)),
             VariableConfig("dense_deviation", deviations.astype(np.float32)),

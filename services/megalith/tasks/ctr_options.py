@@ -90,6 +90,7 @@ class CtrOptions:
         """What is read for training."""
         ids = [IdColumn(name, name) for name in names(self.features)]
         known = {column.column for column in ids}
+
         for name in names(self.lists):
             column, _, table = name.partition(":")
             if table and table not in known:
@@ -97,20 +98,27 @@ class CtrOptions:
 
             ids.append(IdColumn(column, table or column, True, self.list_separator))
 
-        columns = [column.column for column in ids]
-        repeated = sorted({name for name in columns if columns.count(name) > 1})
+        inputs = [column.column for column in ids]
+        repeated = {name for name in inputs if inputs.count(name) > 1}
         if repeated:
-            raise InvalidSetting(f"--features and --lists name {', '.join(repeated)} twice")
+            listed = ", ".join(sorted(repeated))
+            raise InvalidSetting(f"--features and --lists name {listed} twice")
 
         label = Label.parse(self.label)
         dense = tuple(_dense(name) for name in names(self.dense))
-        if label.column in [*columns, *(column.column for column in dense)]:
+        inputs += [column.column for column in dense]
+        if label.column in inputs:
             raise InvalidSetting(
                 f"--label={self.label}: {label.column} is a feature too, which tells the model the "
                 "answer; leave it out of --features, --lists and --dense"
             )
 
-        return DataColumns(label=label, ids=tuple(ids), dense=dense, time=_time(self.time))
+        return DataColumns(
+            label=label,
+            ids=tuple(ids),
+            dense=dense,
+            time=_time(self.time),
+        )
 
     def hidden_widths(self) -> tuple[int, ...]:
         try:

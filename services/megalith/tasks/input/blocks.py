@@ -154,27 +154,32 @@ def _text_blocks(path: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     header_end = 0
     offset = 0
     is_quoted = 0  # whether a quote is open at the beginning of a piece
+
     with open(path, "rb") as file:
         while piece := file.read(_TEXT_BLOCK_BYTES):
             data = np.frombuffer(piece, np.uint8)
             breaks = np.flatnonzero(data == _LINE_BREAK)
+
             if knows_quotes:
-                open_quotes = (np.cumsum(data == _QUOTE) + is_quoted) & 1
+                num_quotes = np.cumsum(data == _QUOTE) + is_quoted
+                open_quotes = num_quotes & 1  # every second one closes
                 is_quoted = int(open_quotes[-1])
                 breaks = breaks[open_quotes[breaks] == 0]
 
             if not header_end and breaks.size:
                 header_end = offset + int(breaks[0]) + 1
                 breaks = breaks[1:]
+
             if breaks.size:
                 ends.append(offset + int(breaks[-1]) + 1)
                 rows.append(breaks.size)
 
             offset += len(piece)
 
-    last_end = ends[-1] if ends else header_end
     if not header_end:
         raise BadData(f"{path}: one line and no rows; the first line has the names of the columns")
+
+    last_end = ends[-1] if ends else header_end
     if last_end < offset:  # the last line has no line break
         ends.append(offset)
         rows.append(1)

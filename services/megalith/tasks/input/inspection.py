@@ -128,4 +128,7 @@ def _tables(index: DataIndex, schema: pa.Schema, max_rows: int) -> Iterator[tupl
 
 def _short(value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 24 else f"{text[:21]}..."
+    if len(text) > 24:
+        return f"{text[:21]}..."
+
+    return text
