@@ -34,6 +34,7 @@ class StreamingAuc:
         self._scores.append(scores.astype(np.float64))
         self._positives.append(is_positive)
         self._negatives.append(1.0 - is_positive)
+
         self._held += labels.size
         if self._held > self._num_kept:
             self._join()
@@ -54,7 +55,8 @@ class StreamingAuc:
             return float("nan")
 
         below = np.cumsum(negatives) - negatives
-        return float((positives * (below + negatives / 2)).sum() / pairs)
+        won = positives * (below + negatives / 2)
+        return float(won.sum() / pairs)
 
     def _sort(self) -> None:
         """One entry for each different score, in their order."""

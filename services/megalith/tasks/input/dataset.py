@@ -88,7 +88,8 @@ class Dataset:
             return examples
 
         rng = np.random.default_rng([self._shuffle_seed, epoch, number])
-        return taken(examples, rng.permutation(len(examples)))
+        order = rng.permutation(len(examples))
+        return taken(examples, order)
 
     def _read(self, block: BlockRef) -> Examples:
         table = read_block(block.file, block.number, self.schema)

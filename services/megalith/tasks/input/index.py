@@ -63,8 +63,10 @@ class DataIndex:
 
     def save_in(self, folder: Path) -> Path:
         """Write it to a file named after its content, so that no other index takes its place."""
-        content = {"version": _VERSION, "files": [dataclasses.asdict(file) for file in self.files]}
+        files = [dataclasses.asdict(file) for file in self.files]
+        content = {"version": _VERSION, "files": files}
         encoded = json.dumps(content).encode()
+
         digest = hashlib.sha256(encoded).hexdigest()[:12]
         path = folder / f"data-index-{digest}.json"
         write_atomically(path, encoded)
@@ -87,5 +89,8 @@ class DataIndex:
 
 
 def _as_tuples(file: dict[str, object]) -> IndexedFile:
-    values = {name: tuple(v) if isinstance(v, list) else v for name, v in file.items()}
+    values = {}
+    for name, value in file.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
+
     return IndexedFile(**values)  # type: ignore[arg-type]  # a field of another name is a TypeError
