@@ -1,5 +1,6 @@
 """What `up` and `train` do when they are told to stop: save what was trained, say what is not."""
 
+import time
 from contextlib import suppress
 
 from rich.console import Console
@@ -8,6 +9,9 @@ from megalith.cli.news import News
 from megalith.cli.output import print_line
 from megalith.control import Controller
 from megalith.errors import MegalithError
+
+# Two heart-beats: a ps reports its pushes once in each, and an SDK client may have pushed since
+_REPORTS_S = 2.0
 
 
 def leave(job: Controller, news: News, console: Console, *, saves: bool, timeout_s: float) -> bool:
@@ -38,6 +42,10 @@ def _look_once_more(job: Controller, news: News) -> None:
 def _save(job: Controller, news: News, console: Console, timeout_s: float) -> bool:
     try:
         before = job.status()
+        if not before.outcome and not before.unsaved:
+            time.sleep(_REPORTS_S)
+            before = job.status()
+
         if before.outcome or not before.unsaved:
             return True
 

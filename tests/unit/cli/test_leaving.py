@@ -1,4 +1,5 @@
 import io
+import time
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,9 @@ class Job:
     def status(self):
         return self._now
 
+    def hear(self, unsaved):
+        self._now = replace(self._now, unsaved=unsaved)
+
     def save(self, timeout_s, hold, is_last):
         self.saves.append((timeout_s, hold, is_last))
         if self._fails:
@@ -53,8 +57,9 @@ class Job:
 
 
 @pytest.fixture
-def left():
+def left(monkeypatch):
     """(job, whether all was saved, what was printed) after a leave."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
 
     def run(unsaved=UNSAVED, fails=None, saves=True, is_whole=True):
         job = Job(replace(STATUS, unsaved=unsaved), fails, is_whole)
@@ -88,6 +93,15 @@ def test_nothing_is_saved_where_nothing_is_new_or_it_is_not_wanted(left):
     assert is_saved
     assert job.saves == []
     assert f"stopping; not saved: {UNSAVED}" in said
+
+
+def test_a_push_that_no_ps_has_reported_yet_is_saved_too(monkeypatch):
+    job = Job(STATUS)
+    monkeypatch.setattr(time, "sleep", lambda _: job.hear(UNSAVED))
+    console = Console(file=io.StringIO(), width=200)
+    is_saved = leave(job, News(console, "model"), console, saves=True, timeout_s=300.0)
+    assert is_saved
+    assert job.saves == [(300.0, True, True)]
 
 
 def test_a_save_that_fails_is_said_and_so_is_what_is_lost(left):
