@@ -69,11 +69,11 @@ def test_servers_that_are_away_while_the_chief_creates_or_evaluates_are_met_agai
     monkeypatch.setattr(worker._training._failover, "_wait_s", 0.1)
     real, tries = getattr(worker._cluster, call), []
 
-    def away_once(*arguments):
+    def away_once(*arguments, **options):
         tries.append(1)
         if len(tries) == 1:
             raise PeerUnreachable("nobody at ps-0")
-        return real(*arguments)
+        return real(*arguments, **options)
 
     if call == "pull":  # rows that only the evaluation asks for
         monkeypatch.setattr(

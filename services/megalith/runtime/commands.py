@@ -225,8 +225,10 @@ def fail(message: str) -> NoReturn:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing if no name is close."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    # The dashes, which all options share, would make --bogus look like --host
+    by_word = {option.lstrip("-"): option for option in known}
+    close = difflib.get_close_matches(name.lstrip("-"), by_word, n=1, cutoff=0.7)
+    return f"; did you mean {by_word[close[0]]}?" if close else ""
 
 
 def _complaint(error: click.ClickException) -> str:

@@ -55,6 +55,7 @@ def test_a_group_names_commands_that_exist_and_have_a_help(path):
     ("line", "message"),
     [
         ("up --nump-s 3", "megalith up: --nump-s is no option; did you mean --num-ps?"),
+        ("up --bogus 3", "megalith up: --bogus is no option"),
         ("up --num-ps", "megalith up: --num-ps needs a value"),
         ("up --num-ps 0", "megalith up: --num-ps=0: outside 1..1024"),
         ("up --num-ps two", "megalith up: --num-ps='two': expected int"),
