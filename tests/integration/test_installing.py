@@ -77,6 +77,23 @@ def test_ctrl_c_during_the_imports_of_the_command_leaves_no_traceback(tmp_path, 
     assert process.returncode in (-signal.SIGINT, 0, 130)
 
 
+def test_ctrl_c_while_the_controller_starts_has_nothing_to_save_and_is_no_failure(tmp_path):
+    words = ["-m", "megalith", "up", "--model-dir", str(tmp_path), "--workers", "0"]
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline().startswith("starting controller")
+            os.kill(process.pid, signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+    assert said.splitlines()[-1] == "stopping; nothing was trained"
+    assert "save" not in said
+    assert process.returncode == 0
+
+
 @pytest.fixture
 def install(tmp_path):
     """Make a virtual environment with what `pip install <what>` gives; returns its bin folder."""

@@ -160,9 +160,14 @@ def _running(
     supervisor = Supervisor(cluster, config.model_dir, config.max_restarts, console)
     news = News(console, config.model_dir, config.restore_ckpt)
     try:
-        console.print(_starting(config), highlight=False)
         lines = WaitingLines(console)
-        cluster.start(lines)
+        try:
+            console.print(_starting(config), highlight=False)
+            cluster.start(lines)
+        except KeyboardInterrupt:  # no process is left, and none has trained
+            print_line(console, "stopping; nothing was trained")
+            raise Exit(130 if is_run_to_end else 0) from None
+
         _wait_until_formed(cluster, supervisor, news, lines)
         yield cluster, supervisor, news
     except MegalithError as error:
