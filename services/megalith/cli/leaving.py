@@ -23,7 +23,7 @@ def leave(job: Controller, news: News, console: Console, *, saves: bool, timeout
     is_saved = True
     try:
         _look_once_more(job, news)
-        if saves and news.has_heard:  # without a status the job has not begun: nothing is trained
+        if saves:
             is_saved = _save(job, news, console, timeout_s)
     except KeyboardInterrupt:
         is_saved = False

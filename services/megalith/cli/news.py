@@ -35,11 +35,6 @@ class News:
         self._input = ""
         self._holds: list[str] = []  # what was said of those who hold training
 
-    @property
-    def has_heard(self) -> bool:
-        """Whether there was a status yet."""
-        return self._last is not None
-
     def tell(self, status: ClusterStatus) -> None:
         """Print a line for each thing that happened since the last status."""
         self._last = status

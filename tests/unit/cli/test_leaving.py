@@ -8,7 +8,7 @@ from rich.console import Console
 from megalith.cli.leaving import leave
 from megalith.cli.news import News
 from megalith.control import BarrierStatus, ClusterStatus, SaveResult
-from megalith.errors import PeerUnreachable, SaveFailed
+from megalith.errors import SaveFailed
 
 STATUS = ClusterStatus(
     address="h:0",
@@ -54,13 +54,6 @@ class Job:
         if self._is_whole:
             self._now = replace(self._now, unsaved="", last_checkpoint="model/model.ckpt-40")
         return SaveResult("model/model.ckpt-40", 40, 1234, seconds=0.5)
-
-
-class Unreachable:
-    """A controller that has not come up yet."""
-
-    def status(self):
-        raise PeerUnreachable("the connection to the controller is closed")
 
 
 @pytest.fixture
@@ -116,13 +109,6 @@ def test_a_save_that_fails_is_said_and_so_is_what_is_lost(left):
     assert not is_saved
     assert "the last save failed: no space left on /disk" in said
     assert f"stopping; not saved: {UNSAVED}" in said
-
-
-def test_a_job_that_has_not_begun_has_nothing_to_save():
-    console = Console(file=io.StringIO(), width=200)
-    is_saved = leave(Unreachable(), News(console, "model"), console, saves=True, timeout_s=300.0)
-    assert is_saved
-    assert console.file.getvalue() == "stopping\n"
 
 
 def test_a_second_ctrl_c_stops_at_once_and_says_what_is_not_saved(left):
