@@ -179,6 +179,7 @@ def _running(
             console,
             saves=config.save_on_exit,
             timeout_s=config.final_save_timeout_s,
+            heartbeat_s=config.heartbeat_s,
         )
         raise Exit(130 if is_run_to_end else int(not is_saved)) from None
     finally:

@@ -10,12 +10,20 @@ from megalith.cli.output import print_line
 from megalith.control import Controller
 from megalith.errors import MegalithError
 
-# Two heart-beats: a ps reports its pushes once in each, and an SDK client may have pushed since
-_REPORTS_S = 2.0
 
-
-def leave(job: Controller, news: News, console: Console, *, saves: bool, timeout_s: float) -> bool:
+def leave(
+    job: Controller,
+    news: News,
+    console: Console,
+    *,
+    saves: bool,
+    timeout_s: float,
+    heartbeat_s: float,
+) -> bool:
     """Save, unless `saves` is off or there is nothing to save; whether all that was to be is saved.
+
+    A ps reports its pushes once in `heartbeat_s`. So if nothing seems to be new, this waits for two
+    reports: a program may have pushed a moment ago.
 
     Training is held from then on, so that nothing is trained after the save. Another Ctrl-C ends
     the save.
@@ -24,7 +32,7 @@ def leave(job: Controller, news: News, console: Console, *, saves: bool, timeout
     try:
         _look_once_more(job, news)
         if saves:
-            is_saved = _save(job, news, console, timeout_s)
+            is_saved = _save(job, news, console, timeout_s, heartbeat_s)
     except KeyboardInterrupt:
         is_saved = False
         print_line(console, "stopping at once", "yellow")
@@ -39,11 +47,13 @@ def _look_once_more(job: Controller, news: News) -> None:
         news.tell(job.status())
 
 
-def _save(job: Controller, news: News, console: Console, timeout_s: float) -> bool:
+def _save(
+    job: Controller, news: News, console: Console, timeout_s: float, heartbeat_s: float
+) -> bool:
     try:
         before = job.status()
         if not before.outcome and not before.unsaved:
-            time.sleep(_REPORTS_S)
+            time.sleep(2 * heartbeat_s)
             before = job.status()
 
         if before.outcome or not before.unsaved:

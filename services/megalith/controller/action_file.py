@@ -31,7 +31,7 @@ class ActionFile:
 
     `save` and `stop` return once they are done, and raise MegalithErrors.
 
-    A request is removed whatever becomes of it. The reference answers OK before it begins, and
+    A request is removed whatever becomes of it. Monolith answers OK before it begins, and
     answers nothing to an unknown action; here the answer says what became of it.
     """
 

@@ -66,7 +66,7 @@ def left(monkeypatch):
         console = Console(file=io.StringIO(), width=200)
         news = News(console, "model")
         news.tell(job.status())
-        is_saved = leave(job, news, console, saves=saves, timeout_s=300.0)
+        is_saved = leave(job, news, console, saves=saves, timeout_s=300.0, heartbeat_s=1.0)
         return job, is_saved, console.file.getvalue()
 
     return run
@@ -99,7 +99,9 @@ def test_a_push_that_no_ps_has_reported_yet_is_saved_too(monkeypatch):
     job = Job(STATUS)
     monkeypatch.setattr(time, "sleep", lambda _: job.hear(UNSAVED))
     console = Console(file=io.StringIO(), width=200)
-    is_saved = leave(job, News(console, "model"), console, saves=True, timeout_s=300.0)
+    is_saved = leave(
+        job, News(console, "model"), console, saves=True, timeout_s=300.0, heartbeat_s=1.0
+    )
     assert is_saved
     assert job.saves == [(300.0, True, True)]
 
