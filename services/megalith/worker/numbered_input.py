@@ -94,6 +94,16 @@ class NumberedInput:
         not_begun = replace(begun[0], batches=0)
         saved = [_Cursor.parse(cursor) if cursor else not_begun for cursor in first_cursors]
 
+        layouts = {(cursor.workers, cursor.batch_size) for cursor in saved}
+        if len(layouts) > 1:
+            # The workers of an earlier run had read batches of another size, and who goes on for
+            # which of them is not known
+            logger.warning(
+                "the checkpoint was saved before all workers had begun to read batches of another "
+                "size: the input is read from its start, so that nothing is left out"
+            )
+            return 0
+
         is_alike = all(self._is_alike(cursor) for cursor in saved)
         if is_alike and len(saved) == self._num_workers:
             return saved[self._index].batches

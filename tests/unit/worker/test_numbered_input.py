@@ -91,3 +91,13 @@ def test_a_worker_that_had_not_begun_reads_from_the_start():
 def test_a_cursor_of_another_kind_of_input_is_refused_with_the_way_out():
     with pytest.raises(InvalidRequest, match=r"another kind of input.*--input-cursors false"):
         NumberedInput(0, 0, 1).begin(b"topic=clicks offset=7", (), 0)
+
+
+def test_a_save_before_all_workers_have_begun_with_another_batch_size_leaves_nothing_out():
+    first_run = tuple(worker.cursor_at(5) for worker in workers(0, 2, batch_size=10))
+    second_run = workers(0, 2, first_run, batch_size=20)
+    # Examples 0..99 are read. Of the others, worker 1 is to read 100..119, and has not begun.
+    cursors = (second_run[0].cursor_at(1), first_run[1])
+    third_run = workers(0, 2, cursors, batch_size=10)
+    first_examples = [worker.number_of(0) * 10 for worker in third_run]
+    assert min(first_examples) <= 100
