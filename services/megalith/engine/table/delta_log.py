@@ -36,8 +36,8 @@ class _SealedSet(NamedTuple):
 class DeltaLog:
     """Sealed sets of changed ids, numbered. Any number of threads may call any method.
 
-    A set names ids, not values: whoever reads it looks each id up, and an id without a row is a
-    tombstone, because its row was dropped. An id may occur in several sets, and in one set twice.
+    A set names ids, not values: whoever reads it looks each id up, and an id without a row stands
+    for a row that was dropped. An id may occur in several sets, and in one set twice.
 
     How an id comes in. A write gives each row that it changes the touched bit, under the latch of
     the row's partition, and notes the ids of those that did not have it. A bit says that the id is
