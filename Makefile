@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-integration test-fault check format lint typecheck imports protos protos-check docs settings bench bench-table bench-cluster images up down clean
+.PHONY: help install run test test-long test-integration test-fault check format lint typecheck imports protos protos-check docs settings bench bench-table bench-checkpoint bench-cluster bench-train bench-reading bench-serving images up down clean
 
 help: ## Print the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -69,10 +69,19 @@ bench-table: $(VENV)/.installed-test ## Speed and memory of an embedding table; 
 	@$(BIN)/python tests/benchmarks/table.py
 
 bench-checkpoint: $(VENV)/.installed-test ## Saves, increments and restores against plain writes; prints JSON lines
-	@$(BIN)/python tests/benchmarks/checkpoint.py
+	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/checkpoint.py
 
 bench-cluster: $(VENV)/.installed-test ## Pull, push and training against a cluster of processes; prints JSON lines
 	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/cluster.py
+
+bench-train: $(VENV)/.installed-test ## Training of click models: in one process, on a cluster, with PyTorch; prints JSON lines
+	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/train.py
+
+bench-serving: $(VENV)/.installed-test ## How fresh replicas are, and how fast they answer; prints JSON lines
+	@PYTHONPATH=tests $(BIN)/python tests/benchmarks/serving.py
+
+bench-reading: $(VENV)/.installed-test ## Rows per second from files and Kafka to batches of ids; prints JSON lines
+	@OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/benchmarks/reading.py
 
 images: ## Build the container image
 	@docker compose build

@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -11,3 +12,8 @@ settings.register_profile(
     "megalith", deadline=None, derandomize="MEGALITH_EXPLORE" not in os.environ
 )
 settings.load_profile("megalith")
+
+# A shell that starts the tests in the background has them ignore SIGINT, and what they start
+# inherits that: nobody could press Ctrl-C in an example script.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,21 +29,22 @@ import w2
 
 from megalith.client._ids import RecentIds
 from megalith.client._plans import PullPlan, PushPlan
-from megalith.client._transport.lane import Lane
 from megalith.client._transport.requests import DataCall
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.data_plane import DataPlane
-from megalith.ps.lane.calls import LaneCalls
-from megalith.ps.lane.server import LaneServer
-from megalith.ps.lane.settings import LaneSettings
+from megalith.ps.lane_calls import PsLaneCalls
 from megalith.ps.servicer import ParameterServicer
 from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up
+from megalith.runtime.lane.calls import LaneCalls
+from megalith.runtime.lane.server import LaneServer
+from megalith.runtime.lane.settings import LaneSettings
 from megalith.runtime.metrics import Metrics
 from megalith.schema import Adagrad, Segment, TableConfig
 from megalith.wire import arrays, channel, routing
 from megalith.wire.budget import ByteBudget
+from megalith.wire.lane import Lane
 
 TABLE = TableConfig(
     "rows", (Segment(w2.DIM, optimizer=Adagrad(w2.RATE, initial_accumulator_value=w2.ACCUMULATOR)),)
@@ -79,7 +80,7 @@ def serve_lane(data, ready):
     server = LaneServer(
         "127.0.0.1",
         0,
-        LaneCalls(data, Metrics(), TOKEN, LIMIT),
+        LaneCalls(PsLaneCalls(data).call, Metrics(), TOKEN, LIMIT),
         LIMIT,
         ByteBudget(1 << 30),
         ByteBudget(1 << 30),
@@ -124,7 +125,10 @@ def serve_aio(data, ready):
 
 
 def serve_asyncio(data, ready):
-    calls, start = LaneCalls(data, Metrics(), TOKEN, LIMIT), struct.Struct("<4sIQ")
+    calls, start = (
+        LaneCalls(PsLaneCalls(data).call, Metrics(), TOKEN, LIMIT),
+        struct.Struct("<4sIQ"),
+    )
 
     def framed(head, body=()):
         return [start.pack(b"MGL1", len(head), sum(part.nbytes for part in body)) + head, *body]

@@ -123,7 +123,7 @@ def test_members_started_by_hand_end_with_up(processes):
     os.kill(victim.pid, signal.SIGKILL)
     by_hand = processes.start_member("worker", 1)
     wait_until(
-        lambda: member_pid(job, 1) == by_hand.pid, what="the place of the one that was killed"
+        lambda: member_pid(job, 1) == by_hand.pid, what="the seat of the one that was killed"
     )
     cli.signal(signal.SIGTERM)
     assert cli.wait() == 0
@@ -140,7 +140,7 @@ def member_pid(job, index):
 
 
 def test_ctl_without_a_controller_fails_with_one_line(processes):
-    status, out, err = run_cli("ctl", "--controller", "127.0.0.1:1", "--timeout-s", 0.5, "status")
+    status, out, err = run_cli("ctl", "--controller", "127.0.0.1:1", "--timeout-s", 5, "status")
     assert (status, out) == (1, "")
     assert err == (
         "megalith ctl status: controller 127.0.0.1:1: cannot be reached (Connection refused); "
@@ -213,6 +213,30 @@ def test_train_shows_progress_and_a_summary_and_leaves_a_checkpoint(processes):
         Controller(None, str(processes.model_dir), 0.2).status()
 
 
+def test_a_train_that_the_model_refuses_leaves_its_files_and_says_what_differs(processes):
+    clicks = processes.model_dir.parent / "clicks.csv"
+    rows = [f"{number % 9},{number % 5},{number % 7},{number % 2}" for number in range(400)]
+    clicks.write_text("\n".join(["user,price,km,click", *rows, ""]))
+
+    def train(dense):
+        told = ("--label", "click", "--features", "user", "--dense", dense, "--workers", 1)
+        where = ("--data", clicks, "--model-dir", processes.model_dir)
+        return run_cli("train", "ctr", *where, *told)
+
+    def files():
+        return [(processes.model_dir / name).read_text() for name in ("settings.json", "task.json")]
+
+    status, _, err = train("price,km")
+    assert status == 0, err
+    before = files()
+
+    status, _, err = train("km")
+    assert status == 1
+    assert files() == before
+    differs = "has a model that was trained with --dense=price,km; for a model of its own"
+    assert differs in " ".join(err.split())
+
+
 def test_an_interrupted_train_leaves_nothing_behind(processes):
     cli = processes.cli("train", "--model-dir", processes.model_dir, "--num-examples", 100_000_000)
     job = processes.job(60)
@@ -225,10 +249,11 @@ def test_an_interrupted_train_leaves_nothing_behind(processes):
     assert all(is_gone(child) for child in children)
 
 
-def test_an_unknown_task_ends_train_with_the_worker_s_reason(processes):
-    status, _, err = run_cli("train", "clikcs", "--model-dir", processes.model_dir)
+def test_a_task_that_does_not_exist_in_its_module_ends_train_with_the_worker_s_reason(processes):
+    name = "megalith.tasks.clicks:no_factory"
+    status, _, err = run_cli("train", name, "--model-dir", processes.model_dir)
     assert status == 1
-    assert "--task=clikcs: no such task" in err
+    assert f"--task={name}: no such task" in err
 
 
 def test_help_and_version():

@@ -139,4 +139,4 @@ def test_a_worker_that_is_cut_off_trains_no_more_beside_its_replacement(processe
         assert first.poll() is None
 
         link.mend()
-        assert first.wait(20) == 1, "its place is taken"
+        assert first.wait(20) == 1, "its seat is taken"

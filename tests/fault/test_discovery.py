@@ -6,6 +6,7 @@ And a ZooKeeper that is killed.
 import os
 import re
 import signal
+import socket
 
 import pytest
 
@@ -29,6 +30,29 @@ def back_end(kind):
     if kind == "consul":
         return ("--discovery", f"consul://{server_or_skip(kind)}", "--job", fresh_job())
     return ("--discovery", f"{kind}:")
+
+
+def test_a_role_without_work_is_there_as_long_as_worker_0_and_succeeds(processes):
+    with socket.create_server(("127.0.0.1", 0)) as worker_0:
+        worker_0.settimeout(60)
+        environ = {
+            "MLP_ROLE": "DSWORKER",
+            "MLP_DSWORKER_NUM": "1",
+            "MLP_WORKER_NUM": "1",
+            "MLP_WORKER_0_HOST": "127.0.0.1",
+            "MLP_WORKER_0_PORT": str(worker_0.getsockname()[1]),
+        }
+        bystander = processes.start(
+            "worker", environ=environ, discovery="mlp:", model_dir=processes.model_dir
+        )
+        connection, _ = worker_0.accept()
+        connection.close()
+        assert bystander.poll() is None
+
+    assert bystander.wait() == 0
+    assert "this role has no work here" in bystander.output()
+    assert "is gone" in bystander.output()
+    assert not processes.model_dir.exists()
 
 
 def up(processes, *options):
@@ -126,6 +150,7 @@ def test_zookeeper_killed_while_a_job_trains_stops_nobody_and_a_new_worker_finds
         server.close()
 
 
+@pytest.mark.long
 def test_up_says_what_it_waits_for_when_no_zookeeper_answers(processes):
     cli = up(
         processes,

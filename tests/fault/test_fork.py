@@ -56,10 +56,14 @@ def test_a_fork_while_threads_are_inside_calls_harms_neither_process(model_dir):
     run("forks_beside_busy_threads", model_dir)
 
 
+def test_items_read_ahead_and_background_calls_stay_with_their_process(model_dir):
+    run("work_in_the_background_is_each_process_s_own", model_dir)
+
+
 def test_what_the_parent_began_is_not_settled_by_its_child(model_dir):
     run("what_the_parent_began_is_the_parent_s", model_dir)
 
 
 def test_workers_of_a_torch_data_loader_use_the_parent_s_client_and_module(model_dir):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs: pip install torch==2.13.0")
     run("torch_workers_look_up", model_dir)

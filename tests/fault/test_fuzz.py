@@ -114,6 +114,12 @@ def _wrong_requests(epoch):
         "DescribeVariables",
         pb.DescribeVariablesRequest(epoch=epoch, names=["nobody", "w@0/2", "\0"]),
     )
+    # At another epoch: a name that is cut short may be a right one
+    yield "PutBlob", pb.PutBlobRequest(epoch=epoch + 9, name="x" * 300, data=b"1")
+    yield "PutBlob", pb.PutBlobRequest(epoch=epoch + 9, name="", data=b"1")
+    yield "GetBlob", pb.GetBlobRequest(epoch=epoch, name="nobody")
+    yield "DropBlob", pb.DropBlobRequest(epoch=epoch + 9, name="\0")
+    yield "ListBlobs", pb.ListBlobsRequest(epoch=-epoch)
 
 
 def spoiled(rng, message):

@@ -7,12 +7,12 @@ import numpy as np
 
 from megalith.checkpoint.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect
-from megalith.protos import coordination_pb2, coordination_pb2_grpc, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.wire import codec
+from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire.channel import open_channel
 from support import at_size
 from support.processes import Processes
+from support.routes import routing_of
 from support.waiting import wait_until
 
 ROWS = 300_000
@@ -26,13 +26,6 @@ def ones(count):
 def pull(cluster, ids):
     parts = np.array_split(ids, 4)
     return np.concatenate([cluster.pull({"sums": part}).rows["sums"][:, 0] for part in parts])
-
-
-def routing_of(job):
-    with open_channel(job.status().address) as channel:
-        coordination = coordination_pb2_grpc.CoordinationStub(channel)
-        reply = coordination.GetRouting(coordination_pb2.GetRoutingRequest(), timeout=30)
-    return codec.routing_from_proto(reply.routing)
 
 
 def push_as(client_id, current, index, ids, is_repeated=False):

@@ -1,5 +1,6 @@
 """What real processes do when they are stopped, killed, paused or started wrongly."""
 
+import re
 import signal
 import socket
 import time
@@ -12,9 +13,12 @@ from megalith.client import VariableConfig, connect, errors
 from megalith.controller.members import journal_file
 from megalith.protos import appmaster_pb2, appmaster_pb2_grpc
 from megalith.runner.free_ports import free_ports
+from megalith.tasks import clicks
 from megalith.wire.channel import open_channel
 from support.processes import Processes
 from support.waiting import wait_until
+
+EXTRA = [f"extra{number}" for number in range(8)]  # variables that no worker trains
 
 
 @pytest.fixture
@@ -86,8 +90,8 @@ def test_each_service_has_metrics_on_a_port_of_its_own(processes):
             .read()
             .decode()
         )
-        (line,) = [line for line in page.splitlines() if line.startswith(f"{metric} ")]
-        assert float(line.split()[1]) > 0
+        lines = [line for line in page.splitlines() if re.match(rf"{metric}[ {{]", line)]
+        assert sum(float(line.split()[-1]) for line in lines) > 0
 
 
 def test_a_killed_worker_is_replaced_and_goes_on_where_it_stood(processes):
@@ -124,22 +128,48 @@ def test_a_killed_chief_is_replaced(processes):
     wait_for_steps(job)
 
 
+def trained_values(cluster):
+    """Rows of the first batch, and variables, by name."""
+    batch = clicks.draw_batch(seed=1, number=0, size=256)
+    names = ["readout", "dense", "bias", *EXTRA]
+    pulled = cluster.pull(batch.ids, names)
+    return {**pulled.rows, **pulled.variables}
+
+
 def test_a_killed_ps_is_replaced_from_the_checkpoint_and_training_goes_on(processes):
     members = processes.start_cluster()
     job = processes.job()
     wait_for_steps(job)
-    saved = job.save()
-    wait_for_steps(job)
-    before = job.status()
-    members["ps-1"].kill()
-    wait_until(lambda: job.status().phase == "forming")
-    processes.start_member("ps", 1)
-    wait_until(lambda: job.status().phase == "running")
-    wait_for_steps(job)
+    with connect(model_dir=str(processes.model_dir)) as cluster:
+        extra = [VariableConfig(name, np.zeros(3, np.float32)) for name in EXTRA]
+        cluster.create_variables(*extra)
+        values = {name: np.full(3, number + 1.0) for number, name in enumerate(EXTRA)}
+        cluster.push(assign_variables=values)
+        job.stop()
+        wait_until(lambda: job.block_status() == ([0, 1], []))
+        saved = job.save()
+        before = job.status()
+        trained = trained_values(cluster)
+
+        members["ps-1"].kill()
+        wait_until(lambda: job.status().phase == "forming")
+        processes.start_member("ps", 1)
+        wait_until(lambda: job.status().phase == "running")
+        restored = trained_values(cluster)
+
+    routing = job.routing()
+    # The killed ps had variables too.
+    assert {routing.owner_of_name(name) for name in EXTRA} == {0, 1}
+    for name, value in trained.items():
+        assert np.any(value), name
+        np.testing.assert_array_equal(restored[name], value, name)
+
     after = job.status()
     assert after.epoch == before.epoch + 1
-    assert after.global_step > before.global_step
     assert after.members[1].restored.path == saved.path
+    job.resume()
+    wait_for_steps(job)
+    assert job.training_status() > before.global_step
     for name in ("worker-0", "worker-1", "ps-0"):
         assert members[name].poll() is None
 

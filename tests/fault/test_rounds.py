@@ -1,7 +1,7 @@
 """Rounds of kill -9: each trains a job to its end while one or two of its processes die and are
 started again.
 
-`MEGALITH_FAULT_ROUNDS` says how many rounds (default 2), `MEGALITH_FAULT_SEED` which (default 1).
+`MEGALITH_FAULT_ROUNDS` says how many rounds (default 1), `MEGALITH_FAULT_SEED` which (default 1).
 After `scripts/test-services start` the processes find each other through a ZooKeeper of their own,
 which is a victim too.
 """
@@ -18,7 +18,7 @@ from support.back_ends import HOW_TO_START, OwnZooKeeper, can_start_zookeeper, f
 from support.processes import Processes
 from support.waiting import wait_until
 
-ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "1"))
 SEED = int(os.environ.get("MEGALITH_FAULT_SEED", "1"))
 STEPS, BATCH_SIZE = 1600, 256  # some seconds: the second victim dies before the job ends
 PROCESSES = ("worker-1", "ps-1", "worker-0", "controller", "ps-0")

@@ -228,6 +228,7 @@ def test_an_operator_drives_the_application(processes, app):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_an_appmaster_that_hangs_stops_neither_training_nor_its_end(processes):
     task = ("--ps", 1, "--workers", 1, "--batch-size", 128)
     cli = processes.cli("up", "--model-dir", processes.model_dir, *task)

@@ -5,10 +5,12 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from megalith.checkpoint.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig, connect
 from megalith.errors import DeadlinePassed, OutcomeLost, OutcomeUnknown, Unavailable
 from support.processes import Processes
@@ -110,12 +112,40 @@ def test_a_push_whose_server_was_replaced_is_counted_and_not_repeated(cluster, n
                 return None
             raise AssertionError("nobody can know that it was applied")
 
-        assert "ps-1 was replaced before it answered" in wait_until(is_lost)
+        assert "has replaced the one that it was sent to" in wait_until(is_lost)
         assert client.writes_unknown == 1
         cluster.create(name)
         assert cluster.rows(name) == [0.0, 1.0]  # the part of ps-0 is applied
         client.push({name: (KEYS, MINUS_ONES)})
         assert cluster.rows(name) == [1.0, 2.0]
+
+
+@LANES
+def test_a_push_is_finished_by_a_replacement_that_was_restored_from_an_increment(
+    tmp_path, bulk_lane
+):
+    table = TableConfig("t", (Segment(1, optimizer=Sgd(1.0)),))
+    with Processes(tmp_path) as processes:
+        processes.start_controller(num_ps=1, num_workers=0, suspect_s=1, increment_every_s=0.2)
+        ps = processes.start_member("ps", 0)
+        model_dir = str(processes.model_dir)
+        with connect(model_dir=model_dir, timeout_s=120) as patient:  # until the ps is ready
+            patient.create_tables(table)
+            base = Path(patient.controller.save().path)
+        with connect(model_dir=model_dir, timeout_s=3.0, bulk_lane=bulk_lane) as client:
+            client.push({"t": (KEYS, MINUS_ONES)})
+            wait_until(lambda: read_chain(base).number > 0, what="the push is in an increment")
+            wait_until(lambda: not client.controller.status().unsaved)
+            ps.pause()
+            with pytest.raises(OutcomeUnknown):
+                client.push({"t": (KEYS, MINUS_ONES)})
+
+            ps.kill()
+            processes.start_member("ps", 0)
+            wait_until(lambda: outcome_of(client) is not None, what="the replacement answers")
+            rows = client.pull({"t": KEYS}).rows["t"]
+            np.testing.assert_array_equal(rows, np.full((KEYS.size, 1), 2.0))
+            assert client.writes_unknown == 0
 
 
 def test_what_a_client_did_not_learn_before_it_closed_is_said(cluster, name, caplog):

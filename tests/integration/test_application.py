@@ -183,7 +183,7 @@ def test_a_savepoint_whose_appmaster_hangs_while_it_is_polled_is_false(
     assert "savepoint: appmaster unix:am: " in caplog.text
 
 
-def test_every_call_to_the_appmaster_has_the_reference_s_deadline(platform):
+def test_every_call_to_the_appmaster_has_monolith_s_deadline(platform):
     platform.states = [STATE.RUNNING, STATE.SUCCEEDED]
     application.maybe_kill_application("x")
     application.maybe_finish_application()

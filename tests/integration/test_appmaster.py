@@ -50,31 +50,66 @@ def operator(servers, appmaster):
     master.close()
 
 
-def test_all_fifteen_calls_answer(stub):
-    requests = {
-        "ponyHeartbeat": pb.PonyHeartbeatRequest(),
-        "ponyGetPSInfo": pb.PonyGetPSInfoRequest(),
-        "ponyStartWorker": pb.PonyStartWorkerRequest(),
-        "suspend": pb.SuspendRequest(),
-        "suspendStatus": pb.SuspendStatusRequest(),
-        "resume": pb.ResumeRequest(),
-        "getSnapshot": pb.GetSnapshotRequest(),
-        "progress": pb.ProgressRequest(),
-        "isStarving": pb.StarvingRequest(),
-        "status": pb.StatusRequest(),
-        "getTaskTimePoint": pb.TaskTimePointRequest(),
-        "createSavepoint": pb.CreateSavepointRequest(),
-        "createSavepointStatus": pb.CreateSavepointStatusRequest(savepoint_restore_id="1"),
-        "succeed": pb.SucceedRequest(),
-    }
-    assert {*requests, "kill"} == {
-        method.name for method in pb.DESCRIPTOR.services_by_name["AppMasterService"].methods
-    }
-    for name, request in requests.items():
-        getattr(stub, name)(request, timeout=30)
+def test_all_fifteen_calls_answer_what_is_so(stub, servers, tmp_path):
+    def call(name, request):
+        asked.add(name)
+        return getattr(stub, name)(request, timeout=30)
+
+    asked = set()
+    members = servers.job.status().members
+    addresses = [member.address for member in members if member.role == "ps"]
+
+    assert call("ponyHeartbeat", pb.PonyHeartbeatRequest()).state == pb.RUNNING
+    assert list(call("ponyGetPSInfo", pb.PonyGetPSInfoRequest()).ps_info) == [
+        pb.PSInfo(ip="127.0.0.1", ports=[port_of(address)], shard_id=index, name=f"ps-{index}")
+        for index, address in enumerate(addresses)
+    ]
+    assert call("ponyStartWorker", pb.PonyStartWorkerRequest()) == pb.PonyStartWorkerResponse()
+    assert call("progress", pb.ProgressRequest()).progress == 0  # the job is endless
+    assert not call("isStarving", pb.StarvingRequest()).starving
+    status = call("status", pb.StatusRequest())
+    assert (status.final_status, status.track_url) == ("UNDEFINED", servers.controller.address)
+    assert status.app_id
+    assert call("getTaskTimePoint", pb.TaskTimePointRequest()).time_point == ""  # no data times
+
+    not_suspended = call("suspendStatus", pb.SuspendStatusRequest())
+    assert (not_suspended.succeed, not_suspended.message) == (False, "training is not suspended")
+    assert call("suspend", pb.SuspendRequest(snapshot_id=3)) == pb.SuspendResponse()
+    suspended = wait_until(
+        lambda: (now := call("suspendStatus", pb.SuspendStatusRequest())).succeed and now
+    )
+    assert suspended.message == "every connected worker is blocked"
+    step = servers.job.training_status()
+    assert call("resume", pb.ResumeRequest()) == pb.ResumeResponse()
+    assert call("suspendStatus", pb.SuspendStatusRequest()) == not_suspended
+    wait_until(lambda: servers.job.training_status() > step)
+
+    created = call("createSavepoint", pb.CreateSavepointRequest(savepoint_dir=str(tmp_path / "s")))
+    assert (created.code, created.message) == (0, "")
+    ask = pb.CreateSavepointStatusRequest(savepoint_restore_id=created.savepoint_id)
+    saved = wait_until(
+        lambda: (
+            (now := call("createSavepointStatus", ask)).create_savepoint_state >= STATE.SUCCEEDED
+            and now
+        )
+    )
+    assert (saved.code, saved.create_savepoint_state) == (0, STATE.SUCCEEDED)
+    snapshot = call("getSnapshot", pb.GetSnapshotRequest(snapshot_id=int(created.savepoint_id)))
+    assert snapshot == pb.GetSnapshotResponse(available=True, dir=saved.message)
+    assert call("getSnapshot", pb.GetSnapshotRequest(snapshot_id=99)) == pb.GetSnapshotResponse()
+
+    assert call("succeed", pb.SucceedRequest()) == pb.SucceedResponse()
+    assert call("status", pb.StatusRequest()).final_status == "SUCCEEDED"
+    assert call("ponyHeartbeat", pb.PonyHeartbeatRequest()).state == pb.FINISH
     with pytest.raises(grpc.RpcError, match="has ended: SUCCEEDED") as raised:
-        stub.kill(pb.KillRequest(), timeout=30)
+        call("kill", pb.KillRequest())
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    methods = pb.DESCRIPTOR.services_by_name["AppMasterService"].methods
+    assert asked == {method.name for method in methods}
+
+
+def port_of(address):
+    return int(address.rpartition(":")[2])
 
 
 def test_the_phase_and_the_servers_are_the_cluster_s(stub, servers):

@@ -141,7 +141,7 @@ def test_a_push_whose_outcome_stays_unknown_is_counted_once_however_often_a_clie
 
     cluster = servers.connect(timeout_s=0.5, bulk_lane=False)
     cluster.pull({"t": key})  # it knows the map and the table
-    cluster._table("t")
+    cluster._tables.config_of("t")
     monkeypatch.setattr(UnaryCall, "finish", lose_reply)
     with pytest.raises(errors.OutcomeUnknown):
         cluster.push({"t": (key, ONES)})

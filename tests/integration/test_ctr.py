@@ -37,7 +37,7 @@ def run(model_dir, folder, num_workers=2, num_ps=2, **options):
 
 def test_two_workers_train_one_model_of_every_value_in_the_data(ratings, tmp_path):
     folder, train, _ = ratings
-    status, rows = run(tmp_path, folder, model="deepfm", slice_by="gender")
+    status, rows = run(tmp_path, folder, model="deepfm", group_by="gender")
     assert status.outcome == "succeeded"
     assert sum(member.examples for member in status.members) == train.num_rows
 

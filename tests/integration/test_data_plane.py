@@ -107,7 +107,7 @@ def test_an_empty_pull_has_the_table_s_width(cluster, servers):
         servers.connect().pull({"x": []})
 
 
-def test_each_lookup_is_timed_in_microseconds_under_the_reference_s_name(cluster, servers):
+def test_each_lookup_is_timed_in_microseconds_under_monolith_s_name(cluster, servers):
     def lookups():
         address = cluster.controller.status().members[0].metrics_address
         page = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()

@@ -13,7 +13,8 @@ import urllib.request
 
 import pytest
 
-from megalith.discovery.consul import ConsulDiscovery, agent_address
+from megalith.discovery.consul import ConsulDiscovery
+from megalith.discovery.consul_agent import agent_address
 from megalith.errors import DiscoveryFailed
 from support.back_ends import fresh_job, server_or_skip
 from support.waiting import wait_until
@@ -239,13 +240,53 @@ def test_consul_garbage_is_left_out_and_logged_once(opened, agent, job, caplog):
     assert sum("ignored an entry" in record.message for record in caplog.records) == 4
 
 
+@contextlib.contextmanager
+def hiding(agent):
+    """An agent that takes registrations, and lists nothing among what is healthy."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if "/health/service/" in self.path and "passing" in self.path:
+                self._reply(b"[]")
+            else:
+                self._forward(None)
+
+        def do_PUT(self):
+            self._forward(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+        def _forward(self, body):
+            url = f"http://{agent}{self.path}"
+            request = urllib.request.Request(url, data=body, method=self.command)
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with contextlib.closing(opener.open(request, timeout=30)) as reply:
+                self._reply(reply.read())
+
+        def _reply(self, body):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("X-Consul-Index", "1")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
+        thread.join()
+
+
 @pytest.mark.golden("G12")
 def test_consul_a_machine_that_is_not_shown_is_an_error(opened, agent, job):
-    discovery = opened(agent, job, visible_s=0.1)
-    discovery._query_all = dict  # the agent takes the registration and nobody ever sees it
-    with pytest.raises(DiscoveryFailed, match="This machine is blacklisted by consul"):
-        discovery.register("ps", 0, ADDRESS)
-    assert ask(agent, f"health/service/{job}") == []
+    with hiding(agent) as proxy:
+        discovery = opened(proxy, job, visible_s=0.1)
+        with pytest.raises(DiscoveryFailed, match="This machine is blacklisted by consul"):
+            discovery.register("ps", 0, ADDRESS)
+        assert ask(agent, f"health/service/{job}") == []  # it is taken back
+        discovery.close()
 
 
 @pytest.mark.golden("G12")
@@ -323,6 +364,21 @@ def forwarding(path, agent):
 def test_consul_what_was_registered_is_looked_up_with_port_host_and_index(opened, agent, job):
     discovery = opened(agent, job)
     discovery.register("ps", 0, "192.168.0.1:1234")
+    assert decoded(ask(agent, f"health/service/{job}?passing")) == [
+        {"Port": 1234, "Host": "192.168.0.1", "Tags": {"index": "0"}}
+    ]
     assert discovery.query_all() == {"ps": {0: "192.168.0.1:1234"}}
     discovery.deregister("ps", 0, "192.168.0.1:1234")
+    assert decoded(ask(agent, f"health/service/{job}?passing")) == []
     assert discovery.query_all() == {}
+
+
+def decoded(instances):
+    """What a stock agent answers, as Monolith's client decodes it."""
+    found = []
+    for instance in instances:
+        service = instance["Service"]
+        tags = dict(tag.split(":", 1) for tag in service["Tags"])
+        assert (tags.pop("name"), tags.pop("ip")) == ("ps", service["Address"])
+        found.append({"Port": service["Port"], "Host": service["Address"], "Tags": tags})
+    return found

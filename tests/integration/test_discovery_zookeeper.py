@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 
 from megalith.discovery.zookeeper import STALE_S, ZooKeeperDiscovery
-from megalith.errors import Conflict, DiscoveryFailed
+from megalith.errors import DiscoveryFailed
 from support.back_ends import OwnZooKeeper, fresh_job, server_or_skip
 from support.waiting import wait_until
 
@@ -95,6 +95,21 @@ def test_zookeeper_garbage_is_left_out_and_logged_once(opened, server, job, stra
     assert (
         sum("ignored an entry" in record.message for record in caplog.records) == 4
     )  # an empty node is no entry yet
+
+
+def test_zookeeper_the_first_entry_of_a_job_is_seen_also_when_it_comes_in_the_middle_of_a_look(
+    opened, server, job, monkeypatch
+):
+    first, discovery = opened(server, job), opened(server, job)
+    assert discovery._is_connected.wait(30)  # or that would be the reason for another look
+    wait_for_the_job = discovery._client.exists_async
+
+    def enter_first(path, **options):
+        first.register("controller", 0, ADDRESS)
+        return wait_for_the_job(path, **options)
+
+    monkeypatch.setattr(discovery._client, "exists_async", enter_first)
+    assert wait_until(lambda: discovery.query("controller")) == {0: ADDRESS}
 
 
 @pytest.mark.golden("G12")
@@ -225,15 +240,16 @@ def test_zookeeper_stale_paths_go_after_nine_weeks_unless_a_process_is_registere
     assert stranger.exists(f"/monolith/{mine}/ps.0")
 
 
-def test_zookeeper_a_job_s_own_path_is_cleared_by_force_only(opened, server, job, stranger):
+def test_zookeeper_a_job_s_own_path_is_removed_and_no_other(opened, server, job, stranger):
+    other = fresh_job()
+    opened(server, other).register("ps", 0, ADDRESS)
     discovery = opened(server, job)
-    discovery.clear(force=False)  # nothing is there
+    discovery.deregister_all()  # nothing is there
     discovery.register("ps", 0, ADDRESS)
-    with pytest.raises(Conflict, match=rf"there are \[.*{job}.*\] in monolith zk path"):
-        discovery.clear(force=False)
     assert stranger.exists(f"/monolith/{job}/ps.0")
-    discovery.clear(force=True)
+    discovery.deregister_all()
     assert not stranger.exists(f"/monolith/{job}")
+    assert stranger.exists(f"/monolith/{other}/ps.0")
 
 
 def test_zookeeper_that_answers_no_more_leaves_the_entries_last_seen_and_says_so_once(

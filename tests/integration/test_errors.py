@@ -1,6 +1,7 @@
 """Every error class leaves a server and arrives at a client as itself."""
 
 import logging
+import threading
 
 import grpc
 import pytest
@@ -10,6 +11,7 @@ from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer, ServerSettings
 from megalith.wire.channel import open_channel
 from megalith.wire.status import status_of, translated
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,8 @@ def address(metrics):
 
     def stream(requests, context):
         yield b"first"
-        fail(next(requests), context)
+        for request in requests:
+            fail(request, context)
 
     handlers = {
         "Fail": grpc.unary_unary_rpc_method_handler(fail),
@@ -107,3 +110,30 @@ def test_a_channel_that_another_thread_closed_is_a_peer_to_be_found_again(addres
 def test_another_value_error_stays_what_it_is():
     with pytest.raises(ValueError, match=r"^not ours$"), translated("ps-3"):
         raise ValueError("not ours")
+
+
+def test_a_caller_that_goes_before_its_first_message_is_no_fault_of_the_server(
+    address, metrics, caplog
+):
+    silence = threading.Event()
+
+    def nothing():
+        silence.wait(60)
+        yield from ()
+
+    # For gRPC the requests may end before the caller is gone
+    codes = ("cancelled", "ok")
+    counters = [metrics.rpc_total.labels("/test.Errors/Stream", code) for code in codes]
+
+    def ended():
+        return sum(counter._value.get() for counter in counters)
+
+    before = ended()
+    with open_channel(address) as channel:
+        call = channel.stream_stream("/test.Errors/Stream")(nothing())
+        assert next(call) == b"first"
+        call.cancel()
+        wait_until(lambda: ended() == before + 1)
+        silence.set()
+
+    assert "unforeseen" not in caplog.text

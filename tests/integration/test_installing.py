@@ -171,3 +171,12 @@ def test_an_install_with_services_and_torch_has_both(install):
         [folder / "megalith", "--version"], capture_output=True, text=True, check=False
     )
     assert done.stdout.startswith("megalith ")
+
+
+def test_a_torch_task_without_services_is_an_import_error_and_embeddings_work():
+    hidden = "import sys; sys.modules['pyarrow'] = None; "
+    status, _, err = python(f"{hidden}from megalith.torch import ClusterEmbedding")
+    assert (status, err) == (0, "")
+    status, _, err = python(f"{hidden}from megalith.torch import TorchTask")
+    assert status == 1
+    assert "ImportError: No module named 'pyarrow': it comes with the extra [services]" in err

@@ -11,8 +11,8 @@ import pytest
 from megalith.client import Ids, Segment, Sgd, TableConfig, VariableConfig, Zeros, errors
 from megalith.protos import common_pb2, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.ps.lane import server as lane_server
-from megalith.ps.lane.settings import LaneSettings
+from megalith.runtime.lane import server as lane_server
+from megalith.runtime.lane.settings import LaneSettings
 from megalith.runtime.server import ServerSettings
 from megalith.wire import arrays, frames
 from megalith.wire.budget import ByteBudget

@@ -14,10 +14,11 @@ from megalith.controller.config import ControllerServerSettings
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
-from megalith.ps.lane.calls import LaneCalls
-from megalith.ps.lane.settings import LaneSettings
+from megalith.ps.lane_calls import PsLaneCalls
 from megalith.ps.resident_memory import resident_bytes
 from megalith.runtime import file_limit
+from megalith.runtime.lane.calls import LaneCalls
+from megalith.runtime.lane.settings import LaneSettings
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import ServerSettings
 from megalith.wire import frames
@@ -128,7 +129,7 @@ def test_600_000_ids_of_a_2048_wide_table_are_refused_before_any_memory_is_taken
 def test_lengths_of_arrays_are_counted_before_the_body_is_cut():
     head = pb.LaneRequest(pull=pb.PullRequest(), array_bytes=[0]).SerializeToString()
     lengths = pb.LaneRequest(array_bytes=[0] * 7_600_000).SerializeToString()
-    calls = LaneCalls(None, Metrics(), b"", GIB)
+    calls = LaneCalls(PsLaneCalls(None).call, Metrics(), b"", GIB)
     tracemalloc.start()
     try:
         reply, _ = calls.answer(
@@ -358,18 +359,18 @@ def test_a_session_that_never_registers_is_ended(tmp_path):
 
 def test_calls_beyond_those_that_may_wait_are_told_to_come_again(tmp_path):
     settings = ServerSettings(rpc_threads=1, max_waiting_calls=2)
-    with one_ps(tmp_path, server=settings) as (servers, ps):
+    with one_ps(tmp_path, server=settings, max_replicas=1) as (servers, ps):  # a thread for each
         ps._lane._requests.take(GIB, 1)
         routing = servers.connect().controller.routing()
         request = pb.PullRequest(epoch=routing.epoch, run_id=routing.run_id)
         try:
             with open_channel(ps.address) as channel:
                 stub = parameter_server_pb2_grpc.ParameterServerStub(channel)
-                calls = [stub.Pull.future(request, timeout=30) for _ in range(4)]
+                calls = [stub.Pull.future(request, timeout=30) for _ in range(5)]
                 refused = wait_until(lambda: [call for call in calls if call.done()])
                 assert type(error_from_rpc(refused[0].exception(), "ps")) is errors.Overloaded
                 ps._lane._requests.release(GIB)
-                assert sum(call.exception() is None for call in calls) == 3
+                assert sum(call.exception() is None for call in calls) == 4
         finally:
             ps._lane._requests._held = 0
 

@@ -17,11 +17,12 @@ from support.servers import Servers
 from support.waiting import wait_until
 
 ROWS = 300_000
-USUAL = {("random", 1), ("sorted", 2), ("clustered", 3), ("adversarial", 2)}
+MANY_ROWS = 5_000_000
+USUAL = {("random", 1), ("sorted", 2), ("clustered", 3), ("adversarial", 5)}
 CASES = [
     pytest.param(order, num_ps, marks=() if (order, num_ps) in USUAL else pytest.mark.long)
     for order in at_size.ORDERS
-    for num_ps in (1, 2, 3)
+    for num_ps in (1, 2, 3, 5)
 ]
 
 
@@ -32,18 +33,31 @@ def restored_by(controller):
     return [member.ps.restored for member in members]
 
 
-def state_in_files(directory):
-    """Accumulators by id, as any reader finds them in the files."""
-    ids, states = [], []
+def rows_in_files(directory):
+    """The columns of the table by name, in the order of ids, as any reader finds them."""
+    parts = []
     for file in manifest.read(directory).files:
         if file.kind == "table":
             with pa.OSFile(str(directory / file.name)) as source:
-                rows = pa.ipc.open_file(source).read_all().combine_chunks()
-            ids.append(rows.column("id").to_numpy())
-            states.append(
-                rows.column("state").combine_chunks().flatten().to_numpy().reshape(-1, at_size.DIM)
-            )
-    return np.concatenate(ids), np.concatenate(states)
+                parts.append(pa.ipc.open_file(source).read_all())
+
+    table = pa.concat_tables(parts).sort_by("id").combine_chunks()
+    return {
+        "id": table.column("id").to_numpy(),
+        "updated_s": table.column("updated_s").to_numpy(),
+        "embedding": floats_of(table.column("embedding")),
+        "state": floats_of(table.column("segment_0_norm")),
+    }
+
+
+def floats_of(column):
+    return column.combine_chunks().flatten().to_numpy().reshape(-1, at_size.DIM)
+
+
+def assert_same_bits(directory, other):
+    rows, others = rows_in_files(directory), rows_in_files(other)
+    for name, column in rows.items():
+        np.testing.assert_array_equal(column.view(np.uint8), others[name].view(np.uint8), name)
 
 
 @pytest.mark.parametrize(("order", "num_ps"), CASES)
@@ -61,13 +75,10 @@ def test_a_save_of_two_servers_comes_back_whole_on_another_number(tmp_path, orde
         saved = cluster.controller.save()
     np.testing.assert_allclose(before, at_size.values_after(first), rtol=1e-5)
     assert saved.rows == manifest.read(Path(saved.path)).rows == ROWS
-    saved_ids, states = state_in_files(Path(saved.path))
+    rows = rows_in_files(Path(saved.path))
     by_id = np.argsort(ids)
-    saved_by_id = np.argsort(saved_ids)
-    np.testing.assert_array_equal(saved_ids[saved_by_id], ids[by_id])
-    np.testing.assert_allclose(
-        states[saved_by_id], at_size.accumulators_after(first)[by_id], rtol=1e-6
-    )
+    np.testing.assert_array_equal(rows["id"], ids[by_id])
+    np.testing.assert_allclose(rows["state"], at_size.accumulators_after(first)[by_id], rtol=1e-6)
     with Servers(tmp_path, num_ps=num_ps) as servers:
         servers.start_all()
         cluster = servers.connect()
@@ -77,14 +88,49 @@ def test_a_save_of_two_servers_comes_back_whole_on_another_number(tmp_path, orde
         wait_until(
             lambda: sum(member.rows for member in cluster.controller.status().members) == ROWS
         )
+        again = cluster.controller.save()
+        assert again.rows == ROWS
+        assert Path(again.path).name == "model.ckpt-r1-0"
+        assert_same_bits(Path(saved.path), Path(again.path))
         at_size.push(cluster, ids, second)
         np.testing.assert_allclose(
             at_size.pull(cluster, ids), at_size.values_after(first, second), rtol=1e-5
         )
-        again = cluster.controller.save()
-    assert again.rows == ROWS
-    assert Path(again.path).name == "model.ckpt-r1-0"
     assert manifest.read(Path(saved.path)).rows == ROWS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("order", at_size.ORDERS)
+def test_five_million_rows_come_back_bit_by_bit_on_any_number_of_servers(tmp_path, order):
+    ids = at_size.ids_in(order, MANY_ROWS)
+    gradients = at_size.gradients_of(MANY_ROWS)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        cluster.create_tables(at_size.TABLE)
+        at_size.push(cluster, ids, gradients)
+        saved = cluster.controller.save()
+
+    assert saved.rows == manifest.read(Path(saved.path)).rows == MANY_ROWS
+    rows = rows_in_files(Path(saved.path))
+    by_id = np.argsort(ids)
+    np.testing.assert_array_equal(rows["id"], ids[by_id])
+    expected = at_size.accumulators_after(gradients)[by_id]
+    np.testing.assert_allclose(rows["state"], expected, rtol=1e-6)
+    expected = at_size.values_after(gradients)[by_id]
+    np.testing.assert_allclose(rows["embedding"], expected, rtol=1e-5)
+
+    for num_ps in (1, 2, 3, 5):
+        with Servers(tmp_path, num_ps=num_ps) as servers:
+            servers.start_all()
+            cluster = servers.connect()
+            at_size.pull(cluster, ids[:1])  # waits until all have restored
+            parts = restored_by(servers.controller)
+            assert sum(part.rows for part in parts) == MANY_ROWS
+            again = cluster.controller.save()
+
+        assert_same_bits(Path(saved.path), Path(again.path))
 
 
 def test_an_expiry_of_a_live_table_drops_every_old_row_and_no_other(tmp_path):

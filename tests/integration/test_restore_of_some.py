@@ -11,6 +11,12 @@ IDS = np.arange(1000)
 VARIABLES = [f"v{number}" for number in range(20)]
 
 
+def create(cluster):
+    cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
+    zero = np.zeros(1, np.float32)
+    cluster.create_variables(*(VariableConfig(name, zero, Sgd(1.0)) for name in VARIABLES))
+
+
 def train_once(cluster):
     """Move every row and every variable up by 1."""
     cluster.push(
@@ -32,14 +38,31 @@ def replace(cluster, servers, running, index):
 
 
 @pytest.mark.golden("G9")
+def test_a_job_that_is_restarted_as_a_whole_goes_back_with_all_rows_and_variables(tmp_path):
+    """Monolith's case without the monitor: everything that was trained after the save is gone."""
+    with Servers(tmp_path, num_ps=2, increment_every_s=0.0) as servers:
+        servers.start_all()
+        cluster = servers.connect()
+        create(cluster)
+        train_once(cluster)
+        cluster.controller.save()
+        train_once(cluster)
+        for values in read(cluster):
+            np.testing.assert_array_equal(values, np.full(values.size, 2))
+
+    with Servers(tmp_path, num_ps=2, increment_every_s=0.0) as servers:
+        servers.start_all()
+        for values in read(servers.connect()):
+            np.testing.assert_array_equal(values, np.ones(values.size))
+
+
+@pytest.mark.golden("G9")
 def test_a_replaced_ps_restores_its_part_and_the_other_keeps_what_it_learnt(tmp_path):
     with Servers(tmp_path, num_ps=2) as servers:
         servers.start_controller()
         running = [servers.start_ps(index) for index in range(2)]
         cluster = servers.connect()
-        cluster.create_tables(TableConfig("t", (Segment(1, Zeros(), Sgd(1.0)),)))
-        zero = np.zeros(1, np.float32)
-        cluster.create_variables(*(VariableConfig(name, zero, Sgd(1.0)) for name in VARIABLES))
+        create(cluster)
         train_once(cluster)
         cluster.controller.save()
         train_once(cluster)

@@ -84,7 +84,7 @@ def test_row_splits_that_were_spoilt_after_they_were_checked_are_refused_at_the_
 
 @pytest.mark.parametrize("kind", ["matrix", "tensor", "nested"])
 def test_matrices_and_tensors_that_are_filled_again_train_the_right_rows(cluster, name, kind):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="needs: pip install torch==2.13.0")
     from megalith.torch import ClusterEmbedding
 
     embedding = ClusterEmbedding(

@@ -87,6 +87,10 @@ REQUESTS = {
     "ReinitializeRows": pb.ReinitializeRowsRequest(client_id="c", sequence=1),
     "Negotiate": pb.NegotiateRequest(),
     "Expire": pb.ExpireRequest(),
+    "PutBlob": pb.PutBlobRequest(name="b"),
+    "GetBlob": pb.GetBlobRequest(name="b"),
+    "ListBlobs": pb.ListBlobsRequest(),
+    "DropBlob": pb.DropBlobRequest(name="b"),
 }
 
 

@@ -389,11 +389,11 @@ def test_what_a_ps_counts_since_it_began_is_exported_as_counters(cluster):
     address = cluster.controller.status().members[0].metrics_address
     page = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
     for name, count in {
-        "rows_created": 3,
-        "rows_expired": 2,
-        "rows_refused": 0,
-        "variable_updates_nonfinite": 0,
+        'rows_created_total{table="t"}': 3,
+        'rows_expired_total{table="t"}': 2,
+        'rows_refused_total{table="t"}': 0,
+        "variable_updates_nonfinite_total": 0,
     }.items():
-        assert f"# TYPE megalith_{name}_total counter" in page
-        assert f"megalith_{name}_total {count}.0" in page
-    assert "megalith_rows 1.0" in page
+        assert f"# TYPE megalith_{name.partition('{')[0]} counter" in page
+        assert f"\nmegalith_{name} {count}.0\n" in page
+    assert '\nmegalith_rows{table="t"} 1.0\n' in page

@@ -1,5 +1,6 @@
 """The PyTorch front end, against real servers and against torch's own embeddings."""
 
+import dataclasses
 import runpy
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from megalith.client import (
     errors,
 )
 from support.servers import Servers
+from support.turns_task import TakesTurns, trains_films
 
 torch = pytest.importorskip("torch", reason="needs: pip install torch==2.13.0")
 
@@ -155,6 +157,27 @@ def test_backward_pushes_the_gradients_of_the_layouts_used(sgd):
     assert rows_of(embedding, named(pooled=[1, 2])) == [[-2, -2], [-1, -1]]
 
 
+@pytest.mark.parametrize("is_in_parts", [False, True])
+def test_backward_pushes_nothing_of_a_feature_outside_of_the_loss(cluster, is_in_parts):
+    """In a table that it shares; a push of zeros would move rows, since they have a momentum."""
+    task = TakesTurns()
+    table = f"turns{is_in_parts}"
+    features = [dataclasses.replace(feature, table=table) for feature in task.features]
+    layouts = {"both": Layout.none("user", "film")} if is_in_parts else task.layouts
+    embedding = ClusterEmbedding(cluster.create_features(*features, layouts=layouts))
+
+    for number in range(task.num_batches()):
+        outputs = embedding(task.batch(number).ids)
+        user, film = outputs["both"] if is_in_parts else (outputs["user"], outputs["film"])
+        loss = user.sum()
+        if trains_films(number):
+            loss = loss + film.sum()
+        loss.backward()
+
+    found = cluster.pull({table: np.arange(1000)}).rows[table]
+    task.check(found, cluster.table_stats()[table].rows)
+
+
 def test_a_jagged_tensor_is_a_ragged_batch(sgd):
     embedding, named = sgd
     jagged = torch.nested.nested_tensor_from_jagged(
@@ -257,3 +280,17 @@ def test_the_deepfm_example_learns_in_under_80_lines_of_code(tmp_path, capsys):
         servers.start_all()
         assert runpy.run_path(str(path))["main"](str(tmp_path), steps="60") > 0.62
     assert "best reachable" in capsys.readouterr().out
+
+
+@pytest.mark.golden("G23")
+def test_a_gradient_is_propagated_back_through_the_model_to_the_row(cluster):
+    """x = 8, y = 2x and a gradient of 3y: x gets 96."""
+    row = (Slice("v", 1, Zeros(), Sgd(1.0)),)
+    embedding = ClusterEmbedding(cluster.create_features(Feature("chain", row)))
+    cluster.assign_rows({"chain": ([7], [[8.0]])})
+
+    x = embedding({"chain": [7]})["chain"]
+    y = 2 * x
+    y.backward(3 * y.detach())
+    assert x.item() == 8.0
+    assert cluster.pull({"chain": [7]}).rows["chain"].tolist() == [[8.0 - 96.0]]

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from megalith.cli.app import app
 from megalith.client import (
     Adam,
+    BackgroundCalls,
     GradientRecipe,
     Ones,
     PolynomialDecay,
@@ -270,17 +271,27 @@ def test_rows_and_variables_are_clipped_by_one_norm(cluster, name):
 
 @pytest.mark.golden("FeatureUtilsTest.test_apply_gradients_with_dense_optimizer_post_push")
 def test_dense_gradients_may_go_out_a_step_behind_the_rows(cluster, name):
-    """Dense gradients go out a step behind the sparse ones, and the last ones at the end."""
+    """A dense push is made beside the next step; at the end nothing is left."""
     cluster.create_tables(TableConfig(name, (Segment(4, Ones(), Sgd(1.0)),)))
     cluster.create_variables(VariableConfig(name, np.ones(1, np.float32), Sgd(1.0)))
-    late = {}
-    for _ in range(3):
-        dense, sparse = GradientRecipe().prepare({name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]})
-        cluster.begin_push({name: ([7], sparse[name])}, variable_gradients=late).result()
-        late = dense
-    assert read(cluster, name) == -1
-    assert cluster.pull({name: [7]}).rows[name].tolist() == [[-2.0, -2.0, -2.0, 1.0]]
-    cluster.push(variable_gradients=late)
+    may_push = threading.Semaphore(0)
+
+    def push_dense(gradients):
+        assert may_push.acquire(timeout=60)
+        cluster.push(variable_gradients=gradients)
+
+    with BackgroundCalls() as calls:
+        for step in range(3):
+            dense, sparse = GradientRecipe().prepare({name: [1.0]}, {name: [[1.0, 1.0, 1.0, 0.0]]})
+            cluster.push({name: ([7], sparse[name])})
+            if step:
+                may_push.release()  # the servers have time for the push of the step before
+            calls.make(push_dense, dense)
+
+        # The third step has waited for the second push, and not for its own.
+        assert read(cluster, name) == -1
+        assert cluster.pull({name: [7]}).rows[name].tolist() == [[-2.0, -2.0, -2.0, 1.0]]
+        may_push.release()
     assert read(cluster, name) == -2
 
 

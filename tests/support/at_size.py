@@ -76,3 +76,25 @@ def values_after(first, second=None):
         if second is None
         else values - RATE * second / np.sqrt(accumulators_after(first, second))
     )
+
+
+class Twin:
+    """The rows after any number of steps, of which a part may go back to an earlier state."""
+
+    def __init__(self, count):
+        self.values = np.zeros((count, DIM), np.float32)
+        self._accumulators = np.full((count, DIM), ACCUMULATOR)
+
+    def push(self, gradients):
+        self._accumulators += np.square(gradients)
+        self.values -= RATE * gradients / np.sqrt(self._accumulators)
+
+    def copy(self):
+        copy = Twin(0)
+        copy.values = self.values.copy()
+        copy._accumulators = self._accumulators.copy()
+        return copy
+
+    def take(self, other, which):
+        self.values[which] = other.values[which]
+        self._accumulators[which] = other._accumulators[which]

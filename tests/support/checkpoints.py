@@ -62,8 +62,8 @@ def stores_with(rows, variables=None, num_ps=2):
 def write(stores, model_dir, step, saved_at_s=None):
     """Publish and list what the stores hold as a checkpoint of `step`; returns its folder."""
     saved_at_s = float(1_790_000_000 + step if saved_at_s is None else saved_at_s)
-    work = catalog.work_directory(model_dir, step, "0a1b2c3d")
-    work.mkdir(parents=True)
+    model_dir.mkdir(parents=True, exist_ok=True)
+    work = catalog.begin(model_dir, step, "0a1b2c3d")
     files = []
     for index, store in enumerate(stores):
         files += save_shard(store, work, "0a1b2c3d", index, len(stores)).files

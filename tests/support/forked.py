@@ -241,6 +241,32 @@ def what_the_parent_began_is_the_parent_s(model_dir):
         cluster.close()
 
 
+def work_in_the_background_is_each_process_s_own(model_dir):
+    """Items that are read ahead, and calls that are made, belong to the process that began."""
+    may_go_on = threading.Event()
+    made = []
+    calls = mg.BackgroundCalls(depth=2)
+    calls.make(may_go_on.wait)
+    calls.make(made.append, "parent")
+    items = mg.read_ahead(range(10), depth=3)
+    assert next(items) == 0
+
+    def child():
+        with pytest.raises(InvalidRequest, match="was begun by the process"):
+            next(items)
+        assert list(mg.read_ahead(range(10), depth=3)) == list(range(10))
+        assert calls.is_idle
+        calls.make(made.append, "child")
+        calls.close()
+        assert made == ["child"]
+
+    succeeded(forked(child))
+    assert list(items) == list(range(1, 10))
+    may_go_on.set()
+    calls.close()
+    assert made == ["parent"]
+
+
 def torch_workers_look_up(model_dir):
     """A DataLoader whose workers use the client and the module of the parent, which trains
     meanwhile."""

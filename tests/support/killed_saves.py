@@ -63,6 +63,15 @@ class OnePs:
     def cursors(self):
         return (b"here", b"")
 
+    def cursors_step(self):
+        return self.global_step
+
+    def wait_for_returning_ps(self):
+        pass
+
+    def ask_for_reports(self, timeout_s):
+        return []
+
     def moving_workers(self):
         return (0, 1)
 
@@ -112,9 +121,10 @@ def killed_at(number, case, model_dir):
 def start(model_dir):
     """What a controller does before it serves."""
     catalog.complete_list(model_dir)
-    path = StartPoint(model_dir).find()
-    if path is None:
+    chain = StartPoint(model_dir).find()
+    if chain is None:
         return ""
+    path = chain.directory
     assert all((path / file.name).read_bytes() == CONTENT for file in manifest.read(path).files)
     return path.name
 

@@ -19,8 +19,12 @@ class FaultyProxy:
     sockets.
     """
 
-    def __init__(self, listen, target, seed, *, cut=0.03, delay=0.1, delay_s=0.01):
-        self._target, self._cut, self._delay, self._delay_s = target, cut, delay, delay_s
+    def __init__(self, listen, target, seed, *, cut=0.03, delay=0.1, delay_s=0.01, repeat=0.7):
+        self._target = target
+        self._cut = cut
+        self._delay = delay
+        self._delay_s = delay_s
+        self._repeated = repeat
         self._random, self._lock = random.Random(seed), threading.Lock()
         self._sockets, self._threads, self._is_stopping = set(), [], False
         self._is_open = threading.Event()
@@ -37,6 +41,11 @@ class FaultyProxy:
 
     def __enter__(self):
         return self
+
+    @property
+    def address(self):
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
 
     def swallow(self):
         """Deliver nothing from now on, on old connections and new ones, and end none of them."""
@@ -116,7 +125,7 @@ class FaultyProxy:
         was_cut = source.fileno() >= 0
         _end(source)
         _end(sink)
-        if was_cut and direction == "replies" and self._chance(0.7):
+        if was_cut and direction == "replies" and self._chance(self._repeated):
             self._repeat(b"".join(sent))
 
     def _repeat(self, requests):
@@ -174,6 +183,6 @@ class Link:
 
     def mend(self):
         if self._proxy is None:
-            self._proxy = FaultyProxy(self._listen, self._target, 1, cut=0, delay=0)
+            self._proxy = FaultyProxy(self._listen, self._target, 1, cut=0, delay=0, repeat=0)
         else:
             self._proxy.deliver()

@@ -11,18 +11,25 @@ These are the public names; "X as X" says so to type checkers.
 """
 
 from megalith import errors as errors
+from megalith.client._background_calls import BackgroundCalls as BackgroundCalls
 from megalith.client._clipping import Clip as Clip
 from megalith.client._clipping import GradientRecipe as GradientRecipe
 from megalith.client._clipping import clip_by_global_norm as clip_by_global_norm
 from megalith.client._cluster import Cluster as Cluster
 from megalith.client._cluster import Pulled as Pulled
-from megalith.client._cluster import connect as connect
+from megalith.client._connect import connect as connect
 from megalith.client._features.combiners import FirstN as FirstN
 from megalith.client._features.combiners import Mean as Mean
 from megalith.client._features.combiners import Sqrtn as Sqrtn
 from megalith.client._features.combiners import Sum as Sum
 from megalith.client._features.feature import Feature as Feature
 from megalith.client._features.feature import Slice as Slice
+from megalith.client._features.feature_configs import (
+    feature_configs_from_text as feature_configs_from_text,
+)
+from megalith.client._features.feature_configs import (
+    feature_configs_to_text as feature_configs_to_text,
+)
 from megalith.client._features.feature_layouts import Batch as Batch
 from megalith.client._features.feature_layouts import FeatureLayouts as FeatureLayouts
 from megalith.client._features.feature_layouts import Located as Located
@@ -34,6 +41,13 @@ from megalith.client._features.layout import OutType as OutType
 from megalith.client._features.ragged import Ragged as Ragged
 from megalith.client._ids import Ids as Ids
 from megalith.client._plans import PushOptions as PushOptions
+from megalith.client._read_ahead import read_ahead as read_ahead
+from megalith.client._stack_dump import write_stacks_on_sigusr1 as write_stacks_on_sigusr1
+from megalith.client._summaries.event_file import EventFile as EventFile
+from megalith.client._summaries.summary import Summary as Summary
+from megalith.client._summaries.summary import SummaryKind as SummaryKind
+from megalith.client._summaries.summary import feature_insight_summary as feature_insight_summary
+from megalith.client._summaries.summary import nas_summary as nas_summary
 from megalith.client._table_stats import TableStats as TableStats
 from megalith.client._table_stats import VariableStats as VariableStats
 from megalith.client._transport.pending_call import PendingCall as PendingCall

@@ -43,8 +43,9 @@ def names(given: Any, what: str) -> list[str]:
         raise InvalidRequest(f"{what} are {_shown(given)}, expected a list of names")
 
     listed = list(given)
-    if not all(isinstance(name, str) for name in listed):
-        raise InvalidRequest(f"{what} are {_shown(listed)}, expected a list of names")
+    for name in listed:
+        if not isinstance(name, str):
+            raise InvalidRequest(f"{what} are {_shown(listed)}, expected a list of names")
 
     return listed
 

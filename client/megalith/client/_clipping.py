@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from megalith.errors import InvalidRequest, ShapeMismatch
 from megalith.schema.checks import require
 
-Arrays = dict[str, NDArray[np.float32]]
+ArrayByName = dict[str, NDArray[np.float32]]
 
 
 def global_norm(arrays: list[Any]) -> float:
@@ -108,7 +108,7 @@ class GradientRecipe:
         values: Mapping[str, ArrayLike] | None = None,
         batch_size: int = 0,
         step: int = 0,
-    ) -> tuple[Arrays, Arrays]:
+    ) -> tuple[ArrayByName, ArrayByName]:
         """Return the gradients of variables by name, and of rows by table, ready to be pushed.
 
         The arguments are not changed. Weight decay needs `values`, the variables that the gradients
@@ -133,7 +133,9 @@ class GradientRecipe:
 
         return prepared, rows
 
-    def _clipped(self, dense: Arrays, sparse: Arrays, step: int) -> tuple[Arrays, Arrays]:
+    def _clipped(
+        self, dense: ArrayByName, sparse: ArrayByName, step: int
+    ) -> tuple[ArrayByName, ArrayByName]:
         if self.clip is Clip.NONE or self.clip_norm is None:
             return dense, sparse
 
@@ -179,15 +181,15 @@ class GradientRecipe:
         return gradient + np.float32(self.dense_weight_decay) * value
 
 
-def _scaled(arrays: Arrays, limit: float, norm: float | None = None) -> Arrays:
+def _scaled(arrays: ArrayByName, limit: float, norm: float | None = None) -> ArrayByName:
     values = list(arrays.values())
     scaled, _ = clip_by_global_norm(values, limit, norm)
 
     return dict(zip(arrays, scaled, strict=True))
 
 
-def _each(arrays: Arrays, limit: float) -> Arrays:
-    clipped: Arrays = {}
+def _each(arrays: ArrayByName, limit: float) -> ArrayByName:
+    clipped: ArrayByName = {}
     for name, array in arrays.items():
         (value,), _ = clip_by_global_norm([array], limit)
         clipped[name] = value
@@ -195,7 +197,11 @@ def _each(arrays: Arrays, limit: float) -> Arrays:
     return clipped
 
 
-def _cut(arrays: Arrays, limit: float) -> Arrays:
+def _cut(arrays: ArrayByName, limit: float) -> ArrayByName:
     low = np.float32(-limit)
     high = np.float32(limit)
-    return {name: np.clip(array, low, high) for name, array in arrays.items()}
+    cut = {}
+    for name, array in arrays.items():
+        cut[name] = np.clip(array, low, high)
+
+    return cut

@@ -1,8 +1,7 @@
 """A running cluster as a training program sees it."""
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megalith.client import _arguments
+from megalith.client._blobs import ClusterBlobs
 from megalith.client._features.feature import Feature
 from megalith.client._features.feature_set import FeatureSet
 from megalith.client._features.layout import Layout
@@ -18,16 +18,14 @@ from megalith.client._ids import Ids, RecentIds
 from megalith.client._plans import PullPlan, PushOptions, PushPlan, check_known
 from megalith.client._row_writes import RowWrites, ValuesByTable
 from megalith.client._table_stats import TableStats, VariableStats, by_table, by_variable
+from megalith.client._tables import Tables
 from megalith.client._transport.pending_call import PendingCall
 from megalith.client._transport.requests import DataCall
 from megalith.client._transport.servers import Servers
 from megalith.client._variables import DenseVariables
-from megalith.control.connection import FindAddress
 from megalith.control.controller import Controller
-from megalith.errors import InvalidRequest, UnknownTable
-from megalith.protos import parameter_server_pb2 as pb
+from megalith.errors import InvalidRequest
 from megalith.schema import AdmissionConfig, TableConfig, VariableConfig
-from megalith.wire import arrays, channel, codec
 
 logger = logging.getLogger(__name__)
 
@@ -38,83 +36,6 @@ class Pulled:
 
     rows: dict[str, NDArray[np.float32]]
     variables: dict[str, NDArray[Any]]
-
-
-def connect(
-    address: str | FindAddress | None = None,
-    *,
-    model_dir: str | None = None,
-    timeout_s: float = 60.0,
-    connect_timeout_s: float = 20.0,
-    max_message_bytes: int = channel.DEFAULT_MAX_MESSAGE_BYTES,
-    max_inflight: int = 8,
-    max_inflight_bytes: int = 1 << 30,
-    row_dtype: str = "float32",
-    gradient_dtype: str = "float32",
-    bulk_lane: bool = True,
-) -> "Cluster":
-    """Connect to a cluster.
-
-    It is found by its controller's host:port, by a function that returns that, or by its model
-    directory.
-
-    Parameters
-    ----------
-    address, model_dir
-        Exactly one of them.
-    timeout_s
-        How long a call may wait for servers that start, move or come back, in all.
-    connect_timeout_s
-        How long to wait here for a controller that answers. If none does, this raises
-        PeerUnreachable; a controller whose cluster is still forming has answered. 0 asks nobody: a
-        wrong address is then found by the first call.
-    max_message_bytes
-        Largest request or reply; not above the servers' --max-message-bytes.
-    max_inflight
-        Calls of begin_pull and begin_push that may be on their way; the next one waits for the
-        oldest.
-    max_inflight_bytes
-        Bytes of pulls and pushes that may be on their way at once; the next call waits.
-    row_dtype, gradient_dtype
-        float32, or float16 for half the bytes: what travels in a pull and in a push. Servers
-        compute in float32.
-    bulk_lane
-        False sends pulls and pushes as unary gRPC calls, also where servers offer the faster lane.
-    """
-    max_inflight = _arguments.integer(max_inflight, "max_inflight")
-    max_inflight_bytes = _arguments.integer(max_inflight_bytes, "max_inflight_bytes")
-    for setting, value in (("timeout_s", timeout_s), ("connect_timeout_s", connect_timeout_s)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise InvalidRequest(f"{setting}={value!r} is not a number of seconds")
-
-    if max_inflight < 1 or max_inflight_bytes < 1:
-        raise InvalidRequest(
-            f"max_inflight={max_inflight}, max_inflight_bytes={max_inflight_bytes}: below 1"
-        )
-
-    row = _wire_dtype("row", row_dtype)
-    gradient = _wire_dtype("gradient", gradient_dtype)
-    controller = Controller(address, model_dir, timeout_s)
-
-    if connect_timeout_s:
-        try:
-            controller.reach(min(connect_timeout_s, timeout_s))
-        except BaseException:
-            controller.close()
-            raise
-
-    servers = Servers(
-        controller, max_message_bytes, max_inflight_bytes, max_inflight, use_lane=bulk_lane
-    )
-    return Cluster(controller, servers, timeout_s, row, gradient)
-
-
-def _wire_dtype(name: str, value: str) -> np.dtype[Any]:
-    dtypes: dict[str, np.dtype[Any]] = {"float32": arrays.VALUE, "float16": arrays.HALF}
-    if value not in dtypes:
-        raise InvalidRequest(f"{name}_dtype={value!r}: expected float32 or float16")
-
-    return dtypes[value]
 
 
 class Cluster:
@@ -137,10 +58,12 @@ class Cluster:
         self._timeout_s = timeout_s
         self._row_dtype = row_dtype
         self._gradient_dtype = gradient_dtype
+
         self._recent = RecentIds()
-        self._row_writes = RowWrites(servers, timeout_s, self._table)
-        self._tables: dict[str, TableConfig] = {}
+        self._tables = Tables(servers, timeout_s)
+        self._row_writes = RowWrites(servers, timeout_s, self._tables.config_of)
         self._variables = DenseVariables(servers, timeout_s)
+        self._blobs = ClusterBlobs(servers, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -176,20 +99,8 @@ class Cluster:
         another width its rows are dropped; how many is logged. A table that a program of this run
         has created stays a TableConflict.
         """
-        configs = tuple(_arguments.instances(configs, TableConfig, "create_tables"))
-        request = pb.CreateTablesRequest(
-            tables=[codec.table_to_proto(config) for config in configs],
-            allow_new_layout=allow_new_layout,
-        )
-        requests = {}
-        for index in self._ps_indices():
-            requests[index] = pb.CreateTablesRequest()
-            requests[index].CopyFrom(request)
-
-        replies = self._servers.call(lambda stub: stub.CreateTables, requests, self._timeout_s)
-        for config in configs:
-            self._tables[config.name] = config
-            _say_new_layout(config.name, replies.values())
+        checked = _arguments.instances(configs, TableConfig, "create_tables")
+        self._tables.create(checked, allow_new_layout=allow_new_layout)
 
     def create_variables(self, *configs: VariableConfig) -> None:
         """Create variables; those that exist keep their values.
@@ -236,11 +147,13 @@ class Cluster:
 
     def table_stats(self) -> dict[str, TableStats]:
         """What all servers together hold of each table, and what they left out, by name."""
-        return by_table(self._status_of_all())
+        status = self._tables.status_of_all()
+        return by_table(status)
 
     def variable_stats(self) -> dict[str, VariableStats]:
         """How many parts of each variable servers hold, and how many updates they left out."""
-        return by_variable(self._status_of_all())
+        status = self._tables.status_of_all()
+        return by_variable(status)
 
     def expire(self) -> dict[str, int]:
         """Drop expired rows now, on every server. Returns how many were dropped, by table.
@@ -248,13 +161,7 @@ class Cluster:
         Servers do so by themselves every --expire-every-s, and when a table with a memory budget is
         full.
         """
-        dropped: Counter[str] = Counter()
-        for index in self._ps_indices():
-            request = pb.ExpireRequest()
-            reply = self._servers.ask(index, lambda stub: stub.Expire, request, self._timeout_s)
-            dropped.update(reply.dropped)
-
-        return dict(sorted(dropped.items()))
+        return self._tables.expire()
 
     def drop_table(self, name: str) -> int:
         """Drop a whole table on every server; how many rows it had.
@@ -262,26 +169,7 @@ class Cluster:
         For a table that came out of a checkpoint and that the model has no longer: one that a
         program of this run has created is a TableConflict. UnknownTable if no server has it.
         """
-        rows = 0
-        was_there = False
-        for index in self._ps_indices():
-            request = pb.DropTableRequest(table=name)
-            reply = self._servers.ask(index, lambda stub: stub.DropTable, request, self._timeout_s)
-            rows += reply.rows
-            was_there = was_there or reply.was_here
-
-        if not was_there:
-            raise UnknownTable(f"no server has a table {name!r}; `megalith ctl tables` lists them")
-
-        return rows
-
-    def _ps_indices(self) -> range:
-        routing = self._servers.routing()
-        return range(len(routing.addresses))
-
-    def _status_of_all(self) -> Iterator[pb.GetPsStatusResponse]:
-        for index in self._ps_indices():
-            yield self._servers.status_of(index, self._timeout_s)
+        return self._tables.drop(name)
 
     # --- pulls ---
 
@@ -325,10 +213,16 @@ class Cluster:
         ids_by_table = _arguments.by_name(tables, "tables", "ids")
         parts = self._variables.part_names(variables)
         routing = self._servers.routing()
-        return PullPlan(routing, ids_by_table, parts, self._recent, self._row_dtype)
+        return PullPlan(
+            routing,
+            ids_by_table,
+            parts,
+            self._recent,
+            self._row_dtype,
+        )
 
     def _pulled(self, plan: PullPlan, variables: list[str], replies: dict[int, Any]) -> Pulled:
-        rows = plan.rows(self._table)
+        rows = plan.rows(self._tables.config_of)
         parts = plan.variables(replies)
         values = self._variables.joined(variables, parts)
 
@@ -376,7 +270,8 @@ class Cluster:
             Global step, for learning-rate schedules and optimizers that count steps.
         """
         calls, read = self._push_calls(gradients, options)
-        return self._servers.write(calls, self._timeout_s, read).result()
+        call = self._servers.write(calls, self._timeout_s, read)
+        return call.result()
 
     def begin_push(
         self,
@@ -407,7 +302,12 @@ class Cluster:
         step = _arguments.integer(options.get("step", 0), "step")
 
         routing = self._servers.routing()
-        plan = PushPlan(routing, self._table, self._recent, self._gradient_dtype)
+        plan = PushPlan(
+            routing,
+            self._tables.config_of,
+            self._recent,
+            self._gradient_dtype,
+        )
 
         for table, given in by_table.items():
             where = f"table {table}: gradients are"
@@ -437,7 +337,11 @@ class Cluster:
         asked about again.
         """
         last = self._servers.last_write()
-        return {} if last is None else last.result()
+        if last is None:
+            return {}
+
+        result: dict[str, NDArray[Any]] = last.result()
+        return result
 
     @property
     def writes_unknown(self) -> int:
@@ -486,44 +390,48 @@ class Cluster:
         """
         return self._row_writes.reinitialize(table, ids)
 
-    def _table(self, table: str) -> TableConfig:
-        """A table's settings, when its rows do not tell what is needed.
+    # --- blobs ---
 
-        Those made elsewhere are asked for once.
+    def put_blob(self, name: str, data: bytes) -> None:
+        """Store bytes under a name, in place of what the name had; checkpoints have them too.
+
+        It is an assignment. If a call has to be repeated, that has no further effect, and of two
+        programs that write one name the last one counts.
+
+        One blob has to fit a message (MessageTooLarge), and all those of a server its
+        --max-blob-bytes (LimitExceeded). Then nothing is changed.
         """
-        if table not in self._tables:
-            reply = self._servers.status_of(0, self._timeout_s)
-            for status in reply.tables:
-                config = codec.table_from_proto(status.config)
-                self._tables[config.name] = config
+        self._blobs.put(name, data)
 
-        if table not in self._tables:
-            known = sorted(self._tables)
-            raise UnknownTable(f"the cluster has no table {table!r}; it has {known}")
+    def get_blob(self, name: str) -> bytes:
+        """The bytes under a name; UnknownBlob if there are none."""
+        return self._blobs.get(name)
 
-        return self._tables[table]
+    def blobs(self) -> dict[str, int]:
+        """How many bytes each blob has, by name."""
+        return self._blobs.sizes()
+
+    def drop_blob(self, name: str) -> int:
+        """Forget a blob; how many bytes it had. UnknownBlob if there is none.
+
+        Checkpoints that have it keep it. A drop whose answer was lost is repeated, and then finds
+        nothing: that is an UnknownBlob too, and the blob is gone.
+        """
+        return self._blobs.drop(name)
 
 
 def _rates(given: Any, tables: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     """Learning rates by table, for tables that get gradients."""
     by_table = _arguments.by_name(given, "learning_rates", "one rate per segment")
-    unused = sorted(set(by_table) - set(tables))
+    not_trained = set(by_table) - set(tables)
+    unused = sorted(not_trained)
     if unused:
         raise InvalidRequest(
             f"learning_rates of tables {unused}, which get no gradients in this push"
         )
 
-    return {table: _arguments.rates(rates, table) for table, rates in by_table.items()}
+    checked = {}
+    for table, rates in by_table.items():
+        checked[table] = _arguments.rates(rates, table)
 
-
-def _say_new_layout(table: str, replies: Iterable[pb.CreateTablesResponse]) -> None:
-    """Say what became of the rows of a table that servers gave a new layout."""
-    changed = [reply for reply in replies if table in reply.kept]
-    if changed:
-        logger.warning(
-            "table %s has a new layout: the weights of %d rows stay and their optimizers begin "
-            "anew, %d rows are gone",
-            table,
-            sum(reply.kept[table] for reply in changed),
-            sum(reply.dropped[table] for reply in changed),
-        )
+    return checked

@@ -44,6 +44,7 @@ class Partition:
         if not is_distinct:
             found = np.empty(ids.size, np.int64)
             numbers = np.empty(ids.size, np.int32)
+
             num_distinct = distinct.distinct(distinct.SECRET, ids, found, numbers)
             found = found[:num_distinct]
 
@@ -52,8 +53,10 @@ class Partition:
         counts = np.zeros(num_servers, np.int64)
         distinct.find_servers(found, routing.owners, servers, counts)
 
-        bounds = np.concatenate([[0], np.cumsum(counts)])
+        ends = np.cumsum(counts)
+        bounds = np.concatenate([[0], ends])
         nexts = bounds[:-1].copy()  # where each server's next id goes: the kernel moves them on
+
         ordered = np.empty(found.size, np.int64)
         positions = np.empty(found.size, np.int32)
         distinct.sort_by_server(found, servers, nexts, ordered, positions)
@@ -106,7 +109,10 @@ class Partition:
         """Rows in the order of `ids` to the order of the batch."""
         from megalith.client._kernels import rows
 
-        out = np.empty((self.slots.size, received.shape[1]), np.float32)
+        num_rows = self.slots.size
+        width = received.shape[1]
+        out = np.empty((num_rows, width), np.float32)
+
         rows.gather(received, self.slots, out)
         return out
 
@@ -122,7 +128,9 @@ def checked_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     if not are_integers or array.ndim != 1:
         error = ShapeMismatch if are_integers else DtypeMismatch
         shape = list(array.shape)
-        raise error(f"{what} are {array.dtype} {shape}, expected a vector of int64")
+        found = f"{array.dtype} {shape}"
+
+        raise error(f"{what} are {found}, expected a vector of int64")
 
     return np.ascontiguousarray(array, np.int64)
 
@@ -146,14 +154,15 @@ def checked_rows(
     if not are_floats or array.ndim != 2 or len(array) != count:
         error = ShapeMismatch if are_floats else DtypeMismatch
         shape = list(array.shape)
-        raise error(
-            f"table {table}: {what} are {array.dtype} {shape}, expected float32 [{count}, dim]"
-        )
+        found = f"{array.dtype} {shape}"
+
+        raise error(f"table {table}: {what} are {found}, expected float32 [{count}, dim]")
 
     with np.errstate(over="ignore"):  # what does not fit is infinite and refused below
         matrix = np.ascontiguousarray(array, np.float32)
 
-    if not is_finite(matrix.reshape(-1)) and not skips_nonfinite:
+    numbers = matrix.reshape(-1)
+    if not is_finite(numbers) and not skips_nonfinite:
         raise NonFiniteValue(f"table {table}: the {what} hold NaN or infinity; nothing was sent")
 
     return matrix
@@ -166,12 +175,16 @@ def check_width(
 
     A server's refusal would speak of its own part of them.
     """
-    if matrix.shape[1] not in widths:
-        raise ShapeMismatch(
-            f"table {table}: {what} are {list(matrix.shape)}, "
-            f"expected [{len(matrix)}, {widths[0]}]: "
-            f"a row has {widths[0]} columns"
-        )
+    num_rows, width = matrix.shape
+    if width in widths:
+        return
+
+    expected = widths[0]
+    raise ShapeMismatch(
+        f"table {table}: {what} are [{num_rows}, {width}], "
+        f"expected [{num_rows}, {expected}]: "
+        f"a row has {expected} columns"
+    )
 
 
 def warm_up() -> None:
@@ -213,6 +226,11 @@ class Ids:
 
     def __len__(self) -> int:
         return self._values.size
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether it was promised that no id occurs twice."""
+        return self._is_distinct
 
     @property
     def values(self) -> NDArray[np.int64]:

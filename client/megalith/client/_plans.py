@@ -73,8 +73,10 @@ class PullPlan:
         dtype: np.dtype[Any] = arrays.VALUE,
     ) -> None:
         self._dtype = dtype
+
         self._partitions: dict[str, Partition] = {}
         self._received: dict[str, NDArray[Any]] = {}
+
         # By ps index: the tables that it is asked about, each with its range of the wire's order.
         self._parts: dict[int, list[tuple[str, slice]]] = {}
 
@@ -93,6 +95,7 @@ class PullPlan:
 
         self.calls: dict[int, DataCall] = {}
         concerned = {*self._parts, *names}
+
         for index in sorted(concerned):
             names_of_server = names.get(index, [])
             self.calls[index] = self._call(index, names_of_server)
@@ -108,8 +111,9 @@ class PullPlan:
             partition = self._partitions[table]
             ids.append(partition.ids[part])
 
+        num_parts = len(parts)
         memory = partial(self._memory, index)
-        return DataCall(message, ids, len(parts), memory)
+        return DataCall(message, ids, num_parts, memory)
 
     def _memory(self, index: int, number: int, nbytes: int) -> memoryview:
         """Where a server's rows of one table go; the first reply tells how wide they are."""
@@ -119,8 +123,9 @@ class PullPlan:
         width, rest = divmod(nbytes, nbytes_of_column)
 
         if table not in self._received:
-            total = self._partitions[table].ids.size
-            self._received[table] = np.empty((total, width), self._dtype)
+            partition = self._partitions[table]
+            shape = (partition.ids.size, width)
+            self._received[table] = np.empty(shape, self._dtype)
 
         matrix = self._received[table]
         if rest or width != matrix.shape[1]:
@@ -140,11 +145,12 @@ class PullPlan:
             received = self._received.get(table)
 
             if received is None:
-                dim = config_of(table).dim
-                rows[table] = np.empty((0, dim), np.float32)
-            else:
-                floats = received.astype(np.float32, copy=False)
-                rows[table] = partition.spread(floats)
+                config = config_of(table)
+                rows[table] = np.empty((0, config.dim), np.float32)
+                continue
+
+            floats = received.astype(np.float32, copy=False)
+            rows[table] = partition.spread(floats)
 
         return rows
 
@@ -154,7 +160,9 @@ class PullPlan:
         for index, reply in replies.items():
             message = self.calls[index].message
             assert isinstance(message, pb.PullRequest)
-            for name, value in zip(message.variables, reply.variables, strict=True):
+
+            asked = message.variables
+            for name, value in zip(asked, reply.variables, strict=True):
                 values[name] = codec.array_from_proto(value, f"variable {name}")
 
         return values
@@ -177,6 +185,7 @@ class PushPlan:
         self._config_of = config_of
         self._recent = recent
         self._dtype = dtype
+
         self._messages: dict[int, pb.PushRequest] = {}
         self._ids: dict[int, list[NDArray[np.int64]]] = {}
         self._gradients: dict[int, list[NDArray[Any]]] = {}
@@ -191,7 +200,11 @@ class PushPlan:
 
         for index, part in partition.parts():
             message = self._message(index)
-            message.tables.add(table=table, learning_rates=rates, dtype=tag)
+            message.tables.add(
+                table=table,
+                learning_rates=rates,
+                dtype=tag,
+            )
 
             ids_of_server = self._ids.setdefault(index, [])
             ids_of_server.append(partition.ids[part])
@@ -202,7 +215,8 @@ class PushPlan:
     def add_updates(self, updates: Iterable[tuple[int, pb.VariableUpdate]]) -> None:
         """Updates of variables or of their parts, each with its ps index."""
         for index, update in updates:
-            self._message(index).variables.append(update)
+            message = self._message(index)
+            message.variables.append(update)
 
     def set_time(self, req_time_s: int, step: int) -> None:
         """The time and the step of everything that was added."""
@@ -216,6 +230,7 @@ class PushPlan:
         for index, message in self._messages.items():
             ids = self._ids.get(index, [])
             gradients = self._gradients.get(index, [])
+
             calls[index] = DataCall(message, [*ids, *gradients])
 
         return calls
@@ -224,8 +239,10 @@ class PushPlan:
         """New values of the variables that were added to or raised, by name."""
         values = {}
         for index, reply in replies.items():
-            updates = self._messages[index].variables
-            answered = [update.name for update in updates if update.kind in _ANSWERED]
+            answered = []
+            for update in self._messages[index].variables:
+                if update.kind in _ANSWERED:
+                    answered.append(update.name)
 
             for name, value in zip(answered, reply.added, strict=True):
                 values[name] = codec.array_from_proto(value, f"variable {name}")
@@ -239,16 +256,24 @@ class PushPlan:
         config = self._config_of(table)
         count = partition.slots.size
         checked = checked_rows(
-            table, "gradients", gradients, count, skips_nonfinite=config.skip_nonfinite
+            table,
+            "gradients",
+            gradients,
+            count,
+            skips_nonfinite=config.skip_nonfinite,
         )
-        # A dc segment takes the pulled weights beside the gradients.
-        check_width(table, "gradients", checked, (config.dim, 2 * config.dim))
 
-        summed = partition.summed(checked, config.dim)
+        dim = config.dim
+        # A dc segment takes the pulled weights beside the gradients.
+        widths = (dim, 2 * dim)
+        check_width(table, "gradients", checked, widths)
+
+        summed = partition.summed(checked, dim)
         if self._dtype != arrays.HALF:
             return summed
 
-        if summed.size and np.abs(summed).max() > arrays.MAX_HALF:
+        largest = np.abs(summed).max(initial=0.0)
+        if largest > arrays.MAX_HALF:
             raise NonFiniteValue(
                 f"table {table}: a summed gradient is beyond float16; nothing was sent, use float32"
             )

@@ -46,18 +46,22 @@ def by_table(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, TableStats]
     for index, answer in enumerate(answers):
         num_servers += 1
         for table in answer.tables:
-            holders.setdefault(table.config.name, set()).add(index)
-            held = stats.setdefault(table.config.name, TableStats())
+            config = table.config
+            holders.setdefault(config.name, set()).add(index)
+            held = stats.setdefault(config.name, TableStats())
             for name in NAMES:
-                setattr(held, name, getattr(held, name) + getattr(table, name))
+                total = getattr(held, name) + getattr(table, name)
+                setattr(held, name, total)
 
             held.is_unclaimed |= table.is_unclaimed
-            held.features = tuple(table.config.features)
-            if 0 < table.config.memory_budget_bytes < table.bytes:
+            held.features = tuple(config.features)
+            if 0 < config.memory_budget_bytes < table.bytes:
                 held.over_budget_on += (index,)
 
+    servers = set(range(num_servers))
     for name, held in stats.items():
-        held.missing_on = tuple(sorted(set(range(num_servers)) - holders[name]))
+        missing = servers - holders[name]
+        held.missing_on = tuple(sorted(missing))
 
     return {name: stats[name] for name in sorted(stats)}
 
@@ -72,6 +76,7 @@ def by_variable(answers: Iterable[pb.GetPsStatusResponse]) -> dict[str, Variable
         for held in answer.variables:
             name = variable_of(held)
             parts[name] += 1
+
             of[name] = count_of(held)
             left_out[name] += answer.variables_nonfinite.get(held, 0)
 

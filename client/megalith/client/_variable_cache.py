@@ -15,7 +15,7 @@ from megalith.wire import forking
 
 logger = logging.getLogger(__name__)
 
-Values = Mapping[str, NDArray[Any]]
+CachedValues = Mapping[str, NDArray[Any]]
 
 
 class Fetch(Protocol):
@@ -66,7 +66,7 @@ class VariableCache:
 
         self._fetch: Fetch | None = None
         self._fetch_began = 0  # steps begun when the fetch under way was started
-        self._values: Values = {}
+        self._values: CachedValues = {}
         self._values_began = 0  # the same of the values in use
         self._steps = 0
         self._is_fresh = False
@@ -88,7 +88,7 @@ class VariableCache:
         self.close()
 
     @property
-    def values(self) -> Values:
+    def values(self) -> CachedValues:
         """The copies, which do not change under a reader; fetched first if there are none yet."""
         if not self._is_fresh:
             self.refresh()
@@ -134,7 +134,7 @@ class VariableCache:
         self.assign()
 
     @contextmanager
-    def step(self) -> Iterator[Values]:
+    def step(self) -> Iterator[CachedValues]:
         """One step of a model: fetch beside it, assign after it."""
         self._steps += 1
         if not self._is_fresh or not self._max_lag_steps:

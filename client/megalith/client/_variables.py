@@ -49,6 +49,7 @@ class DenseVariables:
     def __init__(self, servers: Servers, timeout_s: float) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
+
         self._lock = threading.Lock()
         self._shapes: dict[tuple[int, str], VariableShape] = {}
         forking.renew_in_child(self)
@@ -140,11 +141,13 @@ class DenseVariables:
 
             for number, part in enumerate(parts):
                 rows = array if part is None else array[part.start : part.stop]
+
                 update = pb.VariableUpdate(
                     name=part_name(name, part),
                     kind=kind,
                     value=codec.array_to_proto(rows),
                 )
+
                 index = routing.owner_of_part(name, number)
                 yield index, update
 
@@ -156,6 +159,7 @@ class DenseVariables:
         wanted = list(dict.fromkeys(names))
         routing = self._servers.routing()
         num_ps = len(routing.addresses)
+
         with self._lock:
             missing = [name for name in wanted if (num_ps, name) not in self._shapes]
 
@@ -173,6 +177,7 @@ class DenseVariables:
             with self._lock:
                 for index, reply in replies.items():
                     asked = requests[index].names
+
                     for name, message in zip(asked, reply.variables, strict=True):
                         shape = codec.variable_shape_from_proto(message)
                         self._shapes[num_ps, name] = shape
@@ -208,13 +213,15 @@ def _checked(
         error = ShapeMismatch if is_castable else DtypeMismatch
         found = f"{array.dtype} {list(array.shape)}"
         expected = f"{shape.dtype} {list(shape.shape)}"
+
         raise error(f"{what} is {found}, expected {expected}")
 
     # numpy takes uint64 to int64 for a cast of the same kind, and large values become negative.
     is_narrowed = shape.dtype.kind == "i" and array.dtype.kind == "u"
     if is_narrowed and array.size > 0:
         largest = array.max()
-        if largest > np.iinfo(shape.dtype).max:
+        limit = np.iinfo(shape.dtype).max
+        if largest > limit:
             raise InvalidRequest(
                 f"{what} holds {largest}, which is no {shape.dtype}; nothing was sent"
             )

@@ -16,6 +16,7 @@ from megalith.control.appmaster import (
     Verdict,
 )
 from megalith.control.controller import Controller
+from megalith.control.replica import ReplicaControl, ReplicaVersion
 from megalith.control.status import (
     BarrierHolder,
     BarrierStatus,
@@ -24,10 +25,11 @@ from megalith.control.status import (
     LossReport,
     MemberStatus,
     PsCandidate,
+    ReplicaStatus,
     SaveProgress,
     SaveResult,
 )
-from megalith.wire.reports import RestoreReport
+from megalith.wire.reports import ReplicaReport, RestoreReport, TableFreshness
 
 __all__ = [
     "AppMaster",
@@ -40,10 +42,15 @@ __all__ = [
     "LossReport",
     "MemberStatus",
     "PsCandidate",
+    "ReplicaControl",
+    "ReplicaReport",
+    "ReplicaStatus",
+    "ReplicaVersion",
     "RestoreReport",
     "SaveProgress",
     "SaveResult",
     "SavepointStatus",
     "SupervisedProcess",
+    "TableFreshness",
     "Verdict",
 ]

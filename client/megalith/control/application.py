@@ -153,6 +153,7 @@ def _stub(address: str) -> appmaster_pb2_grpc.AppMasterServiceStub:
     with _channels_lock:
         if address not in _channels:
             _channels[address] = open_channel(address)
+
         return appmaster_pb2_grpc.AppMasterServiceStub(_channels[address])
 
 

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.wrappers_pb2 import Int64Value
 
 from megalith.control import address_file, retry
-from megalith.control.connection import Answer, Connection, Message, Method
+from megalith.control.connection import Answer, Connection, Method, RequestMessage
 from megalith.errors import DeadlinePassed, InvalidRequest, SavepointRefused
 from megalith.protos import appmaster_pb2, appmaster_pb2_grpc, supervision_pb2, supervision_pb2_grpc
 
@@ -140,6 +140,7 @@ class AppMaster:
         request = appmaster_pb2.CreateSavepointStatusRequest(savepoint_restore_id=savepoint_id)
         reply = self._once(lambda at: _primus(at).createSavepointStatus, request)
         states = appmaster_pb2.CreateSavepointStatusResponse.CreateSavepointState
+
         state = states.Name(reply.create_savepoint_state).lower()
         if state == "succeeded":  # its message is the path
             return SavepointStatus(savepoint_id, state, path=reply.message)
@@ -182,11 +183,14 @@ class AppMaster:
         states = [supervision_pb2.ProcessState(**asdict(process)) for process in processes]
         request = supervision_pb2.SuperviseRequest(processes=states)
         reply = self._once(lambda at: _supervision(at).Supervise, request)
+
         return Verdict(
             tuple(reply.start), reply.is_over, reply.succeeded, reply.reason, reply.grace_s
         )
 
-    def _once(self, method: Method[Message, Answer], request: Message, attempts: int = 1) -> Answer:
+    def _once(
+        self, method: Method[RequestMessage, Answer], request: RequestMessage, attempts: int = 1
+    ) -> Answer:
         """One try, which may take as long as that many of the usual ones."""
         attempt_s = min(_ATTEMPT_S, self._timeout_s)
         return self._connection.call(method, request, attempts * attempt_s)

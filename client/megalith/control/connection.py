@@ -13,10 +13,10 @@ from megalith.errors import InvalidRequest, MegalithError, PeerUnreachable
 from megalith.wire import channel, forking
 from megalith.wire.status import translated
 
-Message = TypeVar("Message")
+RequestMessage = TypeVar("RequestMessage")
 Answer = TypeVar("Answer")
 FindAddress = Callable[[], str]  # host:port now; PeerUnreachable while nobody knows it
-Method = Callable[[grpc.Channel], "grpc.UnaryUnaryMultiCallable[Message, Answer]"]
+Method = Callable[[grpc.Channel], "grpc.UnaryUnaryMultiCallable[RequestMessage, Answer]"]
 
 
 class Connection:
@@ -58,7 +58,9 @@ class Connection:
 
         return "its discovery"
 
-    def call(self, method: Method[Message, Answer], request: Message, timeout_s: float) -> Answer:
+    def call(
+        self, method: Method[RequestMessage, Answer], request: RequestMessage, timeout_s: float
+    ) -> Answer:
         """One try of a call; its errors are MegalithErrors that name the server."""
         opened, address = self._open()
         try:

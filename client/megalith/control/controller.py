@@ -8,7 +8,7 @@ import time
 import grpc
 
 from megalith.control import address_file, retry
-from megalith.control.connection import Answer, Connection, FindAddress, Message, Method
+from megalith.control.connection import Answer, Connection, FindAddress, Method, RequestMessage
 from megalith.control.status import ClusterStatus, SaveResult, cluster_status
 from megalith.errors import InvalidRequest, MegalithError, NotReady, PeerUnreachable
 from megalith.protos import (
@@ -17,7 +17,9 @@ from megalith.protos import (
     coordination_pb2,
     coordination_pb2_grpc,
 )
-from megalith.wire import codec
+from megalith.wire import codec, piece_codec
+from megalith.wire.pieces import PieceAnswer, PieceRequest
+from megalith.wire.reports import ReplicaReport
 from megalith.wire.routing import Routing
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 _REACH_S = 1.5  # one try to reach a controller for the first time
 _SILENT_S = 2.0  # who waits longer for it is told
 _ATTEMPT_S = 5.0  # one try of a short call; a lost controller is looked for again after it
+_LAST_ATTEMPT_S = 1.0  # the least time that one try gets
 
 
 class Controller:
@@ -145,7 +148,10 @@ class Controller:
         """(blocked, unblocked) worker indices."""
         request = controller_pb2.GetBlockStatusRequest()
         reply = self._ask(lambda at: _public(at).GetBlockStatus, request)
-        return list(reply.blocked_indices), list(reply.unblocked_indices)
+        blocked = list(reply.blocked_indices)
+        unblocked = list(reply.unblocked_indices)
+
+        return blocked, unblocked
 
     def training_status(self) -> int:
         """The global step."""
@@ -214,24 +220,47 @@ class Controller:
         reply = self._once(lambda at: _coordination(at).GetRouting, request, timeout_s)
         return codec.routing_from_proto(reply.routing)
 
+    def report_replica(self, report: ReplicaReport, job: str, timeout_s: float) -> None:
+        """A serving replica says where and how it is; asked once."""
+        request = coordination_pb2.ReportReplicaRequest(
+            report=codec.replica_report_to_proto(report), job=job
+        )
+        self._once(lambda at: _coordination(at).ReportReplica, request, timeout_s)
+
+    def take_pieces(self, request: PieceRequest, timeout_s: float) -> PieceAnswer:
+        """A worker says how far it is with its pieces, and takes more of them; asked once."""
+        message = piece_codec.request_to_proto(request)
+        reply = self._once(lambda at: _coordination(at).TakePieces, message, timeout_s)
+        return piece_codec.answer_from_proto(reply)
+
     # --- how calls are made ---
 
     def _ask(
-        self, method: Method[Message, Answer], request: Message, timeout_s: float | None = None
+        self,
+        method: Method[RequestMessage, Answer],
+        request: RequestMessage,
+        timeout_s: float | None = None,
     ) -> Answer:
         """An idempotent call, repeated while it may succeed later."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
 
+        # The last try gets time for an answer too: cut short, it would say that the time is over
+        # instead of what is wrong.
+        least_s = min(_LAST_ATTEMPT_S, limit_s)
+
         def attempt() -> Answer:
             left_s = deadline - time.monotonic()
-            return self._once(method, request, max(0.0, min(_ATTEMPT_S, left_s)))
+            return self._once(method, request, max(least_s, min(_ATTEMPT_S, left_s)))
 
         result: Answer = retry.until(limit_s)(attempt)
         return result
 
     def _once(
-        self, method: Method[Message, Answer], request: Message, timeout_s: float | None = None
+        self,
+        method: Method[RequestMessage, Answer],
+        request: RequestMessage,
+        timeout_s: float | None = None,
     ) -> Answer:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._connection.call(method, request, limit_s)

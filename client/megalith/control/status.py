@@ -5,7 +5,8 @@ from typing import Any
 
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.wire import codec
-from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from megalith.wire.pieces import PieceCounts
+from megalith.wire.reports import PsReport, ReplicaReport, RestoreReport, WorkerReport
 
 _ROLES = {common_pb2.ROLE_PS: "ps", common_pb2.ROLE_WORKER: "worker"}
 
@@ -33,7 +34,8 @@ class MemberStatus:
     global_step: int = 0
     position: int = 0
     total_batches: int = 0
-    examples: int = 0
+    examples: int = 0  # workers: trained by this process
+    examples_before: int = 0  # workers: by earlier ones of this seat, as far as they had reported
     examples_per_s: float = 0.0
     loss: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)  # of recent steps, by name
@@ -43,6 +45,14 @@ class MemberStatus:
     pid: int = 0
     host: str = ""
     pushes_unknown: int = 0
+    req_time_s: int = 0  # workers: the Unix time of the data that was last trained
+    # Workers: read and not trained; this and the next two by all processes of this seat
+    skipped_batches: int = 0
+    skipped_messages: int = 0  # workers: of a topic, gone or not readable
+    late_files: int = 0  # workers: came after their hour was closed, or went too early
+    hook_errors: int = 0  # workers: calls of hooks that raised, while training went on
+    hook_failures: tuple[str, ...] = ()  # workers: each such hook and moment, and its first error
+    stop_reason: str = ""  # workers: why a hook ended its share; empty = none did
     restored: RestoreReport | None = None  # parameter servers: None until it is ready
 
     @property
@@ -126,6 +136,14 @@ class PsCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A serving replica: its last report, and how long ago it came."""
+
+    report: ReplicaReport
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LossReport:
     """Something that was trained and is lost. `at_s` is Unix time.
 
@@ -171,6 +189,16 @@ class ClusterStatus:
     checkpoints_removed: int = 0  # by this controller, because they are not kept
     input: str = ""  # where the input of this run began, for people; empty = at its start
     metrics_address: str = ""  # of the controller's /metrics page
+    replicas: tuple[ReplicaStatus, ...] = ()  # those that have reported lately
+    # What this run took over of its checkpoint other than all of it, for people
+    start_notes: tuple[str, ...] = ()
+    last_dense_save: LastSave | None = None  # of variables alone
+    increment_error: str = ""  # why the last increment failed; empty: it did not
+    increments_fail_since_s: float = 0.0  # Unix seconds; 0: they do not
+    planned_saves_wait: str = (
+        ""  # why a planned save that is due would not be made; empty: it would
+    )
+    pieces: PieceCounts | None = None  # of an input that the controller hands out
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +248,31 @@ def cluster_status(reply: coordination_pb2.GetStatusResponse) -> ClusterStatus:
         run_id=reply.run_id,
         losses=tuple(losses),
         journal_error=reply.journal_error,
+        increment_error=reply.increment_error,
+        increments_fail_since_s=reply.increments_fail_since_s,
+        planned_saves_wait=reply.planned_saves_wait,
         saving=_saving(reply.saving) if reply.HasField("saving") else None,
         checkpoints_removed=reply.checkpoints_removed,
         input=reply.input,
         metrics_address=reply.metrics_address,
+        replicas=tuple(_replica(message) for message in reply.replicas),
+        start_notes=tuple(reply.start_notes),
+        last_dense_save=(
+            _last_save(reply.last_dense_save) if reply.HasField("last_dense_save") else None
+        ),
+        pieces=_pieces(reply.pieces) if reply.HasField("pieces") else None,
     )
+
+
+def _pieces(message: coordination_pb2.PieceCounts) -> PieceCounts:
+    return PieceCounts(
+        message.total, message.done, message.held, message.returned, message.is_followed
+    )
+
+
+def _replica(message: coordination_pb2.ReplicaStatus) -> ReplicaStatus:
+    report = codec.replica_report_from_proto(message.report)
+    return ReplicaStatus(report, round(message.silent_s, 3))
 
 
 def _barrier(message: coordination_pb2.Barrier) -> BarrierStatus:
@@ -275,7 +323,7 @@ def _member(message: coordination_pb2.MemberStatus) -> MemberStatus:
 
     if message.role == common_pb2.ROLE_WORKER:
         worker = codec.worker_report_from_proto(message.worker)
-        return MemberStatus(**common, **_shown(worker))
+        return MemberStatus(**common, **_shown(worker), examples_before=message.examples_before)
 
     ps = codec.ps_report_from_proto(message.ps)
     if ps.restored is not None:
@@ -287,6 +335,10 @@ def _member(message: coordination_pb2.MemberStatus) -> MemberStatus:
 
 def _shown(report: WorkerReport | PsReport) -> dict[str, Any]:
     """The fields of a report that a status has too."""
-    shown = {field.name for field in fields(MemberStatus)}
-    names = [field.name for field in fields(report) if field.name in shown]
-    return {name: getattr(report, name) for name in names}
+    known = {each.name for each in fields(MemberStatus)}
+    shown = {}
+    for each in fields(report):
+        if each.name in known:
+            shown[each.name] = getattr(report, each.name)
+
+    return shown

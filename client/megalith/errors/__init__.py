@@ -9,13 +9,16 @@
     |  |- NonFiniteValue         NaN or infinity in gradients or values
     |  |- FutureTime             data that claims to be from after tomorrow
     |  |- WrongSlot              ids of another slot than their feature's
+    |  |- RanksDiffer            ranks that train together have other tables or settings
     |  |- BadData                training data that cannot be read, or not as asked
     |  '- DuplicateIds           ids, tables or variables repeated where they must be distinct
     |- NotFound              the thing named does not exist
     |  |- UnknownTable
     |  |- UnknownVariable
+    |  |- UnknownBlob
     |  |- UnknownFeature         a feature or slice that the feature set does not have
     |  |- UnknownLayout
+    |  |- UnknownTask            a replica has no task to predict with, or one that cannot
     |  '- CheckpointNotFound
     |- Conflict              it exists already, and differs
     |  |- BarrierAlreadyPlaced
@@ -35,11 +38,13 @@
     |  |- WrongRun               the client belongs to another run of a job; connect anew
     |  |- ReadOnlyTable          a table for serving takes no gradients; send them to the ps
     |  '- ChangesForgotten       more ids changed than the delta log holds; copy all rows
+    |     '- ChangesNotNoted         a table has no delta log; no full copy changes that
     |- AccessDenied          not allowed, or not by this token
     |- StaleEpoch            routed by an old map; redo the whole call with a new one
     |- Unavailable           not now; retry with backoff
     |  |- NotReady               starting, draining or waiting for routing
     |  |  '- RunUndecided            a new controller waits for members of the last run
+    |  |- TooStale               a replica has not heard of all changes for too long; ask another
     |  |- PeerUnreachable        nobody answers at the address
     |  '- DiscoveryFailed        the discovery back end does not answer, or not as it should
     |- DeadlinePassed        no answer within the time given
@@ -49,8 +54,11 @@
     |- OutcomeUnknown        a write was sent and not answered; the client's next write finds out
     |  '- OutcomeLost            nobody will know: the ps was replaced, or failed half-way
     |- SaveFailed            a checkpoint could not be written; it does not exist
-    |  '- ShardLost              a ps went away meanwhile; save again
+    |  |- ShardLost              a ps went away meanwhile; save again
+    |  '- SaveTimedOut           a ps did not finish in time; look at its storage
     |- CheckpointDamaged     a checkpoint that cannot be trusted; an operator looks
+    |- RankFailed            another rank failed, so that none of them can go on
+    |  '- RankSilent             another rank does not take part in a call within its time
     '- InternalError         unforeseen; the traceback is in the server's log
 
 Domain code raises these, `runtime` turns them into gRPC statuses, the client turns them back into
@@ -120,6 +128,12 @@ class WrongSlot(InvalidRequest):
     code = "wrong_slot"
 
 
+class RanksDiffer(InvalidRequest):
+    """Ranks that train together are not at the same step, or have other tables or settings."""
+
+    code = "ranks_differ"
+
+
 class BadData(InvalidRequest):
     """A file of training data is missing, damaged or changed, or a column is not what was said."""
 
@@ -150,6 +164,12 @@ class UnknownVariable(NotFound):
     code = "unknown_variable"
 
 
+class UnknownBlob(NotFound):
+    """No blob of that name on the server that owns the name."""
+
+    code = "unknown_blob"
+
+
 class UnknownFeature(NotFound):
     """No feature of that name in the feature set, or no such slice in the feature."""
 
@@ -160,6 +180,12 @@ class UnknownLayout(NotFound):
     """No layout of that name in the feature set."""
 
     code = "unknown_layout"
+
+
+class UnknownTask(NotFound):
+    """A replica does not know what was trained, or the task says nothing of single examples."""
+
+    code = "unknown_task"
 
 
 class CheckpointNotFound(NotFound):
@@ -291,6 +317,12 @@ class ChangesForgotten(WrongPlace):
     code = "changes_forgotten"
 
 
+class ChangesNotNoted(ChangesForgotten):
+    """A table has `touched_capacity` 0, so nobody ever knows which of its rows have changed."""
+
+    code = "changes_not_noted"
+
+
 class StaleEpoch(MegalithError):
     """The request was routed by an older map than the server has."""
 
@@ -316,6 +348,12 @@ class RunUndecided(NotReady):
     """
 
     code = "run_undecided"
+
+
+class TooStale(Unavailable):
+    """A replica is staler than its caller allows. Another one may be fresher."""
+
+    code = "too_stale"
 
 
 class PeerUnreachable(Unavailable):
@@ -397,10 +435,28 @@ class ShardLost(SaveFailed):
     code = "shard_lost"
 
 
+class SaveTimedOut(SaveFailed):
+    """A ps did not finish its shard within --save-timeout-s; it may be writing still."""
+
+    code = "save_timed_out"
+
+
 class CheckpointDamaged(MegalithError):
     """A checkpoint's files do not match its manifest."""
 
     code = "checkpoint_damaged"
+
+
+class RankFailed(MegalithError):
+    """Another rank has failed, and says why. No rank goes on without it."""
+
+    code = "rank_failed"
+
+
+class RankSilent(RankFailed):
+    """Another rank is dead or stuck: it did not take part in a call in time."""
+
+    code = "rank_silent"
 
 
 class InternalError(MegalithError):

@@ -24,4 +24,5 @@ def needed(extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "megalith":
             raise  # a mistake in this package, not a missing extra
+
         raise SystemExit(f"megalith: {how_to_install(extra, error)}") from None

@@ -83,8 +83,16 @@ def _room_of(function: Callable[..., Any]) -> Path:
 
 @functools.cache
 def _cache_dir(room: Path) -> str:
+    own = set(room.rglob("*.py"))
+    shared = set(_SHARED.glob("*.py"))
+
     digest = hashlib.sha256()
-    for source in sorted({*room.rglob("*.py"), *_SHARED.glob("*.py")}):
+    for source in sorted(own | shared):
         digest.update(source.read_bytes())
-    home = room if os.access(room, os.W_OK) else Path.home() / ".cache" / "megalith"
-    return str(home / "__pycache__" / f"compiled-{digest.hexdigest()[:12]}")
+
+    home = room
+    if not os.access(room, os.W_OK):
+        home = Path.home() / ".cache" / "megalith"
+
+    folder = f"compiled-{digest.hexdigest()[:12]}"
+    return str(home / "__pycache__" / folder)

@@ -129,7 +129,7 @@ class AppMasterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ponyStartWorker(self, request, context):
-        """Says that workers may start. Idempotent; the mock's workers start by themselves.
+        """Says that workers may start. Idempotent; the workers of Megalith's AppMaster start by themselves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class AppMasterServiceStub:
     ponyGetPSInfo: _grpc.UnaryUnaryMultiCallable[_appmaster_pb2.PonyGetPSInfoRequest, _appmaster_pb2.PonyGetPSInfoResponse]
     """Where the parameter servers listen. Idempotent."""
     ponyStartWorker: _grpc.UnaryUnaryMultiCallable[_appmaster_pb2.PonyStartWorkerRequest, _appmaster_pb2.PonyStartWorkerResponse]
-    """Says that workers may start. Idempotent; the mock's workers start by themselves."""
+    """Says that workers may start. Idempotent; the workers of Megalith's AppMaster start by themselves."""
     succeed: _grpc.UnaryUnaryMultiCallable[_appmaster_pb2.SucceedRequest, _appmaster_pb2.SucceedResponse]
     """Ends the job as a success. Idempotent: the first end decides."""
     kill: _grpc.UnaryUnaryMultiCallable[_appmaster_pb2.KillRequest, _appmaster_pb2.KillResponse]
@@ -72,7 +72,7 @@ class AppMasterServiceAsyncStub(AppMasterServiceStub):
     ponyGetPSInfo: _aio.UnaryUnaryMultiCallable[_appmaster_pb2.PonyGetPSInfoRequest, _appmaster_pb2.PonyGetPSInfoResponse]  # type: ignore[assignment]
     """Where the parameter servers listen. Idempotent."""
     ponyStartWorker: _aio.UnaryUnaryMultiCallable[_appmaster_pb2.PonyStartWorkerRequest, _appmaster_pb2.PonyStartWorkerResponse]  # type: ignore[assignment]
-    """Says that workers may start. Idempotent; the mock's workers start by themselves."""
+    """Says that workers may start. Idempotent; the workers of Megalith's AppMaster start by themselves."""
     succeed: _aio.UnaryUnaryMultiCallable[_appmaster_pb2.SucceedRequest, _appmaster_pb2.SucceedResponse]  # type: ignore[assignment]
     """Ends the job as a success. Idempotent: the first end decides."""
     kill: _aio.UnaryUnaryMultiCallable[_appmaster_pb2.KillRequest, _appmaster_pb2.KillResponse]  # type: ignore[assignment]
@@ -121,7 +121,7 @@ class AppMasterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _appmaster_pb2.PonyStartWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_appmaster_pb2.PonyStartWorkerResponse, _abc.Awaitable[_appmaster_pb2.PonyStartWorkerResponse]]:
-        """Says that workers may start. Idempotent; the mock's workers start by themselves."""
+        """Says that workers may start. Idempotent; the workers of Megalith's AppMaster start by themselves."""
 
     @_abc_1.abstractmethod
     def succeed(

@@ -46,7 +46,8 @@ class BenchmarkServicer:
 
     def Exchange(self, request, context):
         """A push and a pull of the same ids on a scratch table, which is no part of the model and is dropped once this server
-        has its place. Some hundred KB each way. Idempotent as far as anyone cares; FAILED_PRECONDITION once it has its place.
+        has its seat. Some hundred KB each way. It may be repeated: nobody reads the scratch rows.
+        FAILED_PRECONDITION once the server has its seat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

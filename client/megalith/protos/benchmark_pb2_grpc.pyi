@@ -33,7 +33,8 @@ class BenchmarkStub:
     def __new__(cls, channel: _aio.Channel) -> BenchmarkAsyncStub: ...
     Exchange: _grpc.UnaryUnaryMultiCallable[_benchmark_pb2.ExchangeRequest, _benchmark_pb2.ExchangeResponse]
     """A push and a pull of the same ids on a scratch table, which is no part of the model and is dropped once this server
-    has its place. Some hundred KB each way. Idempotent as far as anyone cares; FAILED_PRECONDITION once it has its place.
+    has its seat. Some hundred KB each way. It may be repeated: nobody reads the scratch rows.
+    FAILED_PRECONDITION once the server has its seat.
     """
 
 @_typing.type_check_only
@@ -41,7 +42,8 @@ class BenchmarkAsyncStub(BenchmarkStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Exchange: _aio.UnaryUnaryMultiCallable[_benchmark_pb2.ExchangeRequest, _benchmark_pb2.ExchangeResponse]  # type: ignore[assignment]
     """A push and a pull of the same ids on a scratch table, which is no part of the model and is dropped once this server
-    has its place. Some hundred KB each way. Idempotent as far as anyone cares; FAILED_PRECONDITION once it has its place.
+    has its seat. Some hundred KB each way. It may be repeated: nobody reads the scratch rows.
+    FAILED_PRECONDITION once the server has its seat.
     """
 
 class BenchmarkServicer(metaclass=_abc_1.ABCMeta):
@@ -52,7 +54,8 @@ class BenchmarkServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_benchmark_pb2.ExchangeResponse, _abc.Awaitable[_benchmark_pb2.ExchangeResponse]]:
         """A push and a pull of the same ids on a scratch table, which is no part of the model and is dropped once this server
-        has its place. Some hundred KB each way. Idempotent as far as anyone cares; FAILED_PRECONDITION once it has its place.
+        has its seat. Some hundred KB each way. It may be repeated: nobody reads the scratch rows.
+        FAILED_PRECONDITION once the server has its seat.
         """
 
 def add_BenchmarkServicer_to_server(servicer: BenchmarkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

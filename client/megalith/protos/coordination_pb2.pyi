@@ -63,7 +63,7 @@ class _StandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Standing.Val
     STANDING_SUSPECT: _Standing.ValueType  # 3
     """Its session was lost a moment ago; it may be back, and its work counts on."""
     STANDING_DEAD: _Standing.ValueType  # 4
-    """Its session was lost for too long. A replacement, or itself, may take the place."""
+    """Its session was lost for too long. A replacement, or itself, may take the seat."""
 
 class Standing(_Standing, metaclass=_StandingEnumTypeWrapper): ...
 
@@ -75,8 +75,388 @@ STANDING_ALIVE: Standing.ValueType  # 2
 STANDING_SUSPECT: Standing.ValueType  # 3
 """Its session was lost a moment ago; it may be back, and its work counts on."""
 STANDING_DEAD: Standing.ValueType  # 4
-"""Its session was lost for too long. A replacement, or itself, may take the place."""
+"""Its session was lost for too long. A replacement, or itself, may take the seat."""
 Global___Standing: _TypeAlias = Standing  # noqa: Y015
+
+@_typing.final
+class PieceProgress(_message.Message):
+    """How far a worker is with a piece that it holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    IS_DONE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Of the piece."""
+    offset: _builtins.int
+    """What is trained of it, from its start: rows of a file, batches of numbered ones."""
+    is_done: _builtins.bool
+    """It is trained to its end."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        is_done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_done", b"is_done", "number", b"number", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PieceProgress: _TypeAlias = PieceProgress  # noqa: Y015
+
+@_typing.final
+class Piece(_message.Message):
+    """A piece that is handed out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """From 0; epoch after epoch."""
+    offset: _builtins.int
+    """PieceProgress.offset of whoever held it before: the worker goes on there."""
+    name: _builtins.str
+    """Of a file that somebody has found: its path. Empty if the number says everything."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Piece: _TypeAlias = Piece  # noqa: Y015
+
+@_typing.final
+class FoundFile(_message.Message):
+    """A file that a worker has found and that may be a new piece."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    HOUR_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    hour: _builtins.int
+    """That the path names, counted from the year 1; 0 = it names none."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        hour: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hour", b"hour", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundFile: _TypeAlias = FoundFile  # noqa: Y015
+
+@_typing.final
+class TakePiecesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    IS_FOLLOWED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    IS_IDLE_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Of the worker."""
+    incarnation: _builtins.str
+    """Register.incarnation."""
+    of: _builtins.str
+    """What the pieces are of: another text is another input. Workers of a run say the same. At most 4096 characters."""
+    total: _builtins.int
+    """Pieces in all epochs together. 0 if is_followed."""
+    is_followed: _builtins.bool
+    """There are as many pieces as files are found, until none has come for long."""
+    most: _builtins.int
+    """Pieces that it takes at most; 0 = it only asks which ones are still its own."""
+    is_idle: _builtins.bool
+    """With is_followed: it has waited for new files long enough."""
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___PieceProgress]:
+        """All pieces that it holds as far as it knows, also those that are done, until an answer has come. Pieces that the
+        controller has given to it and that are missing here are in the answer again.
+        """
+
+    @_builtins.property
+    def found(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundFile]:
+        """Files that it has found. The controller knows those that it has seen before. Those of closed hours come too late."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        incarnation: _builtins.str = ...,
+        of: _builtins.str = ...,
+        total: _builtins.int = ...,
+        is_followed: _builtins.bool = ...,
+        progress: _abc.Iterable[Global___PieceProgress] | None = ...,
+        most: _builtins.int = ...,
+        found: _abc.Iterable[Global___FoundFile] | None = ...,
+        is_idle: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "incarnation", b"incarnation", "index", b"index", "is_followed", b"is_followed", "is_idle", b"is_idle", "most", b"most", "of", b"of", "progress", b"progress", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakePiecesRequest: _TypeAlias = TakePiecesRequest  # noqa: Y015
+
+@_typing.final
+class TakePiecesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECES_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    CLOSED_HOUR_FIELD_NUMBER: _builtins.int
+    KNOWN_FILES_FIELD_NUMBER: _builtins.int
+    LATE_FILES_FIELD_NUMBER: _builtins.int
+    is_end: _builtins.bool
+    """All pieces are done: the input has ended."""
+    closed_hour: _builtins.int
+    """Files of this hour and earlier ones are not taken any more; -1 = there are none such."""
+    known_files: _builtins.int
+    """With is_followed: files that workers have found so far. While it grows, new ones come."""
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___Piece]:
+        """For this worker; none if none is free now."""
+
+    @_builtins.property
+    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers of all pieces that are this worker's now. It reads no others."""
+
+    @_builtins.property
+    def late_files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths of `found` that came too late, and that no other worker has told of before."""
+
+    def __init__(
+        self,
+        *,
+        pieces: _abc.Iterable[Global___Piece] | None = ...,
+        held: _abc.Iterable[_builtins.int] | None = ...,
+        is_end: _builtins.bool = ...,
+        closed_hour: _builtins.int = ...,
+        known_files: _builtins.int = ...,
+        late_files: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_hour", b"closed_hour", "held", b"held", "is_end", b"is_end", "known_files", b"known_files", "late_files", b"late_files", "pieces", b"pieces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakePiecesResponse: _TypeAlias = TakePiecesResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    IS_READY_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    STALENESS_S_FIELD_NUMBER: _builtins.int
+    FRESHNESS_P50_S_FIELD_NUMBER: _builtins.int
+    FRESHNESS_P99_S_FIELD_NUMBER: _builtins.int
+    EVENT_P50_S_FIELD_NUMBER: _builtins.int
+    EVENT_P99_S_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    SHARE_INDEX_FIELD_NUMBER: _builtins.int
+    SHARE_COUNT_FIELD_NUMBER: _builtins.int
+    COMPLAINT_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    STARTED_FROM_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """From 0."""
+    address: _builtins.str
+    """host:port of its gRPC server, as others reach it."""
+    metrics_address: _builtins.str
+    """host:port of its /metrics page."""
+    is_ready: _builtins.bool
+    """It has had everything at least once."""
+    rows: _builtins.int
+    """Embedding rows held."""
+    bytes: _builtins.int
+    """Memory of rows and index."""
+    staleness_s: _builtins.float
+    """Since it had everything for the last time; 0 before the first."""
+    freshness_p50_s: _builtins.float
+    """From an update at a ps until it was visible here, over the last minutes; 0 = none."""
+    freshness_p99_s: _builtins.float
+    event_p50_s: _builtins.float
+    """From the time of the data until it was visible here, by the wall clock; 0 = none."""
+    event_p99_s: _builtins.float
+    share_index: _builtins.int
+    """It holds this share,"""
+    share_count: _builtins.int
+    """of so many; 0 = all ids."""
+    complaint: _builtins.str
+    """What is wrong, for people; empty = nothing."""
+    pid: _builtins.int
+    """Its process id, for people."""
+    host: _builtins.str
+    """Name of its machine, for people."""
+    started_from: _builtins.str
+    """For people: the checkpoint that it loaded, or why all rows came from the ps."""
+    hold: _builtins.str
+    """For people: "pinned", "rolled back to model.ckpt-120"; empty = it follows."""
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableFreshness]:
+        """By name, those that changed lately."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        address: _builtins.str = ...,
+        metrics_address: _builtins.str = ...,
+        is_ready: _builtins.bool = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        staleness_s: _builtins.float = ...,
+        freshness_p50_s: _builtins.float = ...,
+        freshness_p99_s: _builtins.float = ...,
+        event_p50_s: _builtins.float = ...,
+        event_p99_s: _builtins.float = ...,
+        tables: _abc.Iterable[Global___TableFreshness] | None = ...,
+        share_index: _builtins.int = ...,
+        share_count: _builtins.int = ...,
+        complaint: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        host: _builtins.str = ...,
+        started_from: _builtins.str = ...,
+        hold: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes", b"bytes", "complaint", b"complaint", "event_p50_s", b"event_p50_s", "event_p99_s", b"event_p99_s", "freshness_p50_s", b"freshness_p50_s", "freshness_p99_s", b"freshness_p99_s", "hold", b"hold", "host", b"host", "index", b"index", "is_ready", b"is_ready", "metrics_address", b"metrics_address", "pid", b"pid", "rows", b"rows", "share_count", b"share_count", "share_index", b"share_index", "staleness_s", b"staleness_s", "started_from", b"started_from", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaReport: _TypeAlias = ReplicaReport  # noqa: Y015
+
+@_typing.final
+class TableFreshness(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    P50_S_FIELD_NUMBER: _builtins.int
+    P99_S_FIELD_NUMBER: _builtins.int
+    EVENT_P50_S_FIELD_NUMBER: _builtins.int
+    EVENT_P99_S_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    """Its name."""
+    p50_s: _builtins.float
+    """As freshness_p50_s, of this table."""
+    p99_s: _builtins.float
+    event_p50_s: _builtins.float
+    """As event_p50_s, of this table."""
+    event_p99_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        p50_s: _builtins.float = ...,
+        p99_s: _builtins.float = ...,
+        event_p50_s: _builtins.float = ...,
+        event_p99_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event_p50_s", b"event_p50_s", "event_p99_s", b"event_p99_s", "p50_s", b"p50_s", "p99_s", b"p99_s", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableFreshness: _TypeAlias = TableFreshness  # noqa: Y015
+
+@_typing.final
+class ReportReplicaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job that it follows: as it was told; empty = any."""
+    @_builtins.property
+    def report(self) -> Global___ReplicaReport: ...
+    def __init__(
+        self,
+        *,
+        report: Global___ReplicaReport | None = ...,
+        job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportReplicaRequest: _TypeAlias = ReportReplicaRequest  # noqa: Y015
+
+@_typing.final
+class ReportReplicaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportReplicaResponse: _TypeAlias = ReportReplicaResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    SILENT_S_FIELD_NUMBER: _builtins.int
+    silent_s: _builtins.float
+    """Seconds since it came."""
+    @_builtins.property
+    def report(self) -> Global___ReplicaReport:
+        """The last one."""
+
+    def __init__(
+        self,
+        *,
+        report: Global___ReplicaReport | None = ...,
+        silent_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "silent_s", b"silent_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 @_typing.final
 class SessionRequest(_message.Message):
@@ -88,6 +468,7 @@ class SessionRequest(_message.Message):
     SHARD_SAVED_FIELD_NUMBER: _builtins.int
     MEASURED_FIELD_NUMBER: _builtins.int
     RENEWAL_FIELD_NUMBER: _builtins.int
+    REPORTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___Register:
         """First message."""
@@ -112,6 +493,10 @@ class SessionRequest(_message.Message):
     def renewal(self) -> Global___Renewal:
         """Once a second: asks for the lease to be renewed."""
 
+    @_builtins.property
+    def reported(self) -> Global___Reported:
+        """Workers: the answer to ask_report, right after the report."""
+
     def __init__(
         self,
         *,
@@ -121,12 +506,13 @@ class SessionRequest(_message.Message):
         shard_saved: Global___ShardSaved | None = ...,
         measured: Global___Measured | None = ...,
         renewal: Global___Renewal | None = ...,
+        reported: Global___Reported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "renewal", b"renewal", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "renewal", b"renewal", "reported", b"reported", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "renewal", b"renewal", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measured", b"measured", "ps", b"ps", "register", b"register", "renewal", b"renewal", "reported", b"reported", "shard_saved", b"shard_saved", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["register", "worker", "ps", "shard_saved", "measured", "renewal"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["register", "worker", "ps", "shard_saved", "measured", "renewal", "reported"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -314,6 +700,15 @@ class WorkerReport(_message.Message):
     IS_TRAINED_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    REQ_TIME_S_FIELD_NUMBER: _builtins.int
+    SKIPPED_BATCHES_FIELD_NUMBER: _builtins.int
+    SKIPPED_MESSAGES_FIELD_NUMBER: _builtins.int
+    LATE_FILES_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    IS_SHARE_OVER_FIELD_NUMBER: _builtins.int
+    HOOK_ERRORS_FIELD_NUMBER: _builtins.int
+    HOOK_FAILURES_FIELD_NUMBER: _builtins.int
+    STOP_REASON_FIELD_NUMBER: _builtins.int
     global_step: _builtins.int
     """Newest global step it has seen in a push reply."""
     position: _builtins.int
@@ -346,6 +741,20 @@ class WorkerReport(_message.Message):
     """
     cursor: _builtins.bytes
     """Where its input goes on after `position`. Only the reader of its input looks into it."""
+    req_time_s: _builtins.int
+    """Unix time of the data of its last batch that has one; 0 = none had."""
+    skipped_batches: _builtins.int
+    """Batches that were read and not trained, because their loss was NaN; since it started."""
+    skipped_messages: _builtins.int
+    """Messages of a topic that are gone or cannot be read and were passed over; since it started."""
+    late_files: _builtins.int
+    """Files that came after their hour was closed, or went before they were read; since it started."""
+    is_share_over: _builtins.bool
+    """It takes no more steps, though the chief has more to do: pieces that it holds go to others."""
+    hook_errors: _builtins.int
+    """Calls of hooks that raised, while training went on; since it started."""
+    stop_reason: _builtins.str
+    """Why a hook ended its share, for people; empty = none did."""
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Chief, once finished: figures of merit by name."""
@@ -353,6 +762,14 @@ class WorkerReport(_message.Message):
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """What its task says of a step beside the loss, by name: means over the last few steps."""
+
+    @_builtins.property
+    def pieces(self) -> _containers.RepeatedCompositeFieldContainer[Global___PieceProgress]:
+        """As in TakePiecesRequest.progress; empty unless the controller hands out the input."""
+
+    @_builtins.property
+    def hook_failures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Each hook and moment that raised, and its first error, in words for people."""
 
     def __init__(
         self,
@@ -374,10 +791,19 @@ class WorkerReport(_message.Message):
         is_trained: _builtins.bool = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         cursor: _builtins.bytes = ...,
+        req_time_s: _builtins.int = ...,
+        skipped_batches: _builtins.int = ...,
+        skipped_messages: _builtins.int = ...,
+        late_files: _builtins.int = ...,
+        pieces: _abc.Iterable[Global___PieceProgress] | None = ...,
+        is_share_over: _builtins.bool = ...,
+        hook_errors: _builtins.int = ...,
+        hook_failures: _abc.Iterable[_builtins.str] | None = ...,
+        stop_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "cursor", b"cursor", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_trained", b"is_trained", "loss", b"loss", "metrics", b"metrics", "position", b"position", "pushes_unknown", b"pushes_unknown", "results", b"results", "total_batches", b"total_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "cursor", b"cursor", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "hook_errors", b"hook_errors", "hook_failures", b"hook_failures", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_share_over", b"is_share_over", "is_trained", b"is_trained", "late_files", b"late_files", "loss", b"loss", "metrics", b"metrics", "pieces", b"pieces", "position", b"position", "pushes_unknown", b"pushes_unknown", "req_time_s", b"req_time_s", "results", b"results", "skipped_batches", b"skipped_batches", "skipped_messages", b"skipped_messages", "stop_reason", b"stop_reason", "total_batches", b"total_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -386,6 +812,26 @@ Global___WorkerReport: _TypeAlias = WorkerReport  # noqa: Y015
 @_typing.final
 class PsReport(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DroppedTablesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     IS_READY_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
@@ -400,6 +846,7 @@ class PsReport(_message.Message):
     RESTORED_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    DROPPED_TABLES_FIELD_NUMBER: _builtins.int
     is_ready: _builtins.bool
     """State restored and kernels compiled."""
     rows: _builtins.int
@@ -428,6 +875,10 @@ class PsReport(_message.Message):
     def restored(self) -> Global___Restored:
         """What it started with; unset until it is ready."""
 
+    @_builtins.property
+    def dropped_tables(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Tables that were dropped on purpose, and when, Unix seconds."""
+
     def __init__(
         self,
         *,
@@ -444,10 +895,11 @@ class PsReport(_message.Message):
         restored: Global___Restored | None = ...,
         tables: _builtins.int = ...,
         variables: _builtins.int = ...,
+        dropped_tables: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "restored", b"restored", "rows", b"rows", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complaint", b"complaint", "dropped_tables", b"dropped_tables", "is_ready", b"is_ready", "memory_limit_bytes", b"memory_limit_bytes", "p99_s", b"p99_s", "pulls", b"pulls", "pushes", b"pushes", "requests_per_s", b"requests_per_s", "resident_bytes", b"resident_bytes", "restored", b"restored", "rows", b"rows", "tables", b"tables", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +979,7 @@ class ShardSaved(_message.Message):
     PUSHES_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     CHANGES_FORGOTTEN_FIELD_NUMBER: _builtins.int
+    CHANGES_NOT_NOTED_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """From save_shard."""
     error: _builtins.str
@@ -535,6 +988,8 @@ class ShardSaved(_message.Message):
     """PsReport.pushes when it began to write: those are in the files."""
     changes_forgotten: _builtins.bool
     """It failed because an increment cannot be made: only a full save has all changes."""
+    changes_not_noted: _builtins.bool
+    """And after a full save none can be made either: a table has touched_capacity 0."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardFile]:
         """What was written; empty when it failed."""
@@ -552,10 +1007,11 @@ class ShardSaved(_message.Message):
         pushes: _builtins.int = ...,
         parts: _abc.Iterable[_builtins.str] | None = ...,
         changes_forgotten: _builtins.bool = ...,
+        changes_not_noted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_forgotten", b"changes_forgotten", "error", b"error", "files", b"files", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_forgotten", b"changes_forgotten", "changes_not_noted", b"changes_not_noted", "error", b"error", "files", b"files", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -575,6 +1031,8 @@ class ShardFile(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    THROUGH_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Relative to the checkpoint directory."""
     kind: _builtins.str
@@ -591,6 +1049,14 @@ class ShardFile(_message.Message):
     """Buckets that it is about, such as "0-511,600-600", or "none"; empty = unknown."""
     held: _builtins.int
     """Of a table's file in an increment: rows that the server had; 0 in others."""
+    through: _builtins.int
+    """Of a table's file: the set of the server's delta log up to which all changes are in it."""
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a table's file: its blocks, in order, such as "0-31 8192 1160 1229640 51ab09ee": buckets, rows, offset, bytes
+        and CRC-32 in hex. The first is the file's head and the last its end, which have no rows: "none 0 0 1160 8d2f1c07".
+        """
+
     def __init__(
         self,
         *,
@@ -602,10 +1068,12 @@ class ShardFile(_message.Message):
         sha256: _builtins.str = ...,
         buckets: _builtins.str = ...,
         held: _builtins.int = ...,
+        through: _builtins.int = ...,
+        blocks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "bytes", b"bytes", "held", b"held", "kind", b"kind", "name", b"name", "rows", b"rows", "sha256", b"sha256", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "buckets", b"buckets", "bytes", b"bytes", "held", b"held", "kind", b"kind", "name", b"name", "rows", b"rows", "sha256", b"sha256", "table", b"table", "through", b"through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,6 +1090,7 @@ class SessionResponse(_message.Message):
     STANDBY_FIELD_NUMBER: _builtins.int
     MEASURE_FIELD_NUMBER: _builtins.int
     RENEWED_FIELD_NUMBER: _builtins.int
+    ASK_REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """First message."""
@@ -648,7 +1117,11 @@ class SessionResponse(_message.Message):
 
     @_builtins.property
     def renewed(self) -> Global___Renewed:
-        """The answer to a renewal, unless the place is another's by now."""
+        """The answer to a renewal, unless the seat is another's by now."""
+
+    @_builtins.property
+    def ask_report(self) -> Global___AskReport:
+        """Workers: report at once, because a save begins or is over."""
 
     def __init__(
         self,
@@ -660,12 +1133,13 @@ class SessionResponse(_message.Message):
         standby: Global___Standby | None = ...,
         measure: Global___Measure | None = ...,
         renewed: Global___Renewed | None = ...,
+        ask_report: Global___AskReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "renewed", b"renewed", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask_report", b"ask_report", "kind", b"kind", "measure", b"measure", "renewed", b"renewed", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "measure", b"measure", "renewed", b"renewed", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_report", b"ask_report", "kind", b"kind", "measure", b"measure", "renewed", b"renewed", "save_shard", b"save_shard", "shutdown", b"shutdown", "standby", b"standby", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "state", "save_shard", "shutdown", "standby", "measure", "renewed"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "state", "save_shard", "shutdown", "standby", "measure", "renewed", "ask_report"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -685,6 +1159,46 @@ class Standby(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Standby: _TypeAlias = Standby  # noqa: Y015
+
+@_typing.final
+class AskReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    order: _builtins.int
+    """Number of this order; the answer repeats it."""
+    def __init__(
+        self,
+        *,
+        order: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskReport: _TypeAlias = AskReport  # noqa: Y015
+
+@_typing.final
+class Reported(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    order: _builtins.int
+    """From ask_report: the report before this message was made after it came."""
+    def __init__(
+        self,
+        *,
+        order: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reported: _TypeAlias = Reported  # noqa: Y015
 
 @_typing.final
 class Renewed(_message.Message):
@@ -794,6 +1308,10 @@ class Welcome(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    STORAGE_PROBE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DIR_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    RESTORE_INCREMENTS_FIELD_NUMBER: _builtins.int
     num_ps: _builtins.int
     """Parameter servers in the cluster."""
     num_workers: _builtins.int
@@ -807,11 +1325,25 @@ class Welcome(_message.Message):
     job: _builtins.str
     """The job's name; the member says it when it comes back."""
     shard: _builtins.int
-    """Parameter servers: the place in the map that it holds. Its index, unless more ps were"""
+    """Parameter servers: the shard of the map that it holds. Its index, unless more ps were"""
     generation: _builtins.int
     """started than the map needs.
     Grows with each controller of the model directory. A member that has seen a higher one
     """
+    checkpoint_dir: _builtins.str
+    """Where the checkpoints are: a directory, or a URL of an object store."""
+    restore_increments: _builtins.int
+    """Parameter servers: how many increments of the checkpoint to load, so that"""
+    @_builtins.property
+    def storage_probe(self) -> Global___StorageProbe:
+        """leaves: this controller has been replaced.
+        Parameter servers: show that you see the storage of the checkpoints.
+        """
+
+    @_builtins.property
+    def choices(self) -> Global___RestoreChoices:
+        """Parameter servers: what to take over of the checkpoint."""
+
     def __init__(
         self,
         *,
@@ -823,14 +1355,108 @@ class Welcome(_message.Message):
         job: _builtins.str = ...,
         shard: _builtins.int = ...,
         generation: _builtins.int = ...,
+        storage_probe: Global___StorageProbe | None = ...,
+        checkpoint_dir: _builtins.str = ...,
+        choices: Global___RestoreChoices | None = ...,
+        restore_increments: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_restore_increments", b"_restore_increments", "choices", b"choices", "restore_increments", b"restore_increments", "storage_probe", b"storage_probe"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restore_increments", b"_restore_increments", "checkpoint_dir", b"checkpoint_dir", "choices", b"choices", "generation", b"generation", "job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from", "restore_increments", b"restore_increments", "shard", b"shard", "storage_probe", b"storage_probe"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__restore_increments: _TypeAlias = _typing.Literal["restore_increments"]  # noqa: Y015
+    _WhichOneofArgType__restore_increments: _TypeAlias = _typing.Literal["_restore_increments", b"_restore_increments"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restore_increments) -> _WhichOneofReturnType__restore_increments | None: ...
+
+Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class StorageProbe(_message.Message):
+    """A file that the controller has left beside the checkpoints. A ps that does not find it there must not start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """A path, or a URL of an object store."""
+    text: _builtins.str
+    """What is in it: who has written it."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "job", b"job", "model_dir", b"model_dir", "num_ps", b"num_ps", "num_workers", b"num_workers", "owners", b"owners", "restore_from", b"restore_from", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+Global___StorageProbe: _TypeAlias = StorageProbe  # noqa: Y015
+
+@_typing.final
+class RestoreChoices(_message.Message):
+    """What a start takes over of a checkpoint; by default everything."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OldNamesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LEFT_OUT_TABLES_FIELD_NUMBER: _builtins.int
+    CLEARS_VARIABLES_FIELD_NUMBER: _builtins.int
+    KEEPS_STEP_FIELD_NUMBER: _builtins.int
+    OLD_NAMES_FIELD_NUMBER: _builtins.int
+    DENSE_FROM_FIELD_NUMBER: _builtins.int
+    clears_variables: _builtins.bool
+    """Variables are not restored: the program creates them anew."""
+    keeps_step: _builtins.bool
+    """Except global_step; with clears_variables."""
+    dense_from: _builtins.str
+    """The checkpoint that the variables come from; empty = the same as the rows."""
+    @_builtins.property
+    def left_out_tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Not restored; their rows are counted."""
+
+    @_builtins.property
+    def old_names(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By the name that a variable gets, its name in the checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        left_out_tables: _abc.Iterable[_builtins.str] | None = ...,
+        clears_variables: _builtins.bool = ...,
+        keeps_step: _builtins.bool = ...,
+        old_names: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        dense_from: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clears_variables", b"clears_variables", "dense_from", b"dense_from", "keeps_step", b"keeps_step", "left_out_tables", b"left_out_tables", "old_names", b"old_names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreChoices: _TypeAlias = RestoreChoices  # noqa: Y015
 
 @_typing.final
 class ClusterState(_message.Message):
@@ -1001,12 +1627,18 @@ class SaveShard(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     INCREMENT_FIELD_NUMBER: _builtins.int
+    DENSE_ONLY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_S_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """Part of the file names, so a new save never touches the files of an old one."""
     directory: _builtins.str
     """Where to write; it exists, and only for this save. If it is gone, the save was given up."""
     step: _builtins.int
     """The step that the checkpoint is named after."""
+    dense_only: _builtins.bool
+    """Write variables alone; not together with increment."""
+    timeout_s: _builtins.float
+    """After so many seconds the save is given up; 0 = 3600, from a controller of an earlier version."""
     @_builtins.property
     def increment(self) -> Global___SaveShard.Increment:
         """Write only what changed; unset = write everything."""
@@ -1018,10 +1650,12 @@ class SaveShard(_message.Message):
         directory: _builtins.str = ...,
         step: _builtins.int = ...,
         increment: Global___SaveShard.Increment | None = ...,
+        dense_only: _builtins.bool = ...,
+        timeout_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["increment", b"increment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "increment", b"increment", "save_id", b"save_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dense_only", b"dense_only", "directory", b"directory", "increment", b"increment", "save_id", b"save_id", "step", b"step", "timeout_s", b"timeout_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1158,6 +1792,13 @@ class GetStatusResponse(_message.Message):
     CHECKPOINTS_REMOVED_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    START_NOTES_FIELD_NUMBER: _builtins.int
+    LAST_DENSE_SAVE_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    INCREMENT_ERROR_FIELD_NUMBER: _builtins.int
+    INCREMENTS_FAIL_SINCE_S_FIELD_NUMBER: _builtins.int
+    PLANNED_SAVES_WAIT_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """The controller's own address."""
     model_dir: _builtins.str
@@ -1206,6 +1847,12 @@ class GetStatusResponse(_message.Message):
     """Where the input of this run began, for people; empty = at its start."""
     metrics_address: _builtins.str
     """host:port of the controller's /metrics page."""
+    increment_error: _builtins.str
+    """Why the last increment failed; empty = it did not, or there was none."""
+    increments_fail_since_s: _builtins.float
+    """When the first one failed since one was complete, Unix seconds; 0 = none did."""
+    planned_saves_wait: _builtins.str
+    """Why a planned save that is due would not be made, for people; empty = it would."""
     @_builtins.property
     def barrier(self) -> Global___Barrier:
         """Where the barrier stands."""
@@ -1235,6 +1882,22 @@ class GetStatusResponse(_message.Message):
         """training and progress since. Empty = it is written.
         The save that is under way; unset = none.
         """
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
+        """Serving replicas that have reported lately, by index."""
+
+    @_builtins.property
+    def start_notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What this run took over of its checkpoint other than all of it, for people."""
+
+    @_builtins.property
+    def last_dense_save(self) -> Global___LastSave:
+        """The last dense-only save; unset until this controller has made or tried one."""
+
+    @_builtins.property
+    def pieces(self) -> Global___PieceCounts:
+        """Of an input that is handed out; unset if it is not."""
 
     def __init__(
         self,
@@ -1269,14 +1932,59 @@ class GetStatusResponse(_message.Message):
         checkpoints_removed: _builtins.int = ...,
         input: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
+        replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
+        start_notes: _abc.Iterable[_builtins.str] | None = ...,
+        last_dense_save: Global___LastSave | None = ...,
+        pieces: Global___PieceCounts | None = ...,
+        increment_error: _builtins.str = ...,
+        increments_fail_since_s: _builtins.float = ...,
+        planned_saves_wait: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_save", b"last_save", "saving", b"saving"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["barrier", b"barrier", "last_dense_save", b"last_dense_save", "last_save", b"last_save", "pieces", b"pieces", "saving", b"saving"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "input", b"input", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_save", b"last_save", "losses", b"losses", "members", b"members", "metrics_address", b"metrics_address", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "barrier", b"barrier", "candidates", b"candidates", "checkpoints_removed", b"checkpoints_removed", "ending", b"ending", "epoch", b"epoch", "global_step", b"global_step", "increment_error", b"increment_error", "increments_fail_since_s", b"increments_fail_since_s", "input", b"input", "job", b"job", "journal_error", b"journal_error", "last_checkpoint", b"last_checkpoint", "last_dense_save", b"last_dense_save", "last_save", b"last_save", "losses", b"losses", "members", b"members", "metrics_address", b"metrics_address", "model_dir", b"model_dir", "next_save_s", b"next_save_s", "next_save_step", b"next_save_step", "num_ps", b"num_ps", "num_workers", b"num_workers", "outcome", b"outcome", "phase", b"phase", "pieces", b"pieces", "planned_saves_wait", b"planned_saves_wait", "pushes_unknown", b"pushes_unknown", "reason", b"reason", "replicas", b"replicas", "results", b"results", "rows_lost", b"rows_lost", "run_id", b"run_id", "saving", b"saving", "start_notes", b"start_notes", "unsaved", b"unsaved", "up_s", b"up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class PieceCounts(_message.Message):
+    """Pieces of the input of this run, of all epochs together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    RETURNED_FIELD_NUMBER: _builtins.int
+    IS_FOLLOWED_FIELD_NUMBER: _builtins.int
+    total: _builtins.int
+    """That are known; of an input that is followed there may be more. 0 = it has no end."""
+    done: _builtins.int
+    """Trained to their end, also before this run."""
+    held: _builtins.int
+    """That a worker has."""
+    returned: _builtins.int
+    """Taken back from workers that were lost, since this controller started."""
+    is_followed: _builtins.bool
+    """New files are new pieces."""
+    def __init__(
+        self,
+        *,
+        total: _builtins.int = ...,
+        done: _builtins.int = ...,
+        held: _builtins.int = ...,
+        returned: _builtins.int = ...,
+        is_followed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "held", b"held", "is_followed", b"is_followed", "returned", b"returned", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PieceCounts: _TypeAlias = PieceCounts  # noqa: Y015
 
 @_typing.final
 class Loss(_message.Message):
@@ -1444,6 +2152,7 @@ class MemberStatus(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    EXAMPLES_BEFORE_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """What it is."""
     index: _builtins.int
@@ -1464,9 +2173,11 @@ class MemberStatus(_message.Message):
     """Its process id; 0 = not known."""
     host: _builtins.str
     """Name of its machine; empty = not known."""
+    examples_before: _builtins.int
+    """Workers: examples that earlier processes of this seat had reported, in this run."""
     @_builtins.property
     def worker(self) -> Global___WorkerReport:
-        """Workers: the last report."""
+        """Workers: the last report; what is left out by all processes of this seat, in this run."""
 
     @_builtins.property
     def ps(self) -> Global___PsReport:
@@ -1487,10 +2198,11 @@ class MemberStatus(_message.Message):
         buckets: _builtins.int = ...,
         pid: _builtins.int = ...,
         host: _builtins.str = ...,
+        examples_before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ps", b"ps", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "buckets", b"buckets", "host", b"host", "index", b"index", "is_connected", b"is_connected", "metrics_address", b"metrics_address", "pid", b"pid", "ps", b"ps", "role", b"role", "silent_s", b"silent_s", "standing", b"standing", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "buckets", b"buckets", "examples_before", b"examples_before", "host", b"host", "index", b"index", "is_connected", b"is_connected", "metrics_address", b"metrics_address", "pid", b"pid", "ps", b"ps", "role", b"role", "silent_s", b"silent_s", "standing", b"standing", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

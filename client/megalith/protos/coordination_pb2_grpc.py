@@ -69,6 +69,16 @@ class CoordinationStub:
                 request_serializer=megalith_dot_protos_dot_coordination__pb2.EndJobRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_coordination__pb2.EndJobResponse.FromString,
                 _registered_method=True)
+        self.ReportReplica = channel.unary_unary(
+                '/megalith.v1.Coordination/ReportReplica',
+                request_serializer=megalith_dot_protos_dot_coordination__pb2.ReportReplicaRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_coordination__pb2.ReportReplicaResponse.FromString,
+                _registered_method=True)
+        self.TakePieces = channel.unary_unary(
+                '/megalith.v1.Coordination/TakePieces',
+                request_serializer=megalith_dot_protos_dot_coordination__pb2.TakePiecesRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_coordination__pb2.TakePiecesResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinationServicer:
@@ -131,6 +141,23 @@ class CoordinationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportReplica(self, request, context):
+        """A serving replica says where it is and how it is, about once a second. It is no member: nothing waits for it, and one
+        that is silent is only shown as such. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakePieces(self, request, context):
+        """A worker says how far it is with the pieces of the input that it holds, and asks for more; see TakePiecesRequest.
+        What is handed out is in the journal before the answer. Idempotent: a worker whose answer was lost gets the same
+        pieces again. FAILED_PRECONDITION (not_in_cluster) unless the process holds that seat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -168,6 +195,16 @@ def add_CoordinationServicer_to_server(servicer, server):
                     servicer.EndJob,
                     request_deserializer=megalith_dot_protos_dot_coordination__pb2.EndJobRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_coordination__pb2.EndJobResponse.SerializeToString,
+            ),
+            'ReportReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportReplica,
+                    request_deserializer=megalith_dot_protos_dot_coordination__pb2.ReportReplicaRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_coordination__pb2.ReportReplicaResponse.SerializeToString,
+            ),
+            'TakePieces': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakePieces,
+                    request_deserializer=megalith_dot_protos_dot_coordination__pb2.TakePiecesRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_coordination__pb2.TakePiecesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -359,6 +396,60 @@ class Coordination:
             '/megalith.v1.Coordination/EndJob',
             megalith_dot_protos_dot_coordination__pb2.EndJobRequest.SerializeToString,
             megalith_dot_protos_dot_coordination__pb2.EndJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.Coordination/ReportReplica',
+            megalith_dot_protos_dot_coordination__pb2.ReportReplicaRequest.SerializeToString,
+            megalith_dot_protos_dot_coordination__pb2.ReportReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakePieces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.Coordination/TakePieces',
+            megalith_dot_protos_dot_coordination__pb2.TakePiecesRequest.SerializeToString,
+            megalith_dot_protos_dot_coordination__pb2.TakePiecesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,15 @@ class CoordinationStub:
     GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
     `at_once` also ends a job whose save is still under way, or fails.
     """
+    ReportReplica: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.ReportReplicaRequest, _coordination_pb2.ReportReplicaResponse]
+    """A serving replica says where it is and how it is, about once a second. It is no member: nothing waits for it, and one
+    that is silent is only shown as such. Idempotent.
+    """
+    TakePieces: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.TakePiecesRequest, _coordination_pb2.TakePiecesResponse]
+    """A worker says how far it is with the pieces of the input that it holds, and asks for more; see TakePiecesRequest.
+    What is handed out is in the journal before the answer. Idempotent: a worker whose answer was lost gets the same
+    pieces again. FAILED_PRECONDITION (not_in_cluster) unless the process holds that seat.
+    """
 
 @_typing.type_check_only
 class CoordinationAsyncStub(CoordinationStub):
@@ -86,6 +95,15 @@ class CoordinationAsyncStub(CoordinationStub):
     """Ends the job: what was trained is saved, every member is told to exit, then the controller does. Answers at once;
     GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
     `at_once` also ends a job whose save is still under way, or fails.
+    """
+    ReportReplica: _aio.UnaryUnaryMultiCallable[_coordination_pb2.ReportReplicaRequest, _coordination_pb2.ReportReplicaResponse]  # type: ignore[assignment]
+    """A serving replica says where it is and how it is, about once a second. It is no member: nothing waits for it, and one
+    that is silent is only shown as such. Idempotent.
+    """
+    TakePieces: _aio.UnaryUnaryMultiCallable[_coordination_pb2.TakePiecesRequest, _coordination_pb2.TakePiecesResponse]  # type: ignore[assignment]
+    """A worker says how far it is with the pieces of the input that it holds, and asks for more; see TakePiecesRequest.
+    What is handed out is in the journal before the answer. Idempotent: a worker whose answer was lost gets the same
+    pieces again. FAILED_PRECONDITION (not_in_cluster) unless the process holds that seat.
     """
 
 class CoordinationServicer(metaclass=_abc_1.ABCMeta):
@@ -155,6 +173,27 @@ class CoordinationServicer(metaclass=_abc_1.ABCMeta):
         """Ends the job: what was trained is saved, every member is told to exit, then the controller does. Answers at once;
         GetStatus has the outcome once the save is done. Idempotent: the first call decides the outcome. A call with
         `at_once` also ends a job whose save is still under way, or fails.
+        """
+
+    @_abc_1.abstractmethod
+    def ReportReplica(
+        self,
+        request: _coordination_pb2.ReportReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordination_pb2.ReportReplicaResponse, _abc.Awaitable[_coordination_pb2.ReportReplicaResponse]]:
+        """A serving replica says where it is and how it is, about once a second. It is no member: nothing waits for it, and one
+        that is silent is only shown as such. Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def TakePieces(
+        self,
+        request: _coordination_pb2.TakePiecesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordination_pb2.TakePiecesResponse, _abc.Awaitable[_coordination_pb2.TakePiecesResponse]]:
+        """A worker says how far it is with the pieces of the input that it holds, and asks for more; see TakePiecesRequest.
+        What is handed out is in the journal before the answer. Idempotent: a worker whose answer was lost gets the same
+        pieces again. FAILED_PRECONDITION (not_in_cluster) unless the process holds that seat.
         """
 
 def add_CoordinationServicer_to_server(servicer: CoordinationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -84,6 +84,26 @@ class ParameterServerStub:
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableRequest.SerializeToString,
                 response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableResponse.FromString,
                 _registered_method=True)
+        self.PutBlob = channel.unary_unary(
+                '/megalith.v1.ParameterServer/PutBlob',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.PutBlobRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PutBlobResponse.FromString,
+                _registered_method=True)
+        self.GetBlob = channel.unary_unary(
+                '/megalith.v1.ParameterServer/GetBlob',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.GetBlobRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.GetBlobResponse.FromString,
+                _registered_method=True)
+        self.ListBlobs = channel.unary_unary(
+                '/megalith.v1.ParameterServer/ListBlobs',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.ListBlobsRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ListBlobsResponse.FromString,
+                _registered_method=True)
+        self.DropBlob = channel.unary_unary(
+                '/megalith.v1.ParameterServer/DropBlob',
+                request_serializer=megalith_dot_protos_dot_parameter__server__pb2.DropBlobRequest.SerializeToString,
+                response_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DropBlobResponse.FromString,
+                _registered_method=True)
         self.GetPsStatus = channel.unary_unary(
                 '/megalith.v1.ParameterServer/GetPsStatus',
                 request_serializer=megalith_dot_protos_dot_parameter__server__pb2.GetPsStatusRequest.SerializeToString,
@@ -171,6 +191,36 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutBlob(self, request, context):
+        """Stores bytes under a name, in place of what the name had. Asked of the ps that owns the name. An assignment: to repeat
+        it has the effect of one, and of two writers the last one counts. Beyond --max-blob-bytes it is RESOURCE_EXHAUSTED
+        (limit_exceeded) and nothing is changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBlob(self, request, context):
+        """The bytes of a blob. Asked of the ps that owns the name; NOT_FOUND (unknown_blob) if it has none. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBlobs(self, request, context):
+        """The blobs of this server. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropBlob(self, request, context):
+        """Forgets a blob. Asked of the ps that owns the name. Idempotent: one that is not here has no bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPsStatus(self, request, context):
         """What this server holds. Idempotent.
         """
@@ -230,6 +280,26 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.DropTable,
                     request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableRequest.FromString,
                     response_serializer=megalith_dot_protos_dot_parameter__server__pb2.DropTableResponse.SerializeToString,
+            ),
+            'PutBlob': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutBlob,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.PutBlobRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.PutBlobResponse.SerializeToString,
+            ),
+            'GetBlob': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBlob,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.GetBlobRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.GetBlobResponse.SerializeToString,
+            ),
+            'ListBlobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBlobs,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.ListBlobsRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.ListBlobsResponse.SerializeToString,
+            ),
+            'DropBlob': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropBlob,
+                    request_deserializer=megalith_dot_protos_dot_parameter__server__pb2.DropBlobRequest.FromString,
+                    response_serializer=megalith_dot_protos_dot_parameter__server__pb2.DropBlobResponse.SerializeToString,
             ),
             'GetPsStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPsStatus,
@@ -507,6 +577,114 @@ class ParameterServer:
             '/megalith.v1.ParameterServer/DropTable',
             megalith_dot_protos_dot_parameter__server__pb2.DropTableRequest.SerializeToString,
             megalith_dot_protos_dot_parameter__server__pb2.DropTableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutBlob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/PutBlob',
+            megalith_dot_protos_dot_parameter__server__pb2.PutBlobRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.PutBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBlob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/GetBlob',
+            megalith_dot_protos_dot_parameter__server__pb2.GetBlobRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.GetBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBlobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/ListBlobs',
+            megalith_dot_protos_dot_parameter__server__pb2.ListBlobsRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.ListBlobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropBlob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/megalith.v1.ParameterServer/DropBlob',
+            megalith_dot_protos_dot_parameter__server__pb2.DropBlobRequest.SerializeToString,
+            megalith_dot_protos_dot_parameter__server__pb2.DropBlobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -74,7 +74,7 @@ class TableConfig(_message.Message):
     """Changed ids that the delta log holds, 8 bytes each; 0 = no log."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """Slices of a row, in order; at least one."""
+        """Of a row, in order; at least one."""
 
     @_builtins.property
     def expire_days_by_slot(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:

@@ -48,6 +48,7 @@ class AdmissionConfig:
         for slot, threshold in self.threshold_by_slot.items():
             if not 0 <= slot < NUM_SLOTS:
                 raise InvalidSetting(f"admission: slot {slot} is outside 0..{NUM_SLOTS - 1}")
+
             values[slot] = _checked(threshold, f"the threshold of slot {slot}")
 
         return values
@@ -56,4 +57,5 @@ class AdmissionConfig:
 def _checked(threshold: int, name: str) -> int:
     if not 0 <= threshold <= MAX_THRESHOLD:
         raise InvalidSetting(f"admission: {name} is {threshold}, outside 0..{MAX_THRESHOLD}")
+
     return threshold

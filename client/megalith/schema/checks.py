@@ -47,14 +47,17 @@ def check_finite(config: Named, *fields: str) -> None:
         value = getattr(config, field)
         if isinstance(value, bool) or not isinstance(value, int | float):
             _refuse(config, field, "is not a number")
+
         if not math.isfinite(value):
             _refuse(config, field, "is not finite")
+
         if abs(value) > FLOAT32_MAX:
             _refuse(config, field, "does not fit float32")
 
 
 def check_at_least(config: Named, bound: float, *fields: str) -> None:
     check_finite(config, *fields)
+
     for field in fields:
         value = getattr(config, field)
         if value < bound:
@@ -63,6 +66,7 @@ def check_at_least(config: Named, bound: float, *fields: str) -> None:
 
 def check_above(config: Named, bound: float, *fields: str) -> None:
     check_finite(config, *fields)
+
     for field in fields:
         value = getattr(config, field)
         if value <= bound:
@@ -75,6 +79,7 @@ def check_fraction(config: Named, *fields: str) -> None:
     A decay rate of 1 would never forget, and adam's correction would divide by zero.
     """
     check_at_least(config, 0, *fields)
+
     for field in fields:
         value = getattr(config, field)
         if value >= 1:
@@ -87,6 +92,7 @@ def check_count(config: Named, bound: int, *fields: str) -> None:
         value = getattr(config, field)
         if isinstance(value, bool) or not isinstance(value, int):
             _refuse(config, field, "is not an integer")
+
         if value < bound:
             _refuse(config, field, f"must be {bound} or more")
 
@@ -114,9 +120,11 @@ def check_kind(owner: str, field: str, value: object, kind: UnionType | type[Kno
 
     It is neither a name nor a class that was never called.
     """
-    if not isinstance(value, kind):
-        known = [each.__name__ for each in kinds_of(kind)]
-        raise InvalidSetting(f"{owner}: {field} {value!r} is none of {', '.join(known)}")
+    if isinstance(value, kind):
+        return
+
+    known = ", ".join(each.__name__ for each in kinds_of(kind))
+    raise InvalidSetting(f"{owner}: {field} {value!r} is none of {known}")
 
 
 def build_named(
@@ -133,10 +141,12 @@ def build_named(
 
     chosen = by_name[name]
     known = getattr(chosen, "__match_args__", ())
+
     unknown = sorted(set(settings) - set(known))
     if unknown:
+        names = ", ".join(unknown)
         it_has = ", ".join(known) or "none"
-        raise InvalidSetting(f"{name}: unknown settings {', '.join(unknown)}; it has {it_has}")
+        raise InvalidSetting(f"{name}: unknown settings {names}; it has {it_has}")
 
     try:
         return chosen(**settings)

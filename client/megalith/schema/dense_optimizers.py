@@ -125,14 +125,16 @@ class Shampoo:
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "learning_rate")
+        check_above(self, 0, "damping_epsilon")
+        check_count(self, 1, "warmup", "tau_1", "tau_2")
+
         check_fraction(self, "beta_1")
         check_at_least(self, 0, "beta_2")
         require(self.beta_2 <= 1, f"shampoo: beta_2 {self.beta_2!r} must be 1 or less")
-        check_count(self, 1, "warmup", "tau_1", "tau_2")
+
         check_count(self, 0, "eigen_head", "eigen_tail")
         kept = self.eigen_head + self.eigen_tail
         require(kept > 0, "shampoo: eigen_head and eigen_tail are both 0")
-        check_above(self, 0, "damping_epsilon")
 
 
 DenseOptimizer = Sgd | Momentum | Adagrad | Adam | Adamom | DenseRmsprop | DenseRmspropV2 | Shampoo

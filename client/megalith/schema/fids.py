@@ -21,6 +21,7 @@ def _integers(values: ArrayLike, what: str) -> NDArray[Any]:
     array = as_array(values, what)
     if array.size == 0:  # an empty list has no dtype of its own
         return array.astype(np.int64)
+
     if array.dtype.kind not in "iu":
         raise InvalidRequest(f"{what} are {array.dtype}, expected integers of up to 64 bits")
 
@@ -67,9 +68,11 @@ class FidLayout:
 
     def slots(self, fids: ArrayLike) -> NDArray[np.int64]:
         """The slot of each id, whatever bit 63 of a v2 id says."""
+        unsigned = _unsigned(fids, "fids")
+        shift = np.uint64(self.signature_bits)
         mask = np.uint64(self.num_slots - 1)
-        shifted = _unsigned(fids, "fids") >> np.uint64(self.signature_bits)
-        slots = shifted & mask
+
+        slots = (unsigned >> shift) & mask
         return slots.astype(np.int64)
 
     def signatures(self, fids: ArrayLike) -> NDArray[np.int64]:
@@ -80,9 +83,11 @@ class FidLayout:
     def _checked_slots(self, slots: ArrayLike) -> NDArray[np.uint64]:
         array = _integers(slots, "slots")
         is_negative = array < 0
-        bad = is_negative | (array >= self.num_slots)
-        if bad.any():
-            example = array[bad].flat[0]
+        is_beyond = array >= self.num_slots
+        is_wrong = is_negative | is_beyond
+
+        if is_wrong.any():
+            example = array[is_wrong].flat[0]
             last = self.num_slots - 1
             raise InvalidRequest(f"slot {example} is outside 0..{last} of layout {self.name}")
 
@@ -92,6 +97,7 @@ class FidLayout:
         high = slots << np.uint64(self.signature_bits)
         low = signatures & np.uint64(self.signature_mask)
         fids = np.asarray(high | low)
+
         return fids.view(np.int64)
 
 

@@ -74,6 +74,7 @@ class PolynomialDecay:
 
     def at(self, step: int) -> float:
         _checked(step)
+
         if self.cycle:
             runs = math.ceil(step / self.decay_steps)
             span = self.decay_steps * max(1, runs)

@@ -27,7 +27,10 @@ class Segment:
 
     def __post_init__(self) -> None:
         is_width = isinstance(self.dim, Integral) and 1 <= self.dim <= 65536
-        require(is_width, f"segment: dim {self.dim!r} is outside 1..65536")
+        require(
+            is_width,
+            f"segment: dim {self.dim!r} is outside 1..65536",
+        )
 
         check_kind("segment", "initializer", self.initializer, Initializer)
         check_kind("segment", "optimizer", self.optimizer, Optimizer)

@@ -45,8 +45,9 @@ class Part:
     @property
     def start(self) -> int:
         """The first row."""
-        share, longer = divmod(self.rows, self.count)  # the first parts have one row more
-        return self.index * share + min(self.index, longer)
+        share, num_longer = divmod(self.rows, self.count)  # the first parts have one row more
+        longer_before = min(self.index, num_longer)
+        return self.index * share + longer_before
 
     @property
     def stop(self) -> int:
@@ -58,10 +59,12 @@ class Part:
 
 def part_name(name: str, part: Part | None) -> str:
     """How requests name a variable that is whole, or a part of one."""
-    if part is None:
-        return name
+    return name if part is None else numbered_part(name, part.index, part.count)
 
-    return f"{name}@{part.index}/{part.count}"
+
+def numbered_part(name: str, index: int, count: int) -> str:
+    """The same, by number; a variable in one part is whole."""
+    return name if count == 1 else f"{name}@{index}/{count}"
 
 
 def is_part_name(name: str) -> bool:

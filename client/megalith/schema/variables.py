@@ -28,6 +28,7 @@ class VariableConfig:
     def __post_init__(self) -> None:
         require(isinstance(self.name, str), f"variable: the name {self.name!r} is no text")
         require(bool(self.name), "variable: the name is empty")
+
         self._require(
             not is_part_name(self.name),
             "a name that ends in @<n>/<n> means a part of one",
@@ -35,8 +36,10 @@ class VariableConfig:
 
         self._check_initial()
         check_kind(f"variable {self.name}", "schedule", self.schedule, Schedule | None)
+
         if self.part is not None:
             self._check_part(self.part)
+
         if self.optimizer is not None:
             self._check_optimizer(self.optimizer)
 
@@ -95,8 +98,9 @@ class VariableConfig:
         )
 
     def _check_optimizer(self, optimizer: DenseOptimizer) -> None:
-        names = [kind.__name__ for kind in kinds_of(DenseOptimizer)]
-        known = f"{', '.join(names[:-1])} or {names[-1]}"
+        *others, last = (kind.__name__ for kind in kinds_of(DenseOptimizer))
+        most = ", ".join(others)
+        known = f"{most} or {last}"
         self._require(
             isinstance(optimizer, DenseOptimizer),
             f"{_described(optimizer)} moves rows of a table; a variable takes {known}",

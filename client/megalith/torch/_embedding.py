@@ -40,7 +40,7 @@ class ClusterEmbedding(nn.Module):
         of a push may be raised so many pushes later. A forward that looks ids up waits for all
         pushes, so its rows have seen every one; a forward of a prefetched batch waits for none. An
         error of a push is raised by a later forward or backward, or by `flush`, which belongs
-        behind the last backward.
+        behind the last backward. A backward that raises it pushes nothing of its own.
     """
 
     def __init__(self, features: FeatureSet, *, pushes_behind: int = 0) -> None:
@@ -77,7 +77,7 @@ class ClusterEmbedding(nn.Module):
             looked = batch
         else:
             self._wait_for_pushes(0)
-            looked = self.features.lookup(_as_arrays(batch))
+            looked = self.features.lookup(as_arrays(batch))
 
         arrays: list[NDArray[np.float32]] = []
         for name in looked.outputs:
@@ -112,7 +112,7 @@ class ClusterEmbedding(nn.Module):
         if not callable(ids):
             raise InvalidRequest(f"prefetch: ids={ids!r:.60} is not a function of a batch")
 
-        return self.features.prefetch(batches, lambda batch: _as_arrays(ids(batch)), depth=depth)
+        return self.features.prefetch(batches, lambda batch: as_arrays(ids(batch)), depth=depth)
 
     def flush(self) -> None:
         """Wait until every push was applied; raises the error of one that was not."""
@@ -190,23 +190,18 @@ def _grouped(batch: Batch, items: list[T]) -> dict[str, tuple[T, ...]]:
 
 def _by_layout(
     batch: Batch, gradients: list[NDArray[np.float32] | None]
-) -> dict[str, tuple[NDArray[np.float32], ...]]:
-    """Layouts that have a gradient; a part without one in such a layout has zeros."""
+) -> dict[str, tuple[NDArray[np.float32] | None, ...]]:
+    """Layouts that have a gradient; a part without one in such a layout has None."""
     by_layout = {}
     for name, parts in _grouped(batch, gradients).items():
-        if all(part is None for part in parts):
-            continue
-
-        filled = []
-        for part, output in zip(parts, batch.parts(name), strict=True):
-            filled.append(np.zeros_like(output) if part is None else part)
-
-        by_layout[name] = tuple(filled)
+        if any(part is not None for part in parts):
+            by_layout[name] = parts
 
     return by_layout
 
 
-def _as_arrays(ids: IdsByFeature) -> dict[str, Ragged | ArrayLike]:
+def as_arrays(ids: IdsByFeature) -> dict[str, Ragged | ArrayLike]:
+    """Tensors among the ids as arrays."""
     return {
         name: _as_array(value) if isinstance(value, Tensor) else value
         for name, value in ids.items()
@@ -215,7 +210,13 @@ def _as_arrays(ids: IdsByFeature) -> dict[str, Ragged | ArrayLike]:
 
 def _as_array(value: Tensor) -> Ragged | NDArray[Any]:
     if value.is_nested:
-        return Ragged(value.values().cpu().numpy(), value.offsets().cpu().numpy())
+        if value.layout is not torch.jagged:
+            raise InvalidRequest(
+                "ids are a nested tensor with a strided layout: make it with layout=torch.jagged"
+            )
+
+        jagged = value.contiguous()  # one that was narrowed has values between its lists
+        return Ragged(jagged.values().cpu().numpy(), jagged.offsets().cpu().numpy())
 
     array: NDArray[Any] = value.detach().cpu().numpy()
     return array

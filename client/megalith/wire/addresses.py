@@ -13,7 +13,8 @@ _NOT_IN_NAMES = set(": \t\r\n\0/,;[]\ufffd")  # characters that no host name has
 
 def join(host: str, port: int) -> str:
     """host:port, with brackets around an IPv6 literal."""
-    return f"[{host}]:{port}" if is_ipv6(host) else f"{host}:{port}"
+    shown = f"[{host}]" if is_ipv6(host) else host
+    return f"{shown}:{port}"
 
 
 def split(address: str) -> tuple[str, int]:
@@ -23,19 +24,22 @@ def split(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
+
     if is_bracketed:
         bare = host[1:-1]
         is_host = is_ipv6(bare)
     else:
         bare = host
-        is_host = bool(bare) and not set(bare) & _NOT_IN_NAMES
+        wrong = set(bare) & _NOT_IN_NAMES
+        is_host = bool(bare) and not wrong
 
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
-    is_port = is_number and 0 < int(port) <= 65535
+    number = int(port) if is_number else 0
+    is_port = 0 < number <= 65535
     if not (colon and is_host and is_port):
         raise InvalidRequest(f"Invalid addr: {address[:80]!r} is not host:port")
 
-    return bare, int(port)
+    return bare, number
 
 
 def host_of(address: str) -> str:

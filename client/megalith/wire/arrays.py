@@ -33,15 +33,15 @@ def decode(
     data: bytes | memoryview, dtype: np.dtype[Any], shape: Sequence[int], what: str
 ) -> NDArray[Any]:
     """A read-only view of `data`. A length that does not fit is MalformedArray, naming `what`."""
-    count = math.prod(shape)
-    needed = count * dtype.itemsize
+    needed = math.prod(shape) * dtype.itemsize
     has_negative = any(extent < 0 for extent in shape)
-    if has_negative or len(data) != needed:
-        raise MalformedArray(
-            f"{what}: {len(data)} bytes, but shape {list(shape)} of {dtype.name} needs {needed}"
-        )
 
-    return np.frombuffer(data, dtype).reshape(shape)
+    if has_negative or len(data) != needed:
+        wanted = f"shape {list(shape)} of {dtype.name} needs {needed}"
+        raise MalformedArray(f"{what}: {len(data)} bytes, but {wanted}")
+
+    flat = np.frombuffer(data, dtype)
+    return flat.reshape(shape)
 
 
 def decode_ids(data: bytes | memoryview, what: str) -> NDArray[np.int64]:

@@ -40,8 +40,11 @@ class ByteBudget:
         Overloaded if they are not free within `timeout_s`.
         """
         with self._freed:
-            if not self._freed.wait_for(lambda: self._fits(nbytes), max(0.0, timeout_s)):
+            left_s = max(0.0, timeout_s)
+            is_free = self._freed.wait_for(lambda: self._fits(nbytes), left_s)
+            if not is_free:
                 raise self._refusal(nbytes, timeout_s)
+
             self._held += nbytes
 
     def release(self, nbytes: int) -> None:
@@ -77,9 +80,12 @@ class ByteBudget:
     def _grow(self, share: "Share", nbytes: int, timeout_s: float) -> None:
         with self._freed:
             self._growing.setdefault(share)
-            if not self._freed.wait_for(
-                lambda: self._fits(nbytes) or self._is_first(share), max(0.0, timeout_s)
-            ):
+            left_s = max(0.0, timeout_s)
+            has_room = self._freed.wait_for(
+                lambda: self._fits(nbytes) or self._is_first(share),
+                left_s,
+            )
+            if not has_room:
                 raise self._refusal(nbytes, timeout_s)
 
             self._held += nbytes

@@ -57,13 +57,18 @@ def options(
     )
 
 
-def open_channel(address: str, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> grpc.Channel:
-    """A channel to host:port.
+def open_channel(
+    address: str,
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    more_options: Sequence[tuple[str, int]] = (),
+) -> grpc.Channel:
+    """A channel to host:port, with `more_options` of gRPC.
 
     Its own sub-channel pool keeps one client's reconnect backoff from delaying another's.
     """
+    own = ("grpc.use_local_subchannel_pool", 1)
     channel = grpc.insecure_channel(
-        address, options=[*options(max_message_bytes), ("grpc.use_local_subchannel_pool", 1)]
+        address, options=[*options(max_message_bytes), own, *more_options]
     )
     forking.keep_in_child(channel)
     return channel

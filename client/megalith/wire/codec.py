@@ -27,8 +27,14 @@ from megalith.schema import (
 )
 from megalith.schema.checks import build_named, kinds_of
 from megalith.schema.variable_parts import VariableShape
-from megalith.wire import arrays, routing
-from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from megalith.wire import arrays, piece_codec, routing
+from megalith.wire.reports import (
+    PsReport,
+    ReplicaReport,
+    RestoreReport,
+    TableFreshness,
+    WorkerReport,
+)
 from megalith.wire.routing import Routing
 
 _DTYPES: "dict[common_pb2.DType.ValueType, np.dtype[Any]]" = {
@@ -54,17 +60,34 @@ def row_dtype(tag: "common_pb2.DType.ValueType", what: str) -> np.dtype[Any]:
 
 
 def array_to_proto(array: NDArray[Any]) -> common_pb2.Array:
-    if array.dtype not in _TAGS:
+    message = array_head_to_proto(array)
+    message.data = arrays.encode(array)
+    return message
+
+
+def array_head_to_proto(array: NDArray[Any]) -> common_pb2.Array:
+    """All but its elements, which travel beside the message."""
+    return common_pb2.Array(dtype=_tag_of(array), shape=array.shape)
+
+
+def _tag_of(array: NDArray[Any]) -> common_pb2.DType.ValueType:
+    tag = _TAGS.get(array.dtype)
+    if tag is None:
         raise MalformedArray(f"dtype {array.dtype} does not travel; convert it to float32 or int64")
-    return common_pb2.Array(dtype=_TAGS[array.dtype], shape=array.shape, data=arrays.encode(array))
+
+    return tag
 
 
-def array_from_proto(message: common_pb2.Array, what: str) -> NDArray[Any]:
+def array_from_proto(
+    message: common_pb2.Array, what: str, data: bytes | memoryview | None = None
+) -> NDArray[Any]:
+    """The array of a message; `data` are its elements if they travelled beside it."""
     dtype = _DTYPES.get(message.dtype)
     if dtype is None:
         raise MalformedArray(f"{what}: unknown dtype tag {message.dtype}")
 
-    return arrays.decode(message.data, dtype, tuple(message.shape), what)
+    elements = message.data if data is None else data
+    return arrays.decode(elements, dtype, tuple(message.shape), what)
 
 
 def routing_to_proto(value: Routing) -> common_pb2.RoutingMap:
@@ -95,17 +118,23 @@ def _settings_to_proto(value: Any, message: Any) -> None:
             continue
 
         if isinstance(content, Mapping):
-            getattr(message, item.name).update(content)
+            field = getattr(message, item.name)
+            field.update(content)
+
         elif isinstance(content, tuple):
+            field = getattr(message, item.name)
             for part in content:
                 if isinstance(part, str):
-                    getattr(message, item.name).append(part)
+                    field.append(part)
                 else:
-                    _settings_to_proto(part, getattr(message, item.name).add())
+                    _settings_to_proto(part, field.add())
+
         elif isinstance(content, AdmissionConfig):
             _settings_to_proto(content, getattr(message, item.name))
+
         elif dataclasses.is_dataclass(content):
             _choice_to_proto(content, getattr(message, item.name))
+
         else:
             setattr(message, item.name, content)
 
@@ -119,11 +148,13 @@ def _choice_to_proto(value: Any, message: Any) -> None:
 
 def _settings_from_proto(message: Any) -> dict[str, Any]:
     """Plain fields that are set, by name; what is not set takes the schema's default."""
-    return {
-        field.name: getattr(message, field.name)
-        for field in message.DESCRIPTOR.fields
-        if field.message_type is None and field.has_presence and message.HasField(field.name)
-    }
+    given = {}
+    for field in message.DESCRIPTOR.fields:
+        is_value = field.message_type is None and field.has_presence
+        if is_value and message.HasField(field.name):
+            given[field.name] = getattr(message, field.name)
+
+    return given
 
 
 def _choice_from_proto(message: Any, union: Any, what: str) -> Any:
@@ -131,10 +162,9 @@ def _choice_from_proto(message: Any, union: Any, what: str) -> Any:
     name = message.WhichOneof("kind")
     classes = {kind.name: kind for kind in kinds_of(union)}
     if name not in classes:
-        raise InvalidSetting(
-            f"{what} is {name or 'not set, or newer than this version'}; "
-            f"known are {sorted(classes)}"
-        )
+        found = name or "not set, or newer than this version"
+        known = sorted(classes)
+        raise InvalidSetting(f"{what} is {found}; known are {known}")
 
     chosen = getattr(message, name)
     settings = _settings_from_proto(chosen)
@@ -241,13 +271,18 @@ def variable_shape_from_proto(message: parameter_server_pb2.VariableShape) -> Va
 
 
 def worker_report_to_proto(report: WorkerReport) -> coordination_pb2.WorkerReport:
-    return coordination_pb2.WorkerReport(**_values(report))
+    values = _values(report)
+    values["pieces"] = [piece_codec.progress_to_proto(each) for each in report.pieces]
+    return coordination_pb2.WorkerReport(**values)
 
 
 def worker_report_from_proto(message: coordination_pb2.WorkerReport) -> WorkerReport:
     values = _read(message, WorkerReport)
     values["results"] = dict(message.results)
     values["metrics"] = dict(message.metrics)
+    values["pieces"] = tuple(piece_codec.progress_from_proto(each) for each in message.pieces)
+    values["hook_failures"] = tuple(message.hook_failures)
+
     return WorkerReport(**values)
 
 
@@ -261,17 +296,45 @@ def ps_report_to_proto(report: PsReport) -> coordination_pb2.PsReport:
 
 def ps_report_from_proto(message: coordination_pb2.PsReport) -> PsReport:
     values = _read(message, PsReport)
-    is_restored = message.HasField("restored")
-    values["restored"] = (
-        RestoreReport(**_read(message.restored, RestoreReport)) if is_restored else None
-    )
+    values["restored"] = None
+    if message.HasField("restored"):
+        restored = _read(message.restored, RestoreReport)
+        values["restored"] = RestoreReport(**restored)
+
+    values["dropped_tables"] = dict(message.dropped_tables)
+
     return PsReport(**values)
 
 
+def replica_report_to_proto(report: ReplicaReport) -> coordination_pb2.ReplicaReport:
+    tables = []
+    for each in report.tables:
+        freshness = coordination_pb2.TableFreshness(**_values(each))
+        tables.append(freshness)
+
+    values = _values(report)
+    values["tables"] = tables
+    return coordination_pb2.ReplicaReport(**values)
+
+
+def replica_report_from_proto(message: coordination_pb2.ReplicaReport) -> ReplicaReport:
+    values = _read(message, ReplicaReport)
+    tables = []
+    for each in message.tables:
+        freshness = TableFreshness(**_read(each, TableFreshness))
+        tables.append(freshness)
+
+    values["tables"] = tuple(tables)
+
+    return ReplicaReport(**values)
+
+
 def _values(report: Any) -> dict[str, Any]:
-    return {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    names = [field.name for field in dataclasses.fields(report)]
+    return {name: getattr(report, name) for name in names}
 
 
 def _read(message: Any, report: type[Any]) -> dict[str, Any]:
     """The fields of a message that the report has."""
-    return {field.name: getattr(message, field.name) for field in dataclasses.fields(report)}
+    names = [field.name for field in dataclasses.fields(report)]
+    return {name: getattr(message, name) for name in names}

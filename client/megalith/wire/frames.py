@@ -63,8 +63,12 @@ def set_send_timeout(sock: socket.socket, seconds: float) -> None:
 
 
 def _timeval(seconds: float) -> bytes:
-    micros = max(1, int(seconds * 1e6)) if seconds else 0
-    return _TIMEVAL.pack(*divmod(micros, 1_000_000))
+    micros = int(seconds * 1e6)
+    if seconds:
+        micros = max(1, micros)  # 0 would be no limit at all
+
+    whole, rest = divmod(micros, 1_000_000)
+    return _TIMEVAL.pack(whole, rest)
 
 
 def send(
@@ -75,10 +79,9 @@ def send(
     `deadline`, on the monotonic clock, is for a peer that takes a byte now and then, which no
     timeout meets.
     """
-    parts = [
-        memoryview(_START.pack(MAGIC, len(head), sum(part.nbytes for part in body)) + head),
-        *body,
-    ]
+    body_bytes = sum(part.nbytes for part in body)
+    start = _START.pack(MAGIC, len(head), body_bytes)
+    parts = [memoryview(start + head), *body]
 
     first = 0  # the part that the next byte is of
     try:
@@ -90,7 +93,8 @@ def send(
 
             if sent:
                 parts[first] = parts[first][sent:]
-            if deadline is not None and first < len(parts) and time.monotonic() > deadline:
+            is_left = first < len(parts)
+            if deadline is not None and is_left and time.monotonic() > deadline:
                 raise DeadlinePassed("the peer did not take all of a frame in time")
     except OSError as error:
         raise failure(error) from error

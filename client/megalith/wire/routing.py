@@ -15,9 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.errors import InvalidRequest, ShardNotOwned, WrongRun
+from megalith.kernels.mix64 import (
+    BUCKET_BITS,
+    BUCKET_SHIFT,
+    FACTOR_1,
+    FACTOR_2,
+    SHIFT_1,
+    SHIFT_2,
+    SHIFT_3,
+)
 
-NUM_BUCKETS = 1024
-_BUCKET_SHIFT = np.uint64(54)
+NUM_BUCKETS = 1 << BUCKET_BITS
 _OWNER = np.dtype("<u2")
 
 
@@ -32,22 +40,24 @@ def mix64(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
     Patterned ids (multiples, slots in the high bits) spread evenly over all bits.
     """
     x = ids.astype(np.uint64)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    x ^= x >> SHIFT_1
+    x *= FACTOR_1
+    x ^= x >> SHIFT_2
+    x *= FACTOR_2
+    x ^= x >> SHIFT_3
     return x
 
 
 def buckets_of(ids: NDArray[np.int64]) -> NDArray[np.intp]:
     """The bucket of each id, 0..1023."""
-    return (mix64(ids) >> _BUCKET_SHIFT).astype(np.intp)
+    buckets = mix64(ids) >> BUCKET_SHIFT
+    return buckets.astype(np.intp)
 
 
 def id_of_name(name: str) -> int:
     """A variable is routed like an id: by this hash of its name."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def part_owner(owners: NDArray[np.uint16], num_ps: int, name: str, index: int) -> int:
@@ -64,12 +74,24 @@ def _bucket_of_name(name: str) -> int:
 
     The hash of a name costs 20 us, twenty times what remembering it does.
     """
-    return int(buckets_of(np.array([id_of_name(name)], np.int64))[0])
+    ids = np.array([id_of_name(name)], np.int64)
+    return int(buckets_of(ids)[0])
 
 
 def even_owners(num_ps: int) -> NDArray[np.uint16]:
     """Buckets in contiguous runs whose lengths differ by at most one."""
     return (np.arange(NUM_BUCKETS) * num_ps // NUM_BUCKETS).astype(_OWNER)
+
+
+def share_of_buckets(index: int, count: int) -> NDArray[np.bool_]:
+    """Which buckets the share `index` of `count` equal ones has; a count of 0 has all."""
+    if count == 0:
+        return np.ones(NUM_BUCKETS, np.bool_)
+
+    if not (0 <= index < count <= NUM_BUCKETS):
+        raise InvalidRequest(f"share {index} of {count} does not exist; 0/{count} is the first")
+
+    return np.asarray(even_owners(count) == index)
 
 
 def encode_owners(owners: NDArray[np.uint16]) -> bytes:

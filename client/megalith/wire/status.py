@@ -33,6 +33,7 @@ STATUS_BY_ERROR: dict[type[MegalithError], grpc.StatusCode] = {
     errors.OutcomeUnknown: grpc.StatusCode.INTERNAL,
     errors.SaveFailed: grpc.StatusCode.INTERNAL,
     errors.CheckpointDamaged: grpc.StatusCode.DATA_LOSS,
+    errors.RankFailed: grpc.StatusCode.INTERNAL,
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
 
@@ -86,8 +87,11 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
 
     metadata = dict(error.trailing_metadata() or ())
     if CODE_KEY in metadata:
-        known = errors.error_for(str(metadata[CODE_KEY]))(error.details())
-        known.retry_for_s = _seconds(str(metadata.get(RETRY_KEY, "")))
+        code = str(metadata[CODE_KEY])
+        known = errors.error_for(code)(error.details())
+
+        hint = str(metadata.get(RETRY_KEY, ""))
+        known.retry_for_s = _seconds(hint)
         return known
 
     status = error.code()
@@ -103,14 +107,21 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> MegalithError:
 
 def _in_words(details: str) -> str:
     """What gRPC says of a call, and of a server that it did not reach the reason alone."""
+    if details == "Deadline Exceeded":
+        return "no answer in time"
+
     unreached = _UNREACHED.match(details)
     return f"cannot be reached ({unreached[1]})" if unreached else details
 
 
 def metadata_of(error: MegalithError) -> tuple[tuple[str, str], ...]:
     """What travels beside the status and the text."""
-    hint = ((RETRY_KEY, f"{error.retry_for_s:.3f}"),) if error.retry_for_s else ()
-    return ((CODE_KEY, error.code), *hint)
+    code = (CODE_KEY, error.code)
+    if not error.retry_for_s:
+        return (code,)
+
+    hint = (RETRY_KEY, f"{error.retry_for_s:.3f}")
+    return (code, hint)
 
 
 def _seconds(text: str) -> float:

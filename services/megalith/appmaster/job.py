@@ -90,6 +90,7 @@ class Job:
         self._controller = controller
         self._can_force = can_force
         self._keep = keep
+
         self._lock = threading.Lock()
         self._ending = kept_ending(kept)
         self._asked: FinalOutcome | None = None  # what the controller is being told

@@ -106,6 +106,7 @@ class Savepoints:
 
     def _run(self, savepoint: Savepoint, directory: str) -> None:
         self._move(replace(savepoint, state=SavepointState.RUNNING))
+
         try:
             path = self._save(directory)
         except Exception as error:
@@ -150,6 +151,7 @@ def kept_savepoints(kept: Mapping[str, Any]) -> dict[str, Savepoint]:
 def _restored(kept: Mapping[str, str]) -> Savepoint:
     state = SavepointState(kept["state"])
     savepoint = Savepoint(kept["id"], state, kept["path"], kept["message"])
+
     texts = (savepoint.id, savepoint.path, savepoint.message)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"not a savepoint: {kept}")

@@ -3,6 +3,8 @@
 What the supervisor of a job asks for on top of that is in supervision_servicer.py.
 """
 
+import datetime
+
 import grpc
 
 from megalith.appmaster.heartbeats import Heartbeats
@@ -55,6 +57,7 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     ) -> pb.PonyGetPSInfoResponse:
         servers = []
         status = self._controller.status()
+
         for member in status.members:
             if member.role == "ps" and member.is_connected:
                 server = _ps_info(member.index, member.address)
@@ -78,7 +81,9 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     def kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillResponse:
         reason = request.diagnose or f"killed with exit code {request.exit_code}"
         grace_s = request.graceful_shutdown_timeout_ms.value / 1000
-        self._job.end(FinalOutcome(False, reason, request.exit_code, grace_s))
+        outcome = FinalOutcome(False, reason, request.exit_code, grace_s)
+
+        self._job.end(outcome)
         return pb.KillResponse()
 
     def suspend(
@@ -132,8 +137,11 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
         self, request: pb.StarvingRequest, context: grpc.ServicerContext
     ) -> pb.StarvingResponse:
         members = self._controller.status().members
-        missing = [each for each in members if not each.is_connected and not each.is_finished]
-        return pb.StarvingResponse(starving=bool(missing))
+        for each in members:
+            if not each.is_connected and not each.is_finished:
+                return pb.StarvingResponse(starving=True)
+
+        return pb.StarvingResponse(starving=False)
 
     def status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         return pb.StatusResponse(
@@ -145,13 +153,14 @@ class AppMasterServicer(appmaster_pb2_grpc.AppMasterServiceServicer):
     def getTaskTimePoint(
         self, request: pb.TaskTimePointRequest, context: grpc.ServicerContext
     ) -> pb.TaskTimePointResponse:
-        return pb.TaskTimePointResponse()
+        return pb.TaskTimePointResponse(time_point=time_point_of(self._controller.status()))
 
     def createSavepoint(
         self, request: pb.CreateSavepointRequest, context: grpc.ServicerContext
     ) -> pb.CreateSavepointResponse:
         savepoint = self._savepoints.create(request.savepoint_dir)
         code = 0 if savepoint.id else REFUSED
+
         return pb.CreateSavepointResponse(
             code=code, message=savepoint.message, savepoint_id=savepoint.id
         )
@@ -179,6 +188,11 @@ def _ps_info(index: int, address: str) -> pb.PSInfo:
 
 def progress_of(status: ClusterStatus) -> float:
     """The share of the work that is done, 0 to 1; 0 while its length is not known."""
+    pieces = status.pieces
+    if pieces is not None:
+        has_end = pieces.total > 0 and not pieces.is_followed
+        return pieces.done / pieces.total if has_end else 0.0
+
     done = 0
     total = 0
 
@@ -188,3 +202,21 @@ def progress_of(status: ClusterStatus) -> float:
             total += member.total_batches
 
     return done / total if total else 0.0
+
+
+def time_point_of(status: ClusterStatus) -> str:
+    """Up to when the data is trained: the time of the worker that is farthest behind.
+
+    ISO 8601 in UTC, such as 2026-11-18T13:00:00Z; empty while no batch had a time. Workers that are
+    finished hold nobody up: once all are, it is the newest of them.
+    """
+    reached = [member for member in status.members if member.req_time_s]
+    if not reached:
+        return ""
+
+    newest = max(member.req_time_s for member in reached)
+    under_way = [member.req_time_s for member in reached if not member.is_finished]
+    time_s = min(under_way, default=newest)
+
+    moment = datetime.datetime.fromtimestamp(time_s, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

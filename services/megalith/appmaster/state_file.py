@@ -31,9 +31,11 @@ class StateFile:
         self._path = path
         self._app_id = app_id
         self._checks = checks or {}
+
         self._lock = threading.Lock()
         self._held: IO[bytes] | None = None
         self._sections: dict[str, dict[str, Any]] = {}
+
         if path is not None:
             self._hold(path)
             self._sections = self._read(path)
@@ -47,6 +49,7 @@ class StateFile:
         """Remember; once this returns, a kill loses nothing of it."""
         with self._lock:
             self._sections[name] = values
+
             if self._path is not None:
                 content = {"app_id": self._app_id, **self._sections}
                 text = json.dumps(content, indent=1)

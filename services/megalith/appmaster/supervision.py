@@ -70,11 +70,13 @@ class Supervision:
     ) -> None:
         self._keep = keep
         self._clock = clock
+
         self._lock = threading.Lock()
         self._max_restarts = kept_max_restarts(kept, max_restarts)
         self._processes: tuple[ProcessState, ...] = ()
         # By name, how often a process had been started when an operator asked for one more start.
         self._wanted: dict[str, int] = {}
+
         self._heard_at: float | None = None
         self._has_told_end = False
 
@@ -187,6 +189,7 @@ def _check(processes: Sequence[ProcessState]) -> None:
     counts = Counter(process.name for process in processes)
     for process in processes:
         name = process.name
+
         if not 0 < len(name) <= _MAX_NAME:
             raise InvalidRequest(
                 f"a process name of {len(name)} characters; 1 to {_MAX_NAME} are taken"

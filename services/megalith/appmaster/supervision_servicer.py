@@ -44,7 +44,10 @@ class SupervisionServicer(supervision_pb2_grpc.SupervisionServicer):
             return pb.SuperviseResponse(start=start)
 
         return pb.SuperviseResponse(
-            is_over=True, succeeded=ending.succeeded, reason=ending.reason, grace_s=ending.grace_s
+            is_over=True,
+            succeeded=ending.succeeded,
+            reason=ending.reason,
+            grace_s=ending.grace_s,
         )
 
     def SetRestartPolicy(
@@ -103,5 +106,9 @@ def _encode_savepoint(savepoint: Savepoint) -> pb.SavepointStatus:
 
 def _decode(message: pb.ProcessState) -> ProcessState:
     return ProcessState(
-        message.name, message.pid, message.starts, message.is_running, message.exit_status
+        message.name,
+        message.pid,
+        message.starts,
+        message.is_running,
+        message.exit_status,
     )

@@ -34,8 +34,10 @@ class JobWatch:
         self._patience_s = patience_s
         self._is_serving = is_serving
         self._finished = finished
+
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
+
         self.seen: ClusterStatus | None = None
 
     def start(self) -> None:
@@ -70,6 +72,7 @@ class JobWatch:
                 ending = self._job.ending
                 if ending is not None:
                     return 0, f"the job is over: {ending.reason}"
+
                 if time.monotonic() - last_contact > self._patience_s:
                     return 1, f"no controller for {self._patience_s:.0f} s: {error}"
 
@@ -79,6 +82,7 @@ class JobWatch:
             self.seen = seen
             last_contact = time.monotonic()
             self._is_serving(True)
+
             if seen.outcome:
                 self._job.ended(FinalOutcome(seen.outcome == "succeeded", seen.reason))
                 return 0, f"the job {seen.outcome}: {seen.reason}"

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import manifest
+from megalith.checkpoint import integrity, manifest
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.object_store import StorageFailed
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import Bools
 from megalith.runtime.files import sync
@@ -20,18 +23,35 @@ _NONE = "none"
 
 
 @contextmanager
-def opened(directory: Path, file: ShardFile) -> Iterator[Any]:
-    """A reader of the file's record batches.
-
-    The file is read, not mapped into memory: if it is cut short meanwhile, that is an error here,
-    and would be the end of the process there.
-    """
+def opened(directory: Location, file: ShardFile) -> Iterator[Any]:
+    """A reader of the file's record batches."""
     path = directory / file.name
+    with damaged_if_invalid(path), stored.allowed(path), stored.opened(path) as source:
+        yield pa.ipc.open_file(source)
+
+
+@contextmanager
+def damaged_if_invalid(path: Location) -> Iterator[None]:
+    """Inside, what Arrow cannot read is a CheckpointDamaged."""
     try:
-        with pa.OSFile(str(path)) as source:
-            yield pa.ipc.open_file(source)
+        yield
+    except StorageFailed:
+        raise  # that says nothing about the file
     except (pa.ArrowInvalid, OSError) as error:
         raise CheckpointDamaged(f"{path} cannot be read as an Arrow file: {error}") from error
+
+
+@contextmanager
+def verified(directory: Location, file: ShardFile) -> Iterator[Any]:
+    """The same, after a check that it is the file that was written.
+
+    What is on an object store is fetched once, for both.
+    """
+    manifest.check_size(directory, file)  # what is missing or cut short is not fetched
+    with stored.fetched(directory / file.name) as copy:
+        integrity.verify(directory, file, copy)
+        with damaged_if_invalid(directory / file.name), stored.opened(copy) as source:
+            yield pa.ipc.open_file(source)
 
 
 def written(path: Path, kind: FileKind, table: str, rows: int) -> ShardFile:
@@ -53,6 +73,7 @@ def ranges_of(buckets: Bools) -> str:
     changes = np.diff(between_others.astype(np.int8))
     edges = np.flatnonzero(changes)
     pairs = edges.reshape(-1, 2).tolist()
+
     ranges = []
     for first, end in pairs:
         ranges.append(f"{first}-{end - 1}")

@@ -4,11 +4,15 @@ A save writes into a folder of its own, which gets its name once it is complete.
 model.ckpt-* never changes: no save writes into it or replaces it. What is not kept is renamed
 before it is removed, so that there is no moment at which a part of it has its name.
 
+On an object store no folder can be renamed. There a folder is a checkpoint while it has a manifest,
+which comes last and goes first (storage/object_folders.py).
+
 The list names a checkpoint after its folder got its name. So before a directory gets its first
 folder, it gets a list that says so. A controller that dies between the two leaves a folder that the
 next one finds; a folder without any list means that somebody took the list away.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -19,16 +23,19 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from megalith.checkpoint import exempt_list, listing, manifest, row_counts
+from megalith.checkpoint import exempt_list, listing, manifest, row_counts, users
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.retention import Retention
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage import object_folders
+from megalith.checkpoint.storage.location import Location, name_of, resolved
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
-from megalith.runtime.files import sync
 
 logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"model\.ckpt-(r(?P<number>\d+)-)?(?P<step>\d+)")
-_OWN_WORK = re.compile(r"saving-\d+-[0-9a-f]+")
+COMMAND = "command-"  # begins the save id of a command, which no job is
+_OWN_WORK = re.compile(rf"saving-\d+-({COMMAND})?[0-9a-f]+")
 _REMOVED = "removing-"  # and the name that it had
 _MOST_NAMES = 5  # of folders in a message
 
@@ -36,20 +43,43 @@ _MOST_NAMES = 5  # of folders in a message
 # --- saves under way ---
 
 
-def work_directory(model_dir: Path, step: int, save_id: str, *, is_own: bool = True) -> Path:
-    """Where a save writes until it is complete.
+def begin(model_dir: Location, step: int, save_id: str, *, is_own: bool = True) -> Location:
+    """Make the folder that a save writes into until it is complete.
 
-    `is_own` = the job saves into its own model directory.
+    `is_own` = the job saves into its own directory.
     """
-    return model_dir / (f"saving-{step}-{save_id}" if is_own else f"saving-{step}-{save_id}-export")
+    if isinstance(model_dir, Path):
+        work = work_directory(model_dir, step, save_id, is_own=is_own).absolute()
+        work.mkdir()
+        return work
+
+    while True:
+        folder = model_dir / _free_name(model_dir, step)
+        try:
+            object_folders.begin(folder, save_id, is_own=is_own)
+        except FileExistsError:
+            continue  # somebody was faster
+        else:
+            return folder
 
 
-def own_work_directories(model_dir: Path) -> list[Path]:
+def work_directory(model_dir: Path, step: int, save_id: str, *, is_own: bool = True) -> Path:
+    name = f"saving-{step}-{save_id}"
+    if not is_own:
+        name += "-export"
+
+    return model_dir / name
+
+
+def own_work_directories(model_dir: Location) -> list[Location]:
     """Of saves of the job of that directory.
 
     Each but the one under way was left by a controller that died.
     """
-    found = []
+    if not isinstance(model_dir, Path):
+        return [path for path in model_dir.glob("model.ckpt-*") if object_folders.is_own_save(path)]
+
+    found: list[Location] = []
     for path in sorted(model_dir.glob("saving-*")):
         if _OWN_WORK.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             found.append(path)
@@ -57,32 +87,46 @@ def own_work_directories(model_dir: Path) -> list[Path]:
     return found
 
 
+def saves_of_others(model_dir: Location) -> list[Location]:
+    """Of jobs of other directories that were told to save here, or what is left of them."""
+    if isinstance(model_dir, Path):
+        own = own_work_directories(model_dir)
+        return [path for path in sorted(model_dir.glob("saving-*")) if path not in own]
+
+    folders = model_dir.glob("model.ckpt-*")
+    return [path for path in folders if object_folders.is_save_of_another(path)]
+
+
 # --- giving a complete folder its name ---
 
 
-def publish(work: Path, model_dir: Path, step: int) -> Path:
+def publish(work: Location, model_dir: Location, step: int) -> Location:
     """Make a complete folder the checkpoint of its step; returns where it is.
 
     It gets a name that none has had. Of two that publish the same step at once, one gets the next
-    name.
+    name. On an object store it has its name already.
     """
     _announce_first(model_dir)
+    if not isinstance(work, Path):
+        object_folders.publish(work)
+        return work
+
     while True:
         path = free_directory(model_dir, step)
         try:
-            os.rename(work, path)
+            os.rename(work, str(path))
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
         else:
-            sync(model_dir)
+            stored.sync(model_dir)
             return path
 
 
-def _announce_first(model_dir: Path) -> None:
+def _announce_first(model_dir: Location) -> None:
     """Write the list of a directory that has no checkpoint yet."""
-    with listing.locked(model_dir):
-        if _folders(model_dir):
+    with stored.locked(model_dir):
+        if _traces(model_dir):
             return  # they have a list; if it was taken away meanwhile, that must stay visible
 
         text = listing.read_text(model_dir)
@@ -90,8 +134,20 @@ def _announce_first(model_dir: Path) -> None:
             listing.write(model_dir, listing.FIRST_IS_PUBLISHED)
 
 
-def free_directory(model_dir: Path, step: int) -> Path:
-    """Where the next checkpoint of that step goes; NotADirectoryError if a file has that name.
+def free_directory(model_dir: Location, step: int) -> Location:
+    """Where the next checkpoint of that step goes; NotADirectoryError if a file has that name."""
+    path = model_dir / _free_name(model_dir, step)
+    is_there = os.path.lexists(path) if isinstance(path, Path) else path.is_file()
+    if is_there and not path.is_dir():
+        raise NotADirectoryError(
+            errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path)
+        )
+
+    return path
+
+
+def _free_name(model_dir: Location, step: int) -> str:
+    """The name of the next checkpoint of that step.
 
     It is numbered after all that are there or in the list. So the name of one that was removed does
     not come back with another model in it.
@@ -105,13 +161,7 @@ def free_directory(model_dir: Path, step: int) -> Path:
         if parts is not None and int(parts["step"]) == step:
             number = max(number, int(parts["number"] or 0) + 1)
 
-    path = model_dir / (f"model.ckpt-r{number}-{step}" if number else f"model.ckpt-{step}")
-    if os.path.lexists(path) and not path.is_dir():
-        raise NotADirectoryError(
-            errno.ENOTDIR, "there is a file where the checkpoint's folder belongs", str(path)
-        )
-
-    return path
+    return f"model.ckpt-r{number}-{step}" if number else f"model.ckpt-{step}"
 
 
 def step_of(name: str) -> int | None:
@@ -120,14 +170,24 @@ def step_of(name: str) -> int | None:
     return int(parts["step"]) if parts else None
 
 
-def _folders(model_dir: Path) -> list[Path]:
-    return sorted(path for path in model_dir.glob("model.ckpt-*") if path.is_dir())
+def _traces(model_dir: Location) -> list[Location]:
+    """Folders of checkpoints, also damaged ones; not those of saves under way."""
+    if isinstance(model_dir, Path):
+        return _folders(model_dir)
+
+    folders = model_dir.glob("model.ckpt-*")
+    return [path for path in folders if object_folders.is_trace(path)]
+
+
+def _folders(model_dir: Location) -> list[Location]:
+    found = [path for path in model_dir.glob("model.ckpt-*") if path.is_dir()]
+    return sorted(found, key=str)
 
 
 # --- the newest ---
 
 
-def latest(model_dir: Path) -> Path | None:
+def latest(model_dir: Location) -> Location | None:
     """Directory of the checkpoint that the list names as the newest.
 
     None in a directory that has never had a checkpoint. Where there is a trace of one, but it
@@ -136,21 +196,24 @@ def latest(model_dir: Path) -> Path | None:
     """
     path_of_list = model_dir / LIST
     text = listing.read_text(model_dir)
-    if text == listing.FIRST_IS_PUBLISHED:
-        return _newest_folder(model_dir)
-
     if text is None:
-        folders = [path.name for path in _folders(model_dir)]
+        folders = [path.name for path in _traces(model_dir)]
         if not folders:
             return None
 
-        raise CheckpointNotFound(
-            f"{path_of_list} is missing, and {model_dir} has {', '.join(folders[-_MOST_NAMES:])}; "
-            "to start from one of them, write one line into that file: "
-            f'model_checkpoint_path: "{folders[-1]}"; {_how_to_start_empty(model_dir)}'
-        )
+        text = listing.read_text(model_dir)  # the first one may have been published meanwhile
+        if text is None:
+            raise CheckpointNotFound(
+                f"{path_of_list} is missing, and {model_dir} has "
+                f"{', '.join(folders[-_MOST_NAMES:])}; "
+                "to start from one of them, write one line into that file: "
+                f'model_checkpoint_path: "{folders[-1]}"; {_how_to_start_empty(model_dir)}'
+            )
 
-    newest = listing.Listing.parse(text).newest
+    if text == listing.FIRST_IS_PUBLISHED:
+        return _newest_folder(model_dir)
+
+    newest = listing.read(model_dir).newest
     if newest is None:
         raise CheckpointDamaged(
             f"{path_of_list} names no checkpoint: it has no line like "
@@ -158,8 +221,13 @@ def latest(model_dir: Path) -> Path | None:
             f"correct it, or {_how_to_start_empty(model_dir)}"
         )
 
-    path = model_dir / newest
-    if not (path / MANIFEST).exists():
+    path = resolved(model_dir, newest)
+    with stored.allowed(path / MANIFEST):
+        is_there = (path / MANIFEST).exists()
+
+    if not is_there and listing.read(model_dir).newest != newest:
+        return latest(model_dir)  # a save has ended meanwhile, and that one was not kept
+    if not is_there:
         raise CheckpointNotFound(
             f"{path_of_list} names {newest} as the newest checkpoint, but {path / MANIFEST} is "
             f"missing; {ways_out(model_dir)}"
@@ -168,7 +236,7 @@ def latest(model_dir: Path) -> Path | None:
     return path
 
 
-def newest_time_s(model_dir: Path) -> float:
+def newest_time_s(model_dir: Location) -> float:
     """When the newest of all listed checkpoints was saved, Unix seconds; 0 if none says it."""
     return listing.read(model_dir).newest_time_s
 
@@ -184,28 +252,30 @@ class Recorded(NamedTuple):
 
 
 def record_latest(
-    model_dir: Path,
-    directory: Path,
+    model_dir: Location,
+    directory: Location,
     saved_at_s: float,
     check_current: Callable[[], None] = lambda: None,
     is_whole: bool = True,
     retention: Retention | None = None,
     needed: Collection[str] = (),
+    outdated: str = "",
 ) -> Recorded:
     """Name `directory` as the newest checkpoint in the list, and remove what is not kept.
 
     It is listed only if the list has a newer one because another controller has saved meanwhile,
     and if it is not whole: the next job must not start from a part of a model. `check_current`
     raises, and nothing is written, if this controller was replaced. Without a `retention` all
-    older ones stay; `needed` names those that something depends on.
+    older ones stay, and in any case those that other jobs start from; `needed` names those that
+    something else depends on, and `outdated` one that was saved in place of an increment.
     """
-    with listing.locked(model_dir):
+    with stored.locked(model_dir):
         check_current()
         listed = listing.read(model_dir)
         is_newest = listed.add(directory.name, saved_at_s, is_whole=is_whole)
         dropped = None
         if retention is not None:
-            dropped = _drop(model_dir, listed, retention, needed)
+            dropped = _drop(model_dir, listed, retention, needed, outdated)
 
         listing.write(model_dir, listed.text())
         if dropped is None:
@@ -216,17 +286,17 @@ def record_latest(
     if aside is None:
         return Recorded(is_newest)
 
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove_aside(aside)
     _remove_row_counts(model_dir, dropped)
     return Recorded(is_newest, (dropped,))
 
 
-def remove(model_dir: Path, name: str) -> bool:
+def remove(model_dir: Location, name: str) -> bool:
     """Remove a checkpoint and take it out of the list.
 
     False, and nothing is changed, if the list names it as the newest by now, or if it is gone.
     """
-    with listing.locked(model_dir):
+    with stored.locked(model_dir):
         listed = listing.read(model_dir)
         if listed.newest == name:
             return False
@@ -239,25 +309,32 @@ def remove(model_dir: Path, name: str) -> bool:
     if aside is None:
         return False
 
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove_aside(aside)
     _remove_row_counts(model_dir, name)
     return True
 
 
-def _remove_row_counts(model_dir: Path, dropped: str) -> None:
+def _remove_row_counts(model_dir: Location, dropped: str) -> None:
     """The counts of a step go with its last checkpoint."""
     parts = _FOLDER.fullmatch(dropped)
     if parts is None:
         return
 
     step = int(parts["step"])
-    left = [_FOLDER.fullmatch(path.name) for path in _folders(model_dir)]
-    if step not in [int(each["step"]) for each in left if each]:
-        row_counts.path_of(model_dir, step).unlink(missing_ok=True)
+    for path in _folders(model_dir):
+        left = _FOLDER.fullmatch(path.name)
+        if left is not None and int(left["step"]) == step:
+            return
+
+    row_counts.path_of(model_dir, step).unlink(missing_ok=True)
 
 
 def _drop(
-    model_dir: Path, listed: listing.Listing, retention: Retention, needed: Collection[str]
+    model_dir: Location,
+    listed: listing.Listing,
+    retention: Retention,
+    needed: Collection[str],
+    outdated: str,
 ) -> str | None:
     """Which checkpoint goes; none while it is not known which ones are exempt."""
     exempt = exempt_list.read(model_dir)
@@ -268,15 +345,24 @@ def _drop(
         )
         return None
 
-    return retention.drop(listed, exempt.names if exempt else (), needed)
+    exempt_names = exempt.names if exempt else frozenset[str]()
+    all_needed = users.in_use(model_dir).union(needed)
+    return retention.drop(listed, exempt_names, all_needed, outdated)
 
 
-def _set_aside(folder: Path) -> Path | None:
-    """Take the name from a checkpoint that goes; None if it is gone already, or has to stay."""
-    aside = folder.with_name(f"{_REMOVED}{folder.name}")
+def _set_aside(folder: Location) -> Location | None:
+    """Make a folder that goes no checkpoint any more; None if it is gone already, or has to stay.
+
+    Returns where it is now.
+    """
+    aside = folder
     try:
-        os.rename(folder, aside)
-        sync(folder.parent)
+        if isinstance(folder, Path):
+            aside = folder.with_name(f"{_REMOVED}{folder.name}")
+            os.rename(folder, aside)
+            stored.sync(folder.parent)
+        else:
+            object_folders.begin_removal(folder)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -286,24 +372,61 @@ def _set_aside(folder: Path) -> Path | None:
     return aside
 
 
-def remove_dropped(model_dir: Path) -> None:
+def _remove_aside(aside: Location) -> None:
+    if isinstance(aside, Path):
+        shutil.rmtree(aside, ignore_errors=True)
+        if aside.exists():
+            logger.warning("files of %s are left, the next controller removes them", aside)
+
+        return
+
+    try:
+        object_folders.remove(aside)
+    except OSError as error:
+        logger.warning("files of %s are left, the next controller removes them: %s", aside, error)
+
+
+def give_up(work: Location) -> None:
+    """Remove the folder of a save that failed, as far as possible.
+
+    The manifest goes first: if this process dies meanwhile, what is left is no checkpoint.
+    """
+    with contextlib.suppress(OSError):
+        if isinstance(work, Path):
+            (work / MANIFEST).unlink(missing_ok=True)
+        else:
+            object_folders.begin_removal(work)
+
+    _remove_aside(work)
+
+
+def remove_dropped(model_dir: Location) -> None:
     """Remove what is left of checkpoints whose removal was cut short."""
-    for path in sorted(model_dir.glob(f"{_REMOVED}model.ckpt-*")):
+    for path in _left_of_removals(model_dir):
         logger.info("removing %s, left of a controller that died", path)
-        shutil.rmtree(path, ignore_errors=True)
+        _remove_aside(path)
 
 
-def recover_list(model_dir: Path) -> None:
+def _left_of_removals(model_dir: Location) -> list[Location]:
+    if isinstance(model_dir, Path):
+        return sorted(model_dir.glob(f"{_REMOVED}model.ckpt-*"))
+
+    folders = model_dir.glob("model.ckpt-*")
+    return [path for path in folders if object_folders.is_left_of_removal(path)]
+
+
+def recover_list(model_dir: Location) -> None:
     """Drop what is gone from the list, before a job saves there again.
 
     The checkpoint that it names as the newest stays in it: whoever starts from it has to hear that
     it is gone. A time that is missing is taken from the manifest.
     """
-    with listing.locked(model_dir):
+    with stored.locked(model_dir):
         listed = listing.read(model_dir)
         before = listed.text()
+
         for name in list(listed.time_by_name):
-            folder = model_dir / name
+            folder = resolved(model_dir, name)
             if not (folder / MANIFEST).exists() and name != listed.newest:
                 logger.warning("%s is gone: it leaves the list", folder)
                 del listed.time_by_name[name]
@@ -317,19 +440,19 @@ def recover_list(model_dir: Path) -> None:
             listing.write(model_dir, listed.text())
 
     exempt = exempt_list.read(model_dir)
-    known = {Path(name).name for name in (listed.newest or "", *listed.time_by_name)}
+    known = {name_of(name) for name in (listed.newest or "", *listed.time_by_name)}
     for name in sorted(exempt.names - known if exempt else ()):
         logger.warning(
             "%s exempts %s, which is not in the list", model_dir / exempt_list.FILE, name
         )
 
 
-def complete_list(model_dir: Path) -> None:
+def complete_list(model_dir: Location) -> None:
     """Name the first checkpoint, if its controller died before the list named it."""
     if listing.read_text(model_dir) != listing.FIRST_IS_PUBLISHED:
         return
 
-    with listing.locked(model_dir):
+    with stored.locked(model_dir):
         if listing.read_text(model_dir) != listing.FIRST_IS_PUBLISHED:
             return  # somebody else has done it meanwhile
 
@@ -345,7 +468,7 @@ def complete_list(model_dir: Path) -> None:
         listing.write(model_dir, listed.text())
 
 
-def _newest_folder(model_dir: Path) -> Path | None:
+def _newest_folder(model_dir: Location) -> Location | None:
     """The complete folder that was saved last.
 
     Only for a directory whose list does not name one yet.
@@ -354,28 +477,32 @@ def _newest_folder(model_dir: Path) -> Path | None:
     return max(complete, key=lambda path: manifest.read(path).saved_at_s, default=None)
 
 
-def is_newest(model_dir: Path, directory: Path) -> bool:
-    """Whether the list names `directory` as the newest checkpoint."""
+def is_newest(model_dir: Location, directory: Location) -> bool:
+    """Whether the list names `directory`, a folder beside it, as the newest checkpoint."""
     return listing.read(model_dir).newest == directory.name
 
 
-def is_listed(model_dir: Path, directory: Path) -> bool:
+def is_listed(model_dir: Location, directory: Location) -> bool:
     """Whether the list names `directory`, as the newest checkpoint or as an older one."""
     return listing.read(model_dir).names(directory.name)
 
 
-def withdraw(model_dir: Path, directory: Path) -> bool:
+def withdraw(model_dir: Location, directory: Location) -> bool:
     """Make a folder that has its name already no checkpoint any more, so that it may be removed.
 
     False, and nothing is changed, if the list names it, or if that cannot be known: without the
     folder that its list names, a job would not start again.
     """
     try:
-        with listing.locked(model_dir):
+        with stored.locked(model_dir):
             if is_listed(model_dir, directory):
                 return False
 
-            (directory / MANIFEST).unlink(missing_ok=True)
+            if isinstance(directory, Path):
+                (directory / MANIFEST).unlink(missing_ok=True)
+            else:
+                object_folders.begin_removal(directory)
+
             return True
     except OSError as error:
         logger.warning("whether the list names %s is not known: %s", directory, error)
@@ -385,15 +512,21 @@ def withdraw(model_dir: Path, directory: Path) -> bool:
 # --- for people ---
 
 
-def ways_out(model_dir: Path) -> str:
+def ways_out(model_dir: Location) -> str:
     """What an operator may do about a checkpoint that a job cannot start from."""
     return (
-        f"put it back, or name an older checkpoint in {model_dir / LIST} (model_checkpoint_path), "
-        f"or {_how_to_start_empty(model_dir)}"
+        "put it back, or start from an older checkpoint (--restore-ckpt NAME, of those that "
+        f"`megalith ckpt ls {model_dir}` lists), or {_how_to_start_empty(model_dir)}"
     )
 
 
-def _how_to_start_empty(model_dir: Path) -> str:
+def _how_to_start_empty(model_dir: Location) -> str:
+    if not isinstance(model_dir, Path):
+        return (
+            "to start with an empty model on purpose, take another --checkpoint-dir or move "
+            f"{model_dir / LIST} and all of {model_dir}/model.ckpt-* away"
+        )
+
     here = shlex.quote(str(model_dir))
     away = shlex.quote(str(model_dir / "moved-away"))
     return (

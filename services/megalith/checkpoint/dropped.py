@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import arrow_files
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64
 from megalith.wire import routing
@@ -21,19 +22,25 @@ _DATA_TIME = b"max_update_s"
 
 def write(ids: I64, data_time_s: int, table: str, directory: Path, name: str) -> ShardFile:
     buckets = routing.buckets_of(ids).astype(np.uint16)
-    batch = pa.record_batch({"bucket": pa.array(buckets), "id": pa.array(ids)})
-    schema = batch.schema.with_metadata({_DATA_TIME: str(data_time_s)})
+    columns = {
+        "bucket": pa.array(buckets),
+        "id": pa.array(ids),
+    }
+    batch = pa.record_batch(columns)
+
+    metadata = {_DATA_TIME: str(data_time_s)}
+    schema = batch.schema.with_metadata(metadata)
     path = directory / name
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        described = batch.replace_schema_metadata(schema.metadata)
+        writer.write_batch(described)
 
     return arrow_files.written(path, FileKind.DROPPED, table, ids.size)
 
 
-def read(directory: Path, file: ShardFile) -> I64:
+def read(directory: Location, file: ShardFile) -> I64:
     """The ids, after a check that it is the file that was written."""
-    manifest.verify(directory, file)
-    with arrow_files.opened(directory, file) as reader:
+    with arrow_files.verified(directory, file) as reader:
         ids: I64 = reader.read_all().column("id").to_numpy()
 
     if ids.size != file.rows:
@@ -44,7 +51,7 @@ def read(directory: Path, file: ShardFile) -> I64:
     return ids
 
 
-def data_time_s(directory: Path, file: ShardFile) -> int:
+def data_time_s(directory: Location, file: ShardFile) -> int:
     """The data time that the table had; the rest of the file is not read."""
     with arrow_files.opened(directory, file) as reader:
         try:

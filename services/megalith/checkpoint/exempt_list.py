@@ -7,15 +7,18 @@ It is Monolith's, in its text format:
     builtin_hash_table_type: MULTI_CUCKOO_HASH_MAP
 
 A person adds a line for each checkpoint that is to stay. Everything else in it is written for
-Monolith's tools.
+Monolith's tools. A slip of the pen makes all of it unreadable, and no checkpoint is removed: what
+comes before the slip must not pass for the whole list.
 """
 
 import logging
+import re
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from typing import Self
 
 from megalith.checkpoint import state_text
-from megalith.runtime.files import write_atomically
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location, name_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ FILE = "monolith_checkpoint"
 _EXEMPT = "exempt_model_checkpoint_paths"
 _SAVED_AT = "last_checkpoint_save_timestamp"
 _TABLES = "builtin_hash_table_type"
+_WHOLE_NUMBER = re.compile(r"-?[0-9]+")
+_FIELDS = (_EXEMPT, _SAVED_AT, _TABLES)
 _TABLE_KINDS = ("UNKNOWN", "CUCKOO_HASH_MAP", "MULTI_CUCKOO_HASH_MAP")
 
 
@@ -35,26 +40,27 @@ class ExemptList:
     table_kind: str = "MULTI_CUCKOO_HASH_MAP"
 
     @classmethod
-    def parse(cls, text: str) -> "ExemptList | None":
-        """None for a text that is not of this format."""
-        fields = state_text.parse(text)
-        if text.strip() and not fields:
-            return None
-
+    def parse(cls, text: str) -> Self:
+        """ValueError, which says where, for a text that is not of this format to its end."""
+        fields = state_text.parse_whole(text, _FIELDS)
         (saved_at,) = fields.get(_SAVED_AT, ["0"])[-1:]
         (kind,) = fields.get(_TABLES, ["UNKNOWN"])[-1:]
         if kind.isdigit() and int(kind) < len(_TABLE_KINDS):
             kind = _TABLE_KINDS[int(kind)]
 
-        if not saved_at.lstrip("-").isdigit() or kind not in _TABLE_KINDS:
-            return None
+        if not _WHOLE_NUMBER.fullmatch(saved_at):
+            raise ValueError(f"{_SAVED_AT} {saved_at} is no whole number")
+        if kind not in _TABLE_KINDS:
+            known = ", ".join(_TABLE_KINDS)
+            raise ValueError(f"{_TABLES} {kind} is none of {known}")
 
-        return cls(tuple(fields.get(_EXEMPT, ())), int(saved_at), kind)
+        names = tuple(fields.get(_EXEMPT, ()))
+        return cls(names, int(saved_at), kind)
 
     @property
     def names(self) -> frozenset[str]:
         """Of folders; a checkpoint is exempt by its name, wherever the path before it leads."""
-        return frozenset(PurePosixPath(path).name for path in self.paths)
+        return frozenset(name_of(path) for path in self.paths)
 
     def text(self) -> str:
         return (
@@ -64,7 +70,7 @@ class ExemptList:
         )
 
 
-def read(model_dir: Path) -> ExemptList | None:
+def read(model_dir: Location) -> ExemptList | None:
     """None if there is no such file, or none that can be read, which is logged."""
     path = model_dir / FILE
     try:
@@ -75,28 +81,32 @@ def read(model_dir: Path) -> ExemptList | None:
         logger.warning("%s: Checkpoint ignored: %s", path, error)
         return None
 
-    found = ExemptList.parse(text)
-    if found is None:
-        logger.warning("%s: Checkpoint ignored: it is not in Monolith's text format", path)
+    try:
+        return ExemptList.parse(text)
+    except ValueError as error:
+        logger.warning(
+            "%s: Checkpoint ignored: it is not in Monolith's text format: %s", path, error
+        )
+        return None
 
-    return found
 
-
-def is_unreadable(model_dir: Path) -> bool:
+def is_unreadable(model_dir: Location) -> bool:
     """Whether there is a file of which nobody knows what it exempts."""
     return (model_dir / FILE).exists() and read(model_dir) is None
 
 
-def create(model_dir: Path) -> None:
+def create(model_dir: Location) -> None:
     """Write the file of a directory that has none."""
-    if not (model_dir / FILE).exists():
-        write_atomically(model_dir / FILE, ExemptList().text().encode())
+    with stored.locked(model_dir):
+        if not (model_dir / FILE).exists():
+            stored.write(model_dir / FILE, ExemptList().text().encode())
 
 
-def note_save(model_dir: Path, saved_at_s: float) -> None:
+def note_save(model_dir: Location, saved_at_s: float) -> None:
     """Say when the last save was; who is exempt stays as it is, and so does a file of others."""
-    if is_unreadable(model_dir):
-        return
+    with stored.locked(model_dir):
+        if is_unreadable(model_dir):
+            return
 
-    noted = replace(read(model_dir) or ExemptList(), saved_at_s=int(saved_at_s))
-    write_atomically(model_dir / FILE, noted.text().encode())
+        noted = replace(read(model_dir) or ExemptList(), saved_at_s=int(saved_at_s))
+        stored.write(model_dir / FILE, noted.text().encode())

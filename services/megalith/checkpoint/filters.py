@@ -55,6 +55,7 @@ def read_filter(reader: Any, name: str, buckets: Bools) -> FilterState | None:
         about = json.loads(reader.schema.metadata[_META])
         packed = np.frombuffer(bytes.fromhex(about["buckets"]), np.uint8)
         written_by = np.unpackbits(packed).astype(np.bool_)
+
         if not (written_by & buckets).any():
             return None
 
@@ -63,6 +64,7 @@ def read_filter(reader: Any, name: str, buckets: Bools) -> FilterState | None:
         layout = np.array(about["layout"], np.int64)
         elements = np.zeros(layout[0], np.int64)
         elements[blocks] = content.column("elements").to_numpy()
+
         # An empty table has no chunk to look into, and `flatten` gives its type.
         all_cells = content.column("cells").combine_chunks().flatten().to_numpy()
         cells = all_cells.reshape(len(blocks), layout[3])
@@ -90,6 +92,7 @@ def _write(
 ) -> ShardFile:
     batch = pa.record_batch(columns)
     schema = batch.schema.with_metadata({_META: json.dumps(about)})
+
     path = directory / name
     # A filter that is not full is mostly zeros.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -107,6 +110,8 @@ def _lists(cells: NDArray[Any]) -> pa.Array:
 
     Its offsets have 64 bits, because a block may have more than 2^31 cells.
     """
-    offsets = np.arange(len(cells) + 1) * cells.shape[1]
+    length = cells.shape[1]
+    offsets = np.arange(len(cells) + 1) * length
     values = cells.reshape(-1)
+
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))

@@ -6,17 +6,23 @@
         table-0003-<table>-<shard>.arrow     rows of a table                      tables.py
         filter-0003-<table>-<shard>.arrow    counts of its admission filter       filters.py
         variables-<shard>.arrow              variables and parts of large ones    variables.py
+        blobs-<shard>.arrow                  blobs, if the ps had some            blobs.py
+        applied-<shard>.arrow                pushes that are in it                applied.py
     <model_dir>/model.ckpt-r1-120/           the second checkpoint of step 120
     <model_dir>/increments/model.ckpt-120/   what changed since that checkpoint   increments.py
         000001/                              the first increment; it never changes
             manifest.json                    with a link to what it goes on from
             table-0003-<table>-<shard>.arrow    rows that changed; the last of equal ids counts
             dropped-0003-<table>-<shard>.arrow  ids whose rows are gone           dropped.py
+            filter-0003-<table>-<shard>.arrow   counts of its admission filter
             variables-<shard>.arrow          all variables
-            applied-<shard>.arrow            pushes that are in it                applied.py
+            blobs-<shard>.arrow              all blobs, if the ps had some
+            applied-<shard>.arrow            pushes that are in it
     <model_dir>/increments/newest.json       the newest increment
+    <model_dir>/dense_only/                  checkpoints of variables alone, with their own list
     <model_dir>/saving-120-<save id>/        a save under way, of the job of this directory
     <model_dir>/saving-120-<save id>-export/ one of another job, which was told to save here
+    <model_dir>/saving-120-command-<save id>/    a checkpoint that an import or a copy makes
 
     <shard> = ps-00000-of-00002-<save id>
 
@@ -32,11 +38,16 @@ from enum import StrEnum
 #   2  Each file says its buckets, and each file of a table the table's data time and which floats
 #      of the state are what.
 #   3  The manifest has a save id, and there may be increments. There are no files of touched ids.
-FORMAT_VERSION = 3
-READ_VERSIONS = (1, 2, 3)
+#   4  The rows of a table's file are grouped by bucket, and the manifest lists its blocks. Each
+#      field of the state has a column. The manifest says up to which set of a delta log a table's
+#      file has all changes. There may be files of blobs, and of the pushes that are in it.
+#   5  A table's file has no sha256: each of its blocks has a checksum, and they are all of it.
+FORMAT_VERSION = 5
+READ_VERSIONS = (1, 2, 3, 4, 5)
 
 MANIFEST = "manifest.json"
 LIST = "checkpoint"
+DENSE_ONLY = "dense_only"  # the folder of the checkpoints of variables alone
 
 _READABLE = 60  # characters of a table's name in the names of its files
 
@@ -50,6 +61,7 @@ class FileKind(StrEnum):
     VARIABLES = "variables"
     DROPPED = "dropped"
     APPLIED = "applied"
+    BLOBS = "blobs"
 
 
 def shard_suffix(index: int, num_ps: int, save_id: str) -> str:
@@ -69,6 +81,10 @@ def table_file_name(kind: FileKind, number: int, table: str, suffix: str) -> str
 
 def applied_file_name(suffix: str) -> str:
     return f"{FileKind.APPLIED}-{suffix}"
+
+
+def blobs_file_name(suffix: str) -> str:
+    return f"{FileKind.BLOBS}-{suffix}"
 
 
 def variables_file_name(suffix: str) -> str:

@@ -1,5 +1,6 @@
 """Who holds what a checkpoint saves and restores."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -10,11 +11,19 @@ from megalith.kernels.dtypes import Bools
 
 
 class ShardHolder(Protocol):
-    """Who holds tables and variables: a ps, or whoever else saves and restores them."""
+    """Who holds tables, variables and blobs: a ps, or whoever else saves and restores them."""
 
     def tables(self) -> list[EmbeddingTable]: ...
 
     def variables(self) -> list[Variable]: ...
+
+    def blobs(self) -> dict[str, bytes]:
+        """What programs have stored beside the rows, by name."""
+        ...
+
+    def adopt_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        """Take restored blobs, all of them."""
+        ...
 
     def buckets(self) -> Bools:
         """Which buckets its rows are of."""

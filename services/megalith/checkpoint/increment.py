@@ -3,11 +3,16 @@
 Training goes on while most of it is written. Rows that changed are written in rounds: the first has
 all since the last increment, the second those that changed during the first, and so on. When a
 round is small, writes are held up for the last one, and that moment is what the increment shows:
-its rows, its variables and the pushes that it names belong together. How long writes wait therefore
-depends on how much changes during a small round, not on how much changed since the last increment.
+its rows, its variables, its blobs and the pushes that it names belong together. How long writes
+wait therefore depends on how much changes during a small round, not on how much changed since the
+last increment.
+
+Admission filters are copied whole after that moment. So they may have counted a little more than
+the rows show, and never less.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megalith.checkpoint import applied as applied_files
-from megalith.checkpoint import arrow_files, dropped, save, variables
-from megalith.checkpoint import tables as table_files
+from megalith.checkpoint import arrow_files, blobs, dropped, filters, save, variables
 from megalith.checkpoint.applied import AppliedWrites
 from megalith.checkpoint.format import (
     FileKind,
@@ -27,17 +31,19 @@ from megalith.checkpoint.format import (
 )
 from megalith.checkpoint.holder import ShardHolder
 from megalith.checkpoint.manifest import ShardFile
-from megalith.checkpoint.save import SavedShard
-from megalith.checkpoint.tables import RowFile
+from megalith.checkpoint.row_file import RowFile
+from megalith.checkpoint.row_groups import rows_at_once
+from megalith.checkpoint.save import SavedShard, Sets
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.staging import staging_for
+from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
-from megalith.kernels.dtypes import F32, I64
+from megalith.errors import ChangesNotNoted
+from megalith.kernels.dtypes import F32, I64, Bools
 
 _SMALL_ROUND = 4096  # ids that may change while writes are held up for the last round
 _MOST_ROUNDS = 5  # then writes are held up however many they are
-
-# By table, the set of its delta log up to which its changes are in files
-Sets = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +60,28 @@ def seal_all(holder: ShardHolder) -> Sets:
 
 
 def save_increment(
-    holder: ShardHolder, since: Sets, directory: Path, save_id: str, index: int, num_ps: int
+    holder: ShardHolder,
+    since: Sets,
+    directory: Location,
+    save_id: str,
+    index: int,
+    num_ps: int,
+    check: Callable[[], None] = lambda: None,
 ) -> SavedIncrement:
     """Write what changed after the sets in `since`; of a table that is not in it, all changes.
 
-    ChangesForgotten if a delta log does not reach back that far. Whatever goes wrong, none of the
-    files stays.
+    ChangesForgotten if a delta log does not reach back that far; ChangesNotNoted if a table has
+    none, as the next full save would not change that. `check` is called at the end: it raises if
+    nobody wants the increment any more. Whatever goes wrong, none of the files stays.
     """
     suffix = shard_suffix(index, num_ps, save_id)
     with save.nothing_left_of(directory, suffix):
-        written = _Increment(holder, since, directory, suffix).write()
+        with staging_for(directory) as staging:
+            written = _Increment(holder, since, staging.folder, suffix).write()
+            staging.finished(file.name for file in written.shard.files)
+
         save.check_there(directory, written.shard.files)
+        check()
         return written
 
 
@@ -74,6 +91,7 @@ class _Cut:
 
     variables: list[Variable]
     copies: list[dict[str, Any]]
+    blobs: dict[str, bytes]
     applied: AppliedWrites
 
 
@@ -86,9 +104,10 @@ class _Increment:
         self._directory = directory
         self._suffix = suffix
         self._tables: dict[str, _TableChanges] = {}
+        self._opened = ExitStack()
 
     def write(self) -> SavedIncrement:
-        try:
+        with self._opened:
             for _ in range(_MOST_ROUNDS):
                 self._open_new_tables()
                 if self._write_round() <= _SMALL_ROUND:
@@ -100,33 +119,47 @@ class _Increment:
                     table.take_last_round()
 
                 held = self._holder.variables()
-                cut = _Cut(held, variables.copies_of(held), self._holder.applied_writes())
+                cut = _Cut(
+                    held,
+                    variables.copies_of(held),
+                    self._holder.blobs(),
+                    self._holder.applied_writes(),
+                )
 
-            return self._finish(cut)
-        finally:
             for table in self._tables.values():
-                table.close()
+                table.write_last_round()
+
+        return self._finish(cut)
 
     def _open_new_tables(self) -> None:
         for table in self._holder.tables():
             name = table.config.name
+            if not table.changes.is_on:
+                raise ChangesNotNoted(
+                    f"table {name} has touched_capacity 0, so nobody knows which of its rows "
+                    "change, and no increment can be made; full saves go on as planned; give the "
+                    "table a touched_capacity, or leave out increments: --increment-every-s 0"
+                )
+
             if name not in self._tables:
                 number = len(self._tables)
                 since = self._since.get(name, table.changes.begin)
-                self._tables[name] = _TableChanges(
-                    table, since, number, self._directory, self._suffix
-                )
+                changes = _TableChanges(table, since, number, self._directory, self._suffix)
+                self._tables[name] = changes
+                self._opened.enter_context(changes.file)
 
     def _write_round(self) -> int:
         return sum(table.write_round() for table in self._tables.values())
 
     def _finish(self, cut: _Cut) -> SavedIncrement:
-        buckets = arrow_files.ranges_of(self._holder.buckets())
+        held = self._holder.buckets()
+        buckets = arrow_files.ranges_of(held)
         files = []
         sets = {}
+
         for name, table in self._tables.items():
-            rows, gone = table.finish()
-            files += [rows, replace(gone, buckets=buckets)]
+            rows, *about = table.finish(held)
+            files += [rows, *(replace(file, buckets=buckets) for file in about)]
             sets[name] = table.through
 
         name = variables_file_name(self._suffix)
@@ -134,6 +167,9 @@ class _Increment:
         name = applied_file_name(self._suffix)
         pushes = applied_files.write(cut.applied, self._directory, name)
         files += [replace(dense, buckets=buckets), replace(pushes, buckets=buckets)]
+
+        for file in blobs.write(cut.blobs, self._directory, self._suffix):
+            files.append(replace(file, buckets=buckets))
 
         parts = [variable.config.part_name for variable in cut.variables if variable.config.part]
         return SavedIncrement(SavedShard(files, parts), sets)
@@ -148,34 +184,40 @@ class ChangedRows(NamedTuple):
 
 
 class _TableChanges:
-    """The changed rows of one table. `through` is the newest set whose ids were looked up."""
+    """The changed rows of one table.
+
+    `through` is the newest set whose ids were looked up, and `file` is where their rows go.
+    """
 
     def __init__(
         self, table: EmbeddingTable, since: int, number: int, directory: Path, suffix: str
     ) -> None:
         self._table = table
-        self._config = table.config
+        # Both at once: a filter that the table gets meanwhile would not fit what the file of the
+        # rows says about it.
+        self._config, self._admission = table.config_and_filter
+
         self._directory = directory
         self._dropped_name = table_file_name(FileKind.DROPPED, number, self._config.name, suffix)
+        self._filter_name = table_file_name(FileKind.FILTER, number, self._config.name, suffix)
+
         self._dropped = np.empty(0, np.int64)
         self._last: list[ChangedRows] = []
         self._held = 0
         self._data_time_s = 0
+
         self.through = since
 
         name = table_file_name(FileKind.TABLE, number, self._config.name, suffix)
-        self._file = RowFile(self._config, table.layout, table.max_update_s, directory, name)
-        self._file.__enter__()
-
-    def close(self) -> None:
-        self._file.__exit__()
+        self.file = RowFile(self._config, table.layout, table.max_update_s, directory, name)
 
     def write_round(self) -> int:
         """Write the rows that changed since the last round; how many ids that are."""
         ids = self._next_ids()
         for batch in self._look_up(ids):
-            self._file.add(*batch)
+            self.file.add(*batch)
 
+        self.file.flush()  # an id of this round may come in the next one too
         return ids.size
 
     def take_last_round(self) -> None:
@@ -184,14 +226,19 @@ class _TableChanges:
         self._held = len(self._table)
         self._data_time_s = self._table.max_update_s
 
-    def finish(self) -> tuple[ShardFile, ShardFile]:
-        """The files of the rows and of the dropped ids."""
+    def write_last_round(self) -> None:
         for batch in self._last:
-            self._file.add(*batch)
+            self.file.add(*batch)
 
+        self.file.flush()  # its memory: the last rounds of other tables come after it
         self._last = []
-        self.close()
-        rows = replace(self._file.written(), held=self._held)
+
+    def finish(self, buckets: Bools) -> list[ShardFile]:
+        """The files of the rows, of the dropped ids and of the admission filter, if there is one.
+
+        That of the rows is closed. `buckets` are those of this server.
+        """
+        rows = replace(self.file.written(), held=self._held, through=self.through)
         gone = dropped.write(
             self._dropped,
             self._data_time_s,
@@ -199,7 +246,13 @@ class _TableChanges:
             self._directory,
             self._dropped_name,
         )
-        return rows, gone
+        if not isinstance(self._admission, CountingFilter):
+            return [rows, gone]
+
+        counts = filters.write_filter(
+            self._admission, self._config.name, buckets, self._directory, self._filter_name
+        )
+        return [rows, gone, counts]
 
     def _next_ids(self) -> I64:
         number = self._table.changes.seal()
@@ -209,13 +262,15 @@ class _TableChanges:
 
     def _look_up(self, ids: I64) -> Iterator[ChangedRows]:
         """The rows of ids, all of which the caller takes. Those without a row count as dropped."""
-        limit = table_files.rows_at_once(self._table.layout.width)
+        limit = rows_at_once(self._table.layout.width)
         gone = []
+
         for begin in range(0, ids.size, limit):
             some = ids[begin : begin + limit]
             entries = self._table.lookup_entry(some)
             has_row = entries.times >= 0
             gone.append(some[~has_row])
+
             if has_row.any():
                 rows = np.concatenate([entries.values, entries.state], axis=1)
                 yield ChangedRows(some[has_row], rows[has_row], entries.times[has_row])

@@ -16,25 +16,32 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from megalith.checkpoint import manifest
-from megalith.checkpoint.format import MANIFEST
-from megalith.checkpoint.manifest import Link, Manifest
-from megalith.errors import CheckpointDamaged, CheckpointNotFound
-from megalith.runtime.files import sync, write_atomically
+from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint.format import MANIFEST, FileKind
+from megalith.checkpoint.manifest import Link, Manifest, ShardFile
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage import object_folders
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.object_path import ObjectPath
+from megalith.checkpoint.storage.parallel import REQUESTS, in_parallel, threads
+from megalith.errors import CheckpointDamaged, CheckpointNotFound, InvalidRequest
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "increments"
 NEWEST = "newest.json"
 _REMOVED = "removing-"  # and the name of the checkpoint
+_READ_AHEAD = 64  # manifests; what notes the newest number may be spoiled, and name a billion
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    directory: Path
+    directory: Location
     manifest: Manifest
 
 
@@ -42,7 +49,7 @@ class Increment:
 class Chain:
     """A checkpoint and all of its increments, in order."""
 
-    directory: Path
+    directory: Location
     base: Manifest
     increments: tuple[Increment, ...] = ()
 
@@ -57,10 +64,23 @@ class Chain:
         return self.increments[-1].manifest if self.increments else self.base
 
     @property
-    def folders(self) -> list[tuple[Path, Manifest]]:
+    def folders(self) -> list[tuple[Location, Manifest]]:
         """The checkpoint and its increments, in order: where each is, and what it consists of."""
         increments = [(increment.directory, increment.manifest) for increment in self.increments]
         return [(self.directory, self.base), *increments]
+
+    @property
+    def files(self) -> list[tuple[Location, ShardFile]]:
+        """All files, each with its folder, in that order."""
+        found = []
+        for directory, content in self.folders:
+            for file in content.files:
+                found.append((directory, file))
+
+        return found
+
+    def files_of(self, kind: FileKind) -> list[tuple[Location, ShardFile]]:
+        return [(directory, file) for directory, file in self.files if file.kind == kind]
 
     @property
     def base_bytes(self) -> int:
@@ -80,6 +100,9 @@ class Chain:
         directory = self.increments[-1].directory if self.increments else self.directory
         return manifest.sha256_of(directory / MANIFEST)
 
+    def with_next(self, increment: Increment) -> "Chain":
+        return Chain(self.directory, self.base, (*self.increments, increment))
+
     def next_link(self) -> Link:
         return Link(self.base.save_id, self.number + 1, self.sha256)
 
@@ -87,35 +110,67 @@ class Chain:
         if not self.increments:
             return str(self.directory)
 
-        return f"{self.directory} with {self.number} increments"
+        noun = "increment" if self.number == 1 else "increments"
+        return f"{self.directory} with {self.number} {noun}"
 
 
-def read_chain(directory: Path) -> Chain:
-    """A checkpoint with its increments; the files of rows are not looked at.
+def read_chain(directory: Location, through: int | None = None) -> Chain:
+    """A checkpoint with its increments, or with those up to `through`; rows are not looked at.
 
     CheckpointDamaged names an increment that is missing, damaged or of another checkpoint.
     """
-    base = manifest.read(directory)
+    base, sha256 = manifest.read_with_sha256(directory)
     chain = Chain(directory, base)
     if not base.save_id:
         return chain  # of an early version, which had none
 
     folder = _folder_of(directory)
-    numbers = sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit())
-    newest = _newest(directory)
-    last = max([newest, *numbers])
-
-    for number in range(1, last + 1):
-        increment = _read(folder / _name_of(number), chain)
-        chain = Chain(directory, base, (*chain.increments, increment))
+    last = _last_of(directory) if through is None else through
+    with threads("increments", REQUESTS) as pool:
+        while chain.number < last:
+            first = chain.number + 1
+            end = min(first + _READ_AHEAD, last + 1)
+            paths = [folder / _name_of(number) for number in range(first, end)]
+            reading = [pool.submit(manifest.read_with_sha256, path) for path in paths]
+            for path, content in zip(paths, reading, strict=True):
+                link = Link(base.save_id, chain.number + 1, sha256)
+                increment, sha256 = _checked(path, content, chain, link)
+                chain = chain.with_next(increment)
 
     return chain
 
 
-def _read(directory: Path, before: Chain) -> Increment:
-    expected = before.next_link()
+def _last_of(base: Location) -> int:
+    """The number of the newest increment, as noted or found; 0 = there is none."""
+    return max([_newest(base), *_published(_folder_of(base))])
+
+
+def _published(folder: Location) -> list[int]:
+    """The numbers of increments that were published, whatever has become of them since."""
+    if isinstance(folder, Path):
+        return [int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()]
+
+    found = [path for path in folder.glob("[0-9]*") if path.name.isdigit()]
+    are_published = in_parallel(object_folders.is_published, found, "increments")
+    if found and object_folders.is_left_of_removal(folder):
+        return []  # asked last: some may have gone while the others were looked at
+
+    return [int(path.name) for path, is_one in zip(found, are_published, strict=True) if is_one]
+
+
+def is_unchanged(chain: Chain) -> bool:
+    """Whether there are just as many increments as when a chain was read; none is read again."""
+    expected = {_name_of(number) for number in range(1, chain.number + 1)}
+    found = {path.name for path in _folder_of(chain.directory).glob("[0-9]*")}
+    return found == expected and _newest(chain.directory) == chain.number
+
+
+def _checked(
+    directory: Location, read: Future[tuple[Manifest, str]], before: Chain, expected: Link
+) -> tuple[Increment, str]:
+    """An increment, if it goes on from what is before it, and the checksum of its manifest."""
     try:
-        content = manifest.read(directory)
+        content, sha256 = read.result()
     except (CheckpointNotFound, CheckpointDamaged) as error:
         raise CheckpointDamaged(
             f"increment {expected.number} of {before.directory} is missing or damaged: {error}; "
@@ -128,44 +183,117 @@ def _read(directory: Path, before: Chain) -> Increment:
             f"and {expected} was expected; {_ways_out(before)}"
         )
 
-    return Increment(directory, content)
+    return Increment(directory, content), sha256
 
 
 def _ways_out(before: Chain) -> str:
     folder = before.directory.parent / FOLDER
+    is_local = isinstance(folder, Path)
+    how = f"mv {folder} {folder}-moved-away" if is_local else f"move all of {folder}/ away"
     return (
         f"put it back, or go back to the checkpoint of step {before.base.step} on purpose, which "
-        f"loses what was trained since: mv {folder} {folder}-moved-away"
+        f"loses what was trained since: {how}"
     )
 
 
-def publish(work: Path, base: Path, number: int) -> Path:
-    """Give a complete increment its name, from which on it is part of the chain."""
+def check_none(model_dir: Location) -> None:
+    """InvalidRequest if there are increments, in a directory that has no checkpoint.
+
+    Those of a checkpoint of the same name would become increments of the first one there.
+    """
+    folder = model_dir / FOLDER
+    if any(folder.glob("model.ckpt-*")):
+        raise InvalidRequest(
+            f"{folder} has increments of a checkpoint that is not there: a copy was killed, or "
+            "somebody has moved the checkpoint away; remove that folder, or give another --out"
+        )
+
+
+def begin(base: Location, number: int, step: int, save_id: str) -> Location:
+    """Make the folder that an increment is written into until it is complete.
+
+    A job writes increments one at a time. So on an object store what is left there of one that
+    failed while the store could not be reached is nobody's, and goes. Commands take turns with
+    nobody: what another one has begun stays.
+    """
+    if isinstance(base, Path):
+        return catalog.begin(base.parent, step, save_id)
+
+    folder = base.parent / FOLDER / base.name / _name_of(number)
+    if not save_id.startswith(catalog.COMMAND) and _is_left(folder):
+        logger.warning("removing %s, left of an increment that failed", folder)
+        object_folders.begin_removal(folder)
+        object_folders.remove(folder)
+
+    object_folders.begin(folder, save_id, is_own=True)
+    return folder
+
+
+def _is_left(folder: ObjectPath) -> bool:
+    return object_folders.is_left_of_removal(folder) or object_folders.is_own_save(folder)
+
+
+def publish(work: Location, base: Location, number: int) -> Location:
+    """Make a complete increment part of the chain; returns where it is.
+
+    If this fails it may be part of the chain all the same: see `is_published`.
+    """
     folder = _folder_of(base)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name_of(number)
+
+    if isinstance(work, Path):
+        _rename(work, Path(str(path)))
+    else:
+        object_folders.publish(work)
+
+    newest = {"base": base.name, "number": number}
+    stored.write(folder.parent / NEWEST, json.dumps(newest).encode())
+    return path
+
+
+def is_published(work: Location) -> bool:
+    """Whether what `begin` has made is part of a chain by now: then it stays.
+
+    newest.json may name it, also where writing that has failed: the answer of an object store may
+    be lost. Without the increment that it names no job starts from the chain.
+    """
+    if isinstance(work, Path):
+        return not work.exists()  # it has another name since
+
+    return object_folders.is_published(work)
+
+
+def _rename(work: Path, path: Path) -> None:
+    folder = path.parent
+    folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
         raise FileExistsError(errno.EEXIST, "there is an increment of that number", str(path))
 
     os.rename(work, path)
-    sync(folder)
-    sync(folder.parent)
-    sync(base.parent)  # without the folder of all increments, nobody would miss them
-    newest = {"base": base.name, "number": number}
-    write_atomically(folder.parent / NEWEST, json.dumps(newest).encode())
-    return path
+    stored.sync(folder)
+    stored.sync(folder.parent)
+    stored.sync(folder.parent.parent)  # without the folder of all increments, nobody misses them
 
 
-def remove_all(model_dir: Path) -> None:
+def remove_all(model_dir: Location, needed: Collection[str] = ()) -> None:
     """Remove the increments of a directory whose newest checkpoint has just been saved.
 
-    It has what they have. Some may be left of an older checkpoint of the same name, which was moved
-    away. Those of a checkpoint lose their name together before they go: the first few of them would
-    be a chain too, to whoever starts from that checkpoint later.
+    It has what they have. Those of the checkpoints in `needed` stay: other jobs start from them.
+
+    Some may be left of an older checkpoint of the same name, which was moved away. Those of a
+    checkpoint lose their name together before they go: the first few of them would be a chain too,
+    to whoever starts from that checkpoint later.
     """
     folder = model_dir / FOLDER
     (folder / NEWEST).unlink(missing_ok=True)
+    if not isinstance(folder, Path):
+        _remove_objects(folder, needed)
+        return
+
     for path in sorted(folder.glob("model.ckpt-*")):
+        if path.name in needed:
+            continue
+
         aside = folder / f"{_REMOVED}{path.name}"
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(path, aside)
@@ -174,7 +302,29 @@ def remove_all(model_dir: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _folder_of(base: Path) -> Path:
+def _remove_objects(folder: ObjectPath, needed: Collection[str]) -> None:
+    for path in folder.glob("model.ckpt-*"):
+        if path.name not in needed:
+            object_folders.begin_removal(path)
+            object_folders.remove(path)
+
+
+def unfinished(model_dir: Location) -> list[Location]:
+    """On an object store: what a controller has begun to write or to remove, and did not end."""
+    found: list[Location] = []
+    if isinstance(model_dir, Path):
+        return found  # those are among the work directories
+
+    for chain in (model_dir / FOLDER).glob("model.ckpt-*"):
+        if object_folders.is_left_of_removal(chain):
+            found.append(chain)
+        else:
+            found += [path for path in chain.iterdir() if object_folders.is_own_save(path)]
+
+    return found
+
+
+def _folder_of(base: Location) -> Location:
     return base.parent / FOLDER / base.name
 
 
@@ -182,7 +332,7 @@ def _name_of(number: int) -> str:
     return f"{number:06}"
 
 
-def _newest(base: Path) -> int:
+def _newest(base: Location) -> int:
     """The number of the newest increment of a checkpoint, as noted; 0 = none is."""
     path = base.parent / FOLDER / NEWEST
     try:

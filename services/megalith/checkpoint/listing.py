@@ -10,20 +10,18 @@ It is written as Monolith writes it, so that its tools find the newest checkpoin
     last_preserved_timestamp: 1789950000.0
 """
 
-import fcntl
 import logging
 import math
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from megalith.checkpoint import state_text
 from megalith.checkpoint.format import LIST
-from megalith.runtime.files import write_atomically
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location, is_absolute
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +42,8 @@ class Listing:
     """What a list says. `newest` is None if it names none.
 
     `time_by_name` has all checkpoints, oldest first, each with its time as the file gives it. A
-    name is that of a folder beside the list, or an absolute path. `last_preserved_s` is when the
+    name is that of a folder beside the list, or the absolute path of one elsewhere; `read` sees
+    to that. `last_preserved_s` is when the
     last checkpoint was saved that is kept for good, or when keeping began; see `retention.py`.
     """
 
@@ -57,10 +56,12 @@ class Listing:
         fields = state_text.parse(text)
         named = fields.get(_NEWEST)
         newest = named[-1] if named else None
+
         names = fields.get(_PATHS, [])
         times = fields.get(_TIMES, [])
         num_missing = len(names) - len(times)
         times += ["0.0"] * num_missing  # other writers of this format leave them out
+
         time_by_name = dict(zip(names, times, strict=False))
         preserved = fields.get(_PRESERVED, ["0.0"])
         return cls(newest, time_by_name, _seconds(preserved[-1]))
@@ -98,45 +99,59 @@ class Listing:
         )
 
 
-def read_text(model_dir: Path) -> str | None:
+def read_text(model_dir: Location) -> str | None:
     """None without a list."""
+    path = model_dir / LIST
     try:
-        return (model_dir / LIST).read_text(errors="replace")
+        with stored.allowed(path):
+            return path.read_text(errors="replace")
     except FileNotFoundError:
         return None
 
 
-def read(model_dir: Path) -> Listing:
-    """The list; an empty one where there is none."""
-    return Listing.parse(read_text(model_dir) or "")
+def read(model_dir: Location) -> Listing:
+    """The list; an empty one where there is none.
+
+    Other writers of this format give absolute paths of folders beside the list too. Here they have
+    the name that this product gives them, so that nobody takes them for those of another directory.
+    """
+    listed = Listing.parse(read_text(model_dir) or "")
+    if listed.newest is not None:
+        listed.newest = _name_in(model_dir, listed.newest)
+
+    times = listed.time_by_name
+    listed.time_by_name = {_name_in(model_dir, name): time for name, time in times.items()}
+    return listed
 
 
-def write(model_dir: Path, text: str) -> None:
+def _name_in(model_dir: Location, name: str) -> str:
+    """The name of a folder beside the list, however the list spells it; others stay as they are."""
+    if not is_absolute(name):
+        return name
+
+    folder, _, last = name.rstrip("/").rpartition("/")
+    if isinstance(model_dir, Path):
+        is_here = os.path.realpath(folder) == os.path.realpath(model_dir)
+    else:
+        is_here = folder == str(model_dir)
+
+    return last if is_here else name
+
+
+def write(model_dir: Location, text: str) -> None:
     """Replace the list. Somebody's file under its name is kept aside."""
     path = model_dir / LIST
     before = read_text(model_dir)
     if before and not is_list(before):
         kept = path.with_name(f"{path.name}-kept-{secrets.token_hex(4)}")
-        os.replace(path, kept)
+        stored.move(path, kept)
         logger.warning("%s was no list of checkpoints; it is now %s", path, kept)
 
-    write_atomically(path, text.encode())
+    stored.write(path, text.encode())
 
 
 def is_list(text: str) -> bool:
     return _NEWEST in text
-
-
-@contextmanager
-def locked(model_dir: Path) -> Iterator[None]:
-    """Two jobs that save into one directory change its list in turn, where files can be locked."""
-    descriptor = os.open(model_dir, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _seconds(time: str) -> float:

@@ -1,20 +1,20 @@
 """The manifest: what a checkpoint consists of, and whether its files are what was written.
 
-Its last field is its own checksum: the sha256 of the manifest with nothing between the quotes of
-that field. Manifests of early versions have none.
+Its last field is its own checksum (signed_json.py). Manifests of early versions have none.
 """
 
 import dataclasses
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
+from megalith.checkpoint import signed_json
 from megalith.checkpoint.format import FORMAT_VERSION, MANIFEST, READ_VERSIONS, FileKind
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage import object_folders
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.object_path import ObjectPath
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
-from megalith.runtime.files import sync, write_atomically
-
-_NO_CHECKSUM = '"checksum": ""'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +25,11 @@ class ShardFile:
     for the others. They are ranges such as "0-511,600-600", or "none"; empty = unknown, any.
 
     `held` is said by an increment, of the files of tables: how many rows their server had.
+
+    `blocks` are those of a table's file, as blocks.py reads them; none in early versions. A file
+    with blocks has no `sha256`: they are all of its bytes, and each has a checksum. Version 4 has
+    both. `through` is said of a table's file too: the set of its server's delta log up to which all
+    changes are in it.
     """
 
     name: str
@@ -35,6 +40,8 @@ class ShardFile:
     sha256: str
     buckets: str = ""
     held: int = 0
+    through: int = 0
+    blocks: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +62,8 @@ class Link:
 class Manifest:
     """What a complete checkpoint consists of. `saved_at_s` is when its save began, Unix seconds.
 
-    `save_id` is empty in early versions. An increment has a `link`.
+    `save_id` is empty in early versions. An increment has a `link`. One that is `dense_only` has
+    the variables alone, so that no job starts from it.
     """
 
     step: int
@@ -70,6 +78,7 @@ class Manifest:
     repeated_batches: int = 0
     save_id: str = ""
     link: Link | None = None
+    dense_only: bool = False
 
     @property
     def rows(self) -> int:
@@ -80,27 +89,36 @@ class Manifest:
         return sum(file.rows for file in self.files if file.kind == FileKind.TABLE)
 
 
-def write(directory: Path, manifest: Manifest) -> None:
-    """Say what the files of a directory are; they are on disk before the manifest is."""
-    content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest), "checksum": ""}
-    text = json.dumps(content, indent=1)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    signed = text.replace(_NO_CHECKSUM, _checksum_field(digest))
+def write(directory: Location, manifest: Manifest) -> None:
+    """Say what the files of a directory are; they are on disk before the manifest is.
 
-    sync(directory)
-    write_atomically(directory / MANIFEST, signed.encode())
+    On an object store that makes no checkpoint of it yet: `catalog.publish` does.
+    """
+    content = {"format": FORMAT_VERSION, **dataclasses.asdict(manifest)}
+    signed = signed_json.encode(content)
+
+    stored.sync(directory)
+    is_object = isinstance(directory, ObjectPath)
+    name = object_folders.UNPUBLISHED if is_object else MANIFEST
+    stored.write(directory / name, signed)
 
 
-def read(directory: Path) -> Manifest:
+def read(directory: Location) -> Manifest:
     """The manifest of a complete checkpoint; the files themselves are not looked at."""
-    path = directory / MANIFEST
+    content, _ = read_with_sha256(directory)
+    return content
+
+
+def read_with_sha256(directory: Location) -> tuple[Manifest, str]:
+    """The same, and the checksum by which the next increment names it."""
+    data = _read_bytes(directory)
+    content = _parsed(directory / MANIFEST, data)
+    return content, hashlib.sha256(data).hexdigest()
+
+
+def _parsed(path: Location, data: bytes) -> Manifest:
     try:
-        data = path.read_bytes()
         content = json.loads(data)
-    except FileNotFoundError:
-        raise CheckpointNotFound(
-            f"{directory} has no {MANIFEST}: not a complete checkpoint"
-        ) from None
     except ValueError as error:
         raise CheckpointDamaged(f"{path} is not JSON: {error}") from error
 
@@ -108,58 +126,75 @@ def read(directory: Path) -> Manifest:
     if version not in READ_VERSIONS:
         raise CheckpointDamaged(f"{path} has format {version}, this version reads {READ_VERSIONS}")
 
-    _check_whole(path, data, content.pop("checksum", None))
+    stated = content.pop("checksum", None)
+    signed_json.check_whole(path, data, stated)
     try:
-        files = tuple(_file(about) for about in content.pop("files"))
-        content["cursors"] = tuple(content.get("cursors", ()))
-        link = content.pop("link", None)
-        return Manifest(**content, files=files, link=None if link is None else Link(**link))
+        return _manifest(content)
     except (TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{path} lacks or misnames a field: {error}") from error
 
 
-def _check_whole(path: Path, data: bytes, stated: Any) -> None:
-    """CheckpointDamaged unless the manifest is as it was written; early ones do not say it."""
-    if stated is None:
-        return
+def _read_bytes(directory: Location) -> bytes:
+    path = directory / MANIFEST
+    try:
+        with stored.allowed(path):
+            return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        if not directory.is_dir():
+            raise CheckpointNotFound(
+                f"there is no folder {directory}; `megalith ckpt ls MODEL_DIR` lists the "
+                "checkpoints of a model directory"
+            ) from None
 
-    unsigned = data.replace(_checksum_field(stated).encode(), _NO_CHECKSUM.encode())
-    digest = hashlib.sha256(unsigned).hexdigest()
-    if digest != stated:
-        raise CheckpointDamaged(
-            f"{path} was changed after it was written: its sha256 is {digest}, "
-            f"its field checksum says {stated}"
+        raise CheckpointNotFound(
+            f"{directory} has no {MANIFEST}: not a complete checkpoint"
+        ) from None
+
+
+def _manifest(content: dict[str, Any]) -> Manifest:
+    about_files = content.pop("files")
+    files = tuple(file_of(about) for about in about_files)
+
+    link = None
+    about_link = content.pop("link", None)
+    if about_link is not None:
+        link = Link(**about_link)
+
+    cursors = content.pop("cursors", ())
+    return Manifest(
+        **content,
+        files=files,
+        link=link,
+        cursors=tuple(cursors),
+    )
+
+
+def check_has_rows(directory: Location, content: Manifest) -> None:
+    """CheckpointNotFound for a checkpoint of variables alone: a job would start without rows."""
+    if content.dense_only:
+        raise CheckpointNotFound(
+            f"{directory} is a dense-only checkpoint: it has variables and no rows; start from a "
+            f"full one, and give --restore-dense={directory} to take the variables of this one"
         )
 
 
-def _checksum_field(digest: str) -> str:
-    return f'"checksum": "{digest}"'
-
-
-def _file(about: dict[str, Any]) -> ShardFile:
+def file_of(about: dict[str, Any]) -> ShardFile:
+    """A file by its fields, as JSON has them."""
     file = ShardFile(**about)
     if file.kind not in list(FileKind):
         raise CheckpointDamaged(
             f"{file.name} is of unknown kind {file.kind!r}: written by a newer version"
         )
 
-    return dataclasses.replace(file, kind=FileKind(file.kind))
+    return dataclasses.replace(file, kind=FileKind(file.kind), blocks=tuple(file.blocks))
 
 
-def verify(directory: Path, file: ShardFile) -> None:
-    """CheckpointDamaged unless the file is what was written."""
-    path = directory / file.name
-    check_size(directory, file)
-    digest = sha256_of(path)
-    if digest != file.sha256:
-        raise CheckpointDamaged(f"{path} has sha256 {digest}, the manifest says {file.sha256}")
-
-
-def check_size(directory: Path, file: ShardFile) -> None:
+def check_size(directory: Location, file: ShardFile) -> None:
     """CheckpointDamaged unless the file is there, with the length that was written."""
     path = directory / file.name
     try:
-        size = path.stat().st_size
+        with stored.allowed(path):
+            size = path.stat().st_size
     except FileNotFoundError:
         raise CheckpointDamaged(f"{path} is missing") from None
 
@@ -167,6 +202,6 @@ def check_size(directory: Path, file: ShardFile) -> None:
         raise CheckpointDamaged(f"{path} has {size} bytes, the manifest says {file.bytes}")
 
 
-def sha256_of(path: Path) -> str:
-    with open(path, "rb") as file:
+def sha256_of(path: Location) -> str:
+    with stored.allowed(path), stored.fetched(path) as copy, open(copy, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,19 +9,20 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from megalith.checkpoint import exempt_list, listing
+from megalith.checkpoint import exempt_list, listing, manifest, users
 from megalith.checkpoint.exempt_list import ExemptList
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.listing import Listing
-from megalith.errors import CheckpointNotFound
-from megalith.runtime.files import write_atomically
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location, locate, name_of, resolved
+from megalith.errors import CheckpointDamaged, CheckpointNotFound
 
 logger = logging.getLogger(__name__)
 
 MARKER = "restore_ckpt"  # the choice that was made; its content is the path
 
 
-def apply(model_dir: Path, checkpoint: str = "", source_dir: str = "") -> None:
+def apply(model_dir: Location, checkpoint: str = "", source_dir: str = "") -> None:
     """Have the next start take `checkpoint`, and take it from `source_dir` if that is given.
 
     Each choice is made once: a marker says which one was, so that a process that is started again
@@ -30,12 +31,12 @@ def apply(model_dir: Path, checkpoint: str = "", source_dir: str = "") -> None:
     that is a CheckpointNotFound.
     """
     if source_dir:
-        _point_into(model_dir, Path(source_dir), checkpoint)
+        _point_into(model_dir, locate(source_dir), checkpoint)
     if checkpoint:
         _go_back(model_dir, checkpoint, source_dir)
 
 
-def _point_into(model_dir: Path, source: Path, checkpoint: str) -> None:
+def _point_into(model_dir: Location, source: Location, checkpoint: str) -> None:
     """Make the list of a directory that has none yet of one checkpoint of another directory."""
     if listing.read_text(model_dir) is not None:
         logger.info(
@@ -51,29 +52,40 @@ def _point_into(model_dir: Path, source: Path, checkpoint: str) -> None:
             "with an empty model"
         )
 
-    path = _existing(source, Path(name).name if checkpoint else name, listed)
+    path = _existing(source, name_of(name) if checkpoint else name, listed)
     exempt = exempt_list.read(source) or ExemptList()
-    own = exempt_list.read(model_dir) or ExemptList()
-    started = replace(exempt, paths=(*own.paths, str(path)))
-    write_atomically(model_dir / exempt_list.FILE, started.text().encode())
+    with stored.locked(model_dir):
+        if exempt_list.is_unreadable(model_dir):
+            raise CheckpointDamaged(
+                f"which checkpoints are exempt cannot be read from {model_dir / exempt_list.FILE}; "
+                "correct it, or move it away"
+            )
 
+        own = exempt_list.read(model_dir) or ExemptList()
+        started = replace(exempt, paths=(*own.paths, str(path)))
+        stored.write(model_dir / exempt_list.FILE, started.text().encode())
+
+    users.note(source, str(path), model_dir.absolute())
     time = listed.time_by_name.get(name, "0.0")
     listing.write(model_dir, Listing(str(path), {str(path): time}).text())
     logger.info("starting from %s of another directory; nothing is copied", path)
 
 
-def _go_back(model_dir: Path, checkpoint: str, source_dir: str) -> None:
+def _go_back(model_dir: Location, checkpoint: str, source_dir: str) -> None:
     """Name a checkpoint as the newest in the list, once.
 
     One that was taken from `source_dir` is not looked for here when the process starts again.
     """
-    with listing.locked(model_dir):
+    with stored.locked(model_dir):
         listed = listing.read(model_dir)
-        current = Path(listed.newest or "")
-        name = str(current.with_name(Path(checkpoint).name)) if listed.newest else checkpoint
+        name = checkpoint
+        if listed.newest:
+            folder = listed.newest.removesuffix(name_of(listed.newest))
+            name = folder + name_of(checkpoint)
+
         choices = [name]
         if source_dir:
-            choices.append(os.path.abspath(Path(source_dir) / Path(checkpoint).name))
+            choices.append(str(_absolute(locate(source_dir) / name_of(checkpoint))))
 
         marker = model_dir / MARKER
         if marker.exists() and marker.read_text(errors="replace") in choices:
@@ -95,16 +107,22 @@ def _go_back(model_dir: Path, checkpoint: str, source_dir: str) -> None:
             listed.time_by_name.setdefault(name, "0.0")
             listing.write(model_dir, listed.text())
 
-        write_atomically(marker, name.encode())
+        stored.write(marker, name.encode())
 
 
-def _existing(directory: Path, name: str, listed: Listing) -> Path:
+def _absolute(location: Location) -> Location:
+    return Path(os.path.abspath(location)) if isinstance(location, Path) else location
+
+
+def _existing(directory: Location, name: str, listed: Listing) -> Location:
     """The path of a complete checkpoint; CheckpointNotFound, with those that there are."""
-    path = Path(os.path.abspath(directory / name))
+    path = _absolute(resolved(directory, name))
     if (path / MANIFEST).exists():
+        manifest.check_has_rows(path, manifest.read(path))
         return path
 
-    there = [each for each in listed.time_by_name if (directory / each / MANIFEST).exists()]
+    known = listed.time_by_name
+    there = [each for each in known if (resolved(directory, each) / MANIFEST).exists()]
     raise CheckpointNotFound(
         f"--restore-ckpt={name}: {path / MANIFEST} does not exist; "
         f"{directory} has {', '.join(there) or 'no checkpoint'}"

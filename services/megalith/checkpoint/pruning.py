@@ -7,10 +7,10 @@ people who need the room.
 import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from megalith.checkpoint import catalog, exempt_list
+from megalith.checkpoint import catalog, exempt_list, users
 from megalith.checkpoint.inspection.overview import Entry, FolderStanding, overview
+from megalith.checkpoint.storage.location import Location
 from megalith.errors import InvalidRequest
 
 YOUNG_S = 3600.0  # what is left of a save that changed so lately may be a save under way
@@ -46,11 +46,11 @@ class PrunePlan:
         return sum(removal.bytes for removal in self.removals)
 
 
-def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
+def plan(model_dir: Location, keep: int, now_s: float | None = None) -> PrunePlan:
     """What goes if the `keep` newest checkpoints stay; nothing is removed yet.
 
-    These never go: the newest complete one, the one that the list names as the newest, and those
-    that the file of exempt checkpoints names.
+    These never go: the newest complete one, the one that the list names as the newest, those that
+    the file of exempt checkpoints names, and those that another job starts from.
     """
     if keep < 1:
         raise InvalidRequest(f"--keep {keep}: at least 1 is kept, so that the job can start again")
@@ -64,6 +64,7 @@ def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
     now_s = time.time() if now_s is None else now_s
     complete = [entry for entry in seen.entries if entry.standing == FolderStanding.COMPLETE]
     newest = {entry.name for entry in complete[-keep:]}
+    used = users.in_use(model_dir)
     removals = []
     kept = []
 
@@ -72,6 +73,9 @@ def plan(model_dir: Path, keep: int, now_s: float | None = None) -> PrunePlan:
             continue
 
         reason = _why_kept(entry, newest, now_s)
+        if not reason and entry.name in used:
+            reason = "another job starts from it"
+
         if reason:
             kept.append(Kept(entry.name, reason))
         else:
@@ -102,7 +106,7 @@ def _why_kept(entry: Entry, newest: set[str], now_s: float) -> str:
     return ""
 
 
-def prune(model_dir: Path, keep: int) -> PrunePlan:
+def prune(model_dir: Location, keep: int) -> PrunePlan:
     """Remove what `plan` names; returns what is gone.
 
     A checkpoint loses its place in the list and its name before its files go, so there is no moment
@@ -112,7 +116,7 @@ def prune(model_dir: Path, keep: int) -> PrunePlan:
     gone = []
     for removal in planned.removals:
         if catalog.step_of(removal.name) is None:
-            shutil.rmtree(model_dir / removal.name)
+            shutil.rmtree(str(model_dir / removal.name))
             gone.append(removal)
         elif catalog.remove(model_dir, removal.name):
             gone.append(removal)

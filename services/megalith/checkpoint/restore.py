@@ -6,21 +6,24 @@ the number of servers that wrote them, and reads only the files that have some.
 
 import logging
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megalith.checkpoint import applied as applied_files
-from megalith.checkpoint import arrow_files, increments, manifest, row_loading
+from megalith.checkpoint import arrow_files, increments, left_out, manifest, row_loading
+from megalith.checkpoint import blobs as blob_files
 from megalith.checkpoint import filters as filter_files
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.applied import AppliedWrites
+from megalith.checkpoint.choices import EVERYTHING, RestoreChoices, without_tables
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.holder import ShardHolder
 from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.storage.location import Location, locate
+from megalith.checkpoint.storage.parallel import in_parallel
 from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.admission.union import FilterState, union_of
@@ -35,13 +38,22 @@ logger = logging.getLogger(__name__)
 
 def restore_shard(
     holder: ShardHolder,
-    directory: Path,
+    directory: Location,
     owners: NDArray[np.uint16],
     index: int,
     *,
+    through: int | None = None,
     over_budget: bool = False,
+    choices: RestoreChoices = EVERYTHING,
+    all_variables: bool = False,
 ) -> RestoreReport:
-    """Load the rows and variables whose buckets `index` owns: all of them, or an error and nothing.
+    """Load the rows, variables and blobs whose buckets `index` owns.
+
+    All of them, or an error and nothing.
+
+    Increments are those up to `through`, or all. `choices` says what is left out on purpose; rows
+    of tables that are left out are counted. With `all_variables` the holder gets a copy of each
+    variable, whoever owns it.
 
     A file is verified against the manifest before a row of it is used, and so is the number of its
     rows. Rows that are expired at their table's data time are dropped and counted. Rows that a
@@ -50,22 +62,33 @@ def restore_shard(
     them all, and no new ids until there is room.
     """
     started = time.monotonic()
-    chain = increments.read_chain(directory)
-    _check_sizes(chain)
+    saved = increments.read_chain(directory, through)
+    manifest.check_has_rows(directory, saved.base)
+    _check_sizes(saved)
 
     mine = owners == index
+    num_left_out = left_out.count(saved, choices.left_out_tables, mine)
+    chain = without_tables(saved, choices.left_out_tables)
     tables, expired = row_loading.load_tables(chain, mine, over_budget)
     rows = sum(len(table) for table in tables.values())
     _check_held(chain, mine, rows + expired)
-    filters_reset = _restore_filters(chain.base, directory, mine, tables)
+    counted = _newest_filters(chain)
+    filters_reset = _restore_filters(counted.manifest, counted.directory, mine, tables)
     newest = _newest_of(chain)
-    variables = _restore_variables(newest.manifest, newest.directory, owners, index)
+    dense = _dense_from(choices.dense_from) if choices.dense_from else newest
+    if all_variables:
+        variables = _restore_variables(dense, np.zeros_like(owners), 0, choices)
+    else:
+        variables = _restore_variables(dense, owners, index, choices)
+
+    blobs = blob_files.owned(newest.directory, newest.manifest, owners, index)
     applied = _read_applied(newest, mine)
 
     for table in tables.values():
         holder.adopt(table=table)
     for variable in variables:
         holder.adopt(variable=variable)
+    holder.adopt_blobs(blobs)
     if applied is not None:
         holder.adopt_writes(applied)
 
@@ -74,6 +97,7 @@ def restore_shard(
         step=chain.last.step,
         rows=rows,
         expired=expired,
+        left_out=num_left_out,
         seconds=time.monotonic() - started,
         tables=len(tables),
         variables=len(variables),
@@ -84,13 +108,14 @@ def restore_shard(
 
     logger.info(
         "restored path=%s increments=%d rows=%d expired=%d left_out=%d filters_reset=%d "
-        "seconds=%.1f",
+        "blobs=%d seconds=%.1f",
         restored.path,
         restored.increments,
         restored.rows,
         restored.expired,
         restored.left_out,
         restored.filters_reset,
+        len(blobs),
         restored.seconds,
     )
 
@@ -99,25 +124,42 @@ def restore_shard(
 
 def _check_sizes(chain: Chain) -> None:
     """CheckpointDamaged unless all files of the chain are there, with the length they were."""
-    for file in chain.base.files:
-        manifest.check_size(chain.directory, file)
-    for increment in chain.increments:
-        for file in increment.manifest.files:
-            manifest.check_size(increment.directory, file)
+    in_parallel(lambda each: manifest.check_size(*each), chain.files, "sizes")
 
 
 def _newest_of(chain: Chain) -> Increment:
-    """What has the variables: the last increment, or the checkpoint itself."""
+    """What has the variables and blobs: the last increment, or the checkpoint itself."""
     return chain.increments[-1] if chain.increments else Increment(chain.directory, chain.base)
 
 
-def _applied_file(newest: Increment, mine: Bools) -> ShardFile | None:
-    """What the server of just these buckets remembered; None if no server had just these."""
-    for file in newest.manifest.files:
-        if file.kind is FileKind.APPLIED and file.buckets == arrow_files.ranges_of(mine):
-            return file
+def _dense_from(path: str) -> Increment:
+    """The other checkpoint that the variables come from."""
+    directory = locate(path)
+    content = manifest.read(directory)
+    for file in content.files:
+        manifest.check_size(directory, file)
 
-    return None
+    return Increment(directory, content)
+
+
+def _newest_filters(chain: Chain) -> Increment:
+    """What has the counts of admission filters; increments of early versions have none."""
+    for increment in reversed(chain.increments):
+        if any(file.kind is FileKind.FILTER for file in increment.manifest.files):
+            return increment
+
+    return Increment(chain.directory, chain.base)
+
+
+def _applied_file(newest: Increment, mine: Bools) -> ShardFile | None:
+    """What the one server of just these buckets remembered; None if no server had just these."""
+    buckets = arrow_files.ranges_of(mine)
+    found = []
+    for file in newest.manifest.files:
+        if file.kind is FileKind.APPLIED and file.buckets == buckets:
+            found.append(file)
+
+    return found[0] if len(found) == 1 else None
 
 
 def _read_applied(newest: Increment, mine: Bools) -> AppliedWrites | None:
@@ -138,11 +180,15 @@ def _check_held(chain: Chain, mine: Bools, rows: int) -> None:
         return
 
     suffix = file.name.removeprefix(f"{FileKind.APPLIED}-")
-    held = sum(each.held for each in newest.manifest.files if each.name.endswith(suffix))
+    held = 0
+    for each in newest.manifest.files:
+        if each.kind is FileKind.TABLE and each.name.endswith(suffix):
+            held += each.held if chain.increments else each.rows
+
     if rows != held:
         raise CheckpointDamaged(
             f"{chain} gives this ps {rows} rows, expired ones included, and the server that wrote "
-            f"the last increment had {held}"
+            f"the last files had {held}"
         )
 
 
@@ -154,7 +200,7 @@ class _SavedFilter(NamedTuple):
 
 
 def _restore_filters(
-    content: Manifest, directory: Path, mine: Bools, tables: dict[str, EmbeddingTable]
+    content: Manifest, directory: Location, mine: Bools, tables: dict[str, EmbeddingTable]
 ) -> int:
     """Give tables what their servers had counted.
 
@@ -168,13 +214,12 @@ def _restore_filters(
 
         state = None
         if _is_about(file, mine):
-            manifest.verify(directory, file)
-            with arrow_files.opened(directory, file) as reader:
+            with arrow_files.verified(directory, file) as reader:
                 state = filter_files.read_filter(reader, file.name, mine)
 
         saved.setdefault(file.table, []).append(_SavedFilter(file, state))
 
-    left_out = 0
+    num_reset = 0
 
     for name, table in tables.items():
         if not isinstance(table.admission, CountingFilter):
@@ -188,13 +233,13 @@ def _restore_filters(
                 f"the checkpoint has rows of table {name}, but not its admission filter"
             )
 
-        left_out += _restore_filter(name, table.admission, saved[name], directory)
+        num_reset += _restore_filter(name, table.admission, saved[name], directory)
 
-    return left_out
+    return num_reset
 
 
 def _restore_filter(
-    table: str, admission: CountingFilter, saved: list[_SavedFilter], directory: Path
+    table: str, admission: CountingFilter, saved: list[_SavedFilter], directory: Location
 ) -> int:
     """Continue with the counts of several servers; how many of their filters do not fit.
 
@@ -203,7 +248,7 @@ def _restore_filter(
     """
     expected = tuple(admission.layout)
     fitting = []
-    left_out = 0
+    num_reset = 0
 
     for file, state in saved:
         if state is None:
@@ -214,7 +259,7 @@ def _restore_filter(
             fitting.append(state)
             continue
 
-        left_out += 1
+        num_reset += 1
         logger.warning(
             "sightings are counted anew, the filter is of other settings: table=%s file=%s "
             "layout=%s expected=%s",
@@ -227,7 +272,7 @@ def _restore_filter(
     if fitting:
         admission.restore(union_of(fitting))
 
-    return left_out
+    return num_reset
 
 
 def _is_about(file: ShardFile, buckets: Bools) -> bool:
@@ -235,29 +280,26 @@ def _is_about(file: ShardFile, buckets: Bools) -> bool:
 
 
 def _restore_variables(
-    content: Manifest, directory: Path, owners: NDArray[np.uint16], index: int
+    newest: Increment, owners: NDArray[np.uint16], index: int, choices: RestoreChoices
 ) -> list[Variable]:
     """The variables and parts of variables that ps `index` holds."""
-    files = [file for file in content.files if file.kind == FileKind.VARIABLES]
+
+    def read(file: ShardFile) -> list[SavedVariable]:
+        with arrow_files.verified(newest.directory, file) as reader:
+            return variable_files.read(reader, file, owners, index, choices)
+
+    files = [file for file in newest.manifest.files if file.kind == FileKind.VARIABLES]
     num_ps = int(owners.max()) + 1
     owned_now = [arrow_files.ranges_of(owners == number) for number in range(num_ps)]
-    if [file.buckets for file in files] == owned_now:
+    if [file.buckets for file in files] == owned_now and not choices.old_names:
         # Each file was written by a server that had what one has now, so this server's own has all
         # of its variables. Only the large ones are in parts, and a part is cut out of the whole.
-        saved = _read_variables(directory, files[index], owners, index)
+        saved = read(files[index])
         if all(piece.parts == 1 for piece in saved):
             return variable_files.owned(saved, owners, index)
 
     saved = []
     for file in files:
-        saved += _read_variables(directory, file, owners, index)
+        saved += read(file)
 
     return variable_files.owned(saved, owners, index)
-
-
-def _read_variables(
-    directory: Path, file: ShardFile, owners: NDArray[np.uint16], index: int
-) -> list[SavedVariable]:
-    manifest.verify(directory, file)
-    with arrow_files.opened(directory, file) as reader:
-        return variable_files.read(reader, file, owners, index)

@@ -21,6 +21,8 @@ class Retention:
     the list is kept on disk for good; 0 = none is. `max_to_keep` = 0 keeps all of them, and the
     list has the newest alone.
 
+    Those that were saved in place of an increment go with the next save.
+
     `began_at_s` is when the hours begin to count in a directory whose list does not say it yet.
     Monolith begins anew with each process, so that a job that is restarted every day keeps none;
     here the list says when the last one was kept. And where no save was made for longer than
@@ -31,17 +33,31 @@ class Retention:
     keep_every_n_hours: float = 24.0
     began_at_s: float = 0.0
 
-    def drop(self, listed: Listing, exempt: Collection[str], needed: Collection[str]) -> str | None:
+    def drop(
+        self,
+        listed: Listing,
+        exempt: Collection[str],
+        needed: Collection[str],
+        outdated: str = "",
+    ) -> str | None:
         """Take what is not kept out of the list; the name of a checkpoint to remove from disk.
 
         `exempt` and `needed` are names of folders: the first do not count among those that are
-        kept, the second do, but something depends on them.
+        kept, the second do, but something depends on them. `outdated` was saved in place of an
+        increment: like one it goes with the next save, also where all others are kept. Meanwhile
+        it has the place of one of them.
         """
         listed.last_preserved_s = listed.last_preserved_s or self.began_at_s
+        is_free = outdated not in (*exempt, *needed, listed.newest)
+        is_dropped = bool(outdated) and outdated in listed.time_by_name and is_free
         if not self.max_to_keep:
             newest = listed.newest or ""
             listed.time_by_name = {newest: listed.time_by_name.get(newest, "0.0")}
-            return None
+            return outdated if is_dropped else None
+
+        if is_dropped:
+            del listed.time_by_name[outdated]
+            return outdated
 
         counted = [name for name in listed.time_by_name if _folder(name) not in exempt]
         if len(counted) <= self.max_to_keep:

@@ -9,19 +9,19 @@ It is Monolith's, in its text format:
 """
 
 from collections import Counter
-from pathlib import Path
 
 from megalith.checkpoint import state_text
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import Manifest
-from megalith.runtime.files import write_atomically
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location
 
 
-def path_of(model_dir: Path, step: int) -> Path:
+def path_of(model_dir: Location, step: int) -> Location:
     return model_dir / f"ckpt.info-{step}"
 
 
-def write(model_dir: Path, content: Manifest) -> None:
+def write(model_dir: Location, content: Manifest) -> None:
     """Say what a checkpoint has; a later one of the same step takes the place of an earlier one."""
     counts: Counter[str] = Counter()
     for file in content.files:
@@ -29,7 +29,8 @@ def write(model_dir: Path, content: Manifest) -> None:
             counts[file.table] += file.rows
 
     text = "".join(_entry(table, counts[table]) for table in sorted(counts))
-    write_atomically(path_of(model_dir, content.step), text.encode())
+    path = path_of(model_dir, content.step)
+    stored.write(path, text.encode())
 
 
 def _entry(table: str, rows: int) -> str:

@@ -5,32 +5,38 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files, dropped
+from megalith.checkpoint import arrow_files, blocks, dropped, own_rows
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.parallel import in_parallel, threads
+from megalith.checkpoint.tables import Header, RowBatch
+from megalith.engine.kernels import ownership
 from megalith.engine.table.checks import finite_mask, frozen
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointDamaged, LimitExceeded
 from megalith.kernels.dtypes import F32, Bools
+from megalith.kernels.finite import is_finite
 from megalith.schema import TableConfig
 from megalith.wire import routing
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Reader = Callable[[], Iterable[RowBatch]]
 
-_MOST_THREADS = 4  # that check and load files; each has one record batch in memory
+_MOST_THREADS = 4  # that load files, and as many that load blocks; each has one in memory
 _PROGRESS_S = 10.0  # between two lines about a long restore
 
 
@@ -41,17 +47,20 @@ def load_tables(
 
     `restore_shard` says what happens to rows that a memory budget has no room for.
     """
-    loading = _Loading(chain, mine, over_budget)
-    expired = loading.load_base()
-    for increment in chain.increments:
-        loading.load_increment(increment)
+    with threads("blocks", _num_threads()) as pool:
+        loading = _Loading(chain, mine, over_budget, pool)
+        expired = loading.load_base()
+        for increment in chain.increments:
+            loading.load_increment(increment)
+
+    for name, table in loading.tables.items():
+        table.reconfigure(loading.configs[name])
 
     if chain.increments:
-        expired = loading.drop_expired()
+        expired = loading.drop_expired()  # by the settings of the last increment
 
     for name, table in loading.tables.items():
         config = loading.configs[name]
-        table.reconfigure(config)
         loading.check_budget(table)
         if config.memory_budget_bytes and table.nbytes > config.memory_budget_bytes:
             logger.warning(
@@ -66,41 +75,49 @@ def load_tables(
 
 
 class _Loading:
-    """One restore of all tables. Each file is loaded by one thread; tables guard their own rows.
+    """One restore of all tables. Tables guard their own rows.
+
+    Each file has a thread that waits for its blocks, which the threads of `pool` load.
 
     With increments, rows that are expired are dropped at the end: an increment may have given one
     of them a new time. And the memory budget counts at the end: a full table that has dropped rows
     and made others would not have room for all of them on the way there.
     """
 
-    def __init__(self, chain: Chain, mine: Bools, over_budget: bool) -> None:
+    def __init__(
+        self, chain: Chain, mine: Bools, over_budget: bool, pool: ThreadPoolExecutor
+    ) -> None:
         self._chain = chain
+        self._pool = pool
         self._directory = chain.directory
         self._has_increments = bool(chain.increments)
         self._mine = mine
+        self._owned = frozen(mine.astype(np.uint16))  # as if the buckets were those of server 1
         self._over_budget = over_budget
         files = [file for file in chain.base.files if file.kind == FileKind.TABLE]
-        self._headers = {file.name: table_files.header(self._directory, file) for file in files}
-        self._data_times = table_files.newest(self._headers, files)
-        for increment in chain.increments:
-            self._note_data_times(increment)
+        self._headers = _headers_of(chain)
+        headers = {file.name: self._headers[self._directory / file.name] for file in files}
+        self._data_times = table_files.newest(headers, files)
+        self._note_data_times()
 
         self.configs: dict[str, TableConfig] = {}
         for file in files:
-            self.configs.setdefault(file.table, self._headers[file.name].config)  # the first file's
-
-        self.tables: dict[str, EmbeddingTable] = {}
-        for name in self.configs:
-            self._make_table(name)
+            self.configs.setdefault(file.table, headers[file.name].config)  # the first file's
 
         self._needed = []
 
         for file in files:
             # A file without a row of this server is another server's to check.
-            buckets = arrow_files.buckets_of(file)
-            is_mine = (buckets & mine).any()
-            if is_mine or not file.rows:
+            if self._is_needed(file) or not file.rows:
                 self._needed.append(file)
+
+        self._expected_rows: Counter[str] = Counter()
+        for file in self._needed:
+            self._expected_rows[file.table] += _expected_rows(file, mine)
+
+        self.tables: dict[str, EmbeddingTable] = {}
+        for name in self.configs:
+            self._make_table(name)
 
         self._sources = Counter(file.table for file in self._needed if file.rows)
         num_rows = sum(file.rows for file in self._needed)
@@ -110,55 +127,59 @@ class _Loading:
         config = self.configs[name]
         is_unbounded = self._over_budget or self._has_increments
         wanted = _without_budget(config) if is_unbounded else config
-        self.tables[name] = EmbeddingTable(wanted)
+        table = EmbeddingTable(wanted)
+        table.expect(self._expected_rows[name])
+        self.tables[name] = table
 
-    def _note_data_times(self, increment: Increment) -> None:
-        for file in increment.manifest.files:
-            if file.kind is FileKind.DROPPED:
-                time_s = dropped.data_time_s(increment.directory, file)
-                self._data_times[file.table] = max(self._data_times.get(file.table, 0), time_s)
+    def _note_data_times(self) -> None:
+        files = self._chain.files_of(FileKind.DROPPED)
+        found = in_parallel(lambda each: dropped.data_time_s(*each), files, "data times")
+        for (_, file), time_s in zip(files, found, strict=True):
+            known_s = self._data_times.get(file.table, 0)
+            self._data_times[file.table] = max(known_s, time_s)
 
     def load_base(self) -> int:
         """Load every file of the checkpoint that is needed; how many rows were expired."""
-        return sum(_in_parallel(self._load, self._needed))
+        return sum(_load_each(self._load, self._needed))
 
     def load_increment(self, increment: Increment) -> None:
         """Put the changed rows in, and take the dropped ones out."""
-        files = [file for file in increment.manifest.files if file.kind is FileKind.TABLE]
-        for file in files:
-            self.configs[file.table] = table_files.header(increment.directory, file).config
+        directory = increment.directory
+        files = increment.manifest.files
+
+        changed = [file for file in files if file.kind is FileKind.TABLE]
+        for file in changed:
+            header = self._headers[directory / file.name]
+            self.configs[file.table] = header.config
             if file.table not in self.tables:
                 self._make_table(file.table)
 
-        needed = [file for file in files if self._is_needed(file)]
-        _in_parallel(lambda file: self._load_changes(increment.directory, file), needed)
-        gone = [file for file in increment.manifest.files if file.kind is FileKind.DROPPED]
-        _in_parallel(lambda file: self._drop(increment.directory, file), gone)
+        needed = [file for file in changed if self._is_needed(file)]
+        _load_each(lambda file: self._load_changes(directory, file), needed)
+
+        gone = [file for file in files if file.kind is FileKind.DROPPED]
+        _load_each(lambda file: self._drop(directory, file), gone)
 
     def _is_needed(self, file: ShardFile) -> bool:
-        return bool((arrow_files.buckets_of(file) & self._mine).any())
+        buckets = arrow_files.buckets_of(file)
+        is_mine = buckets & self._mine
+        return bool(is_mine.any())
 
-    def _load_changes(self, directory: Path, file: ShardFile) -> None:
+    def _load_changes(self, directory: Location, file: ShardFile) -> None:
         table = self.tables[file.table]
         signature = RowLayout(self.configs[file.table]).signature
         refused = 0
-        for batch in table_files.row_batches(directory, file):
-            is_mine = self._mine[routing.buckets_of(batch.ids)]
-            rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
-            result = table.load(
-                batch.ids[is_mine],
-                rows,
-                batch.times[is_mine],
-                signature,
-                self._data_times[file.table],
-            )
-
-            refused += result.refused
+        for read in self._readers(directory, file):  # in their order: the last of equal ids counts
+            for batch in read():
+                rows = own_rows.joined(batch, self._mine)
+                data_time_s = self._data_times[file.table]
+                result = table.load(rows.ids, rows.rows, rows.times, signature, data_time_s)
+                refused += result.refused
 
         if refused:
             raise _no_room(table, refused, file.rows, directory / file.name)
 
-    def _drop(self, directory: Path, file: ShardFile) -> None:
+    def _drop(self, directory: Location, file: ShardFile) -> None:
         if not file.rows or not self._is_needed(file):
             return
 
@@ -214,39 +235,103 @@ class _Loading:
 
     def _load_into(self, table: EmbeddingTable, file: ShardFile) -> int:
         """Load a file's rows of the buckets in `mine`, every one of them; how many were expired."""
-        signature = RowLayout(self._headers[file.name].config).signature
-        data_time_s = self._data_times.get(file.table)
+        signature = RowLayout(self._headers[self._directory / file.name].config).signature
         counts = _Counts()
 
-        for batch in table_files.row_batches(self._directory, file):
-            is_mine = self._mine[routing.buckets_of(batch.ids)]
-            rows = np.concatenate([batch.embeddings[is_mine], batch.states[is_mine]], axis=1)
-            spoiled_states, spoiled_weights = _begin_spoiled_states(rows, table.layout)
-            result = table.load(
-                batch.ids[is_mine],
-                rows,
-                batch.times[is_mine],
-                signature,
-                data_time_s,
-                # early versions wrote neither data times nor expired rows
-                drop_expired=data_time_s is not None and not self._has_increments,
-            )
+        def load(read: _Reader) -> None:
+            for batch in read():
+                counts.add(self._load_batch(table, file, batch, signature))
+                self._progress.add(batch.ids.size)
 
-            counts.found += len(rows)
-            counts.created += result.created
-            counts.refused += result.refused
-            counts.expired += result.expired
-            counts.spoiled_states += spoiled_states
-            counts.spoiled_weights += spoiled_weights
-            self._progress.add(batch.ids.size)
+        for _ in self._pool.map(load, self._readers(self._directory, file)):
+            pass  # the first error is raised here
 
         counts.check(table, self._directory / file.name)
         return counts.expired
 
+    def _load_batch(
+        self, table: EmbeddingTable, file: ShardFile, batch: RowBatch, signature: str
+    ) -> "_Counts":
+        data_time_s = self._data_times.get(file.table)
+        # early versions wrote neither data times nor expired rows
+        drop_expired = data_time_s is not None and not self._has_increments
+
+        if ownership.all_owned(frozen(batch.ids), self._owned, 1) and _is_finite(batch):
+            loaded = table.load_new(*batch, signature, data_time_s, drop_expired=drop_expired)
+            if loaded is not None:
+                return _Counts(batch.ids.size, loaded.created, loaded.refused)
+
+        rows = own_rows.joined(batch, self._mine)
+        spoiled_states, spoiled_weights = _begin_spoiled_states(rows.rows, table.layout)
+        result = table.load(
+            rows.ids,
+            rows.rows,
+            rows.times,
+            signature,
+            data_time_s,
+            drop_expired=drop_expired,
+        )
+
+        return _Counts(
+            found=rows.ids.size,
+            created=result.created,
+            refused=result.refused,
+            expired=result.expired,
+            spoiled_states=spoiled_states,
+            spoiled_weights=spoiled_weights,
+        )
+
+    def _readers(self, directory: Location, file: ShardFile) -> list["_Reader"]:
+        """What reads the rows of a file: one for each block with rows of `mine`.
+
+        The whole file is one in early versions, which have no blocks.
+        """
+        found = blocks.blocks_of(file)
+        if not found:
+            return [partial(table_files.row_batches, directory, file)]
+
+        schema = table_files.schema_of(directory, file)
+        blocks.read(directory, file, found[-1])  # its end: nobody needs it here, but it is checked
+        return [
+            partial(table_files.block_rows, directory, file, schema, block)
+            for block in found
+            if block.is_about(self._mine)
+        ]
+
+
+def _headers_of(chain: Chain) -> dict[Location, Header]:
+    """What the files of tables say of them, by path."""
+    files = chain.files_of(FileKind.TABLE)
+    headers = in_parallel(lambda each: table_files.header(*each), files, "headers")
+
+    found = {}
+    for (directory, file), header in zip(files, headers, strict=True):
+        found[directory / file.name] = header
+
+    return found
+
+
+def _expected_rows(file: ShardFile, mine: Bools) -> int:
+    """About how many rows a file has of the buckets in `mine`: ids are spread over buckets."""
+    found = blocks.blocks_of(file)
+    if not found:
+        buckets = arrow_files.buckets_of(file)
+        num_mine = int(np.count_nonzero(buckets & mine))
+        num_buckets = int(np.count_nonzero(buckets))
+        return file.rows * num_mine // max(1, num_buckets)
+
+    rows = 0.0
+    for block in found:
+        if block.rows:
+            share = mine[block.first : block.last + 1].mean()
+            rows += block.rows * float(share)
+
+    return int(rows)
+
 
 @dataclass(slots=True)
 class _Counts:
-    """What became of a file's rows of this ps's buckets."""
+    """What became of a file's rows of this ps's buckets. Several threads add to it."""
 
     found: int = 0
     created: int = 0
@@ -254,8 +339,18 @@ class _Counts:
     expired: int = 0
     spoiled_states: int = 0
     spoiled_weights: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def check(self, table: EmbeddingTable, path: Path) -> None:
+    def add(self, others: "_Counts") -> None:
+        with self._lock:
+            self.found += others.found
+            self.created += others.created
+            self.refused += others.refused
+            self.expired += others.expired
+            self.spoiled_states += others.spoiled_states
+            self.spoiled_weights += others.spoiled_weights
+
+    def check(self, table: EmbeddingTable, path: Location) -> None:
         """Raise unless all of them came into the table or were expired; say what was spoiled."""
         name = table.config.name
         if self.spoiled_states:
@@ -286,18 +381,16 @@ class _Counts:
             )
 
 
-def _in_parallel(load: Callable[[ShardFile], T], files: list[ShardFile]) -> list[T]:
+def _load_each(load: Callable[[ShardFile], T], files: list[ShardFile]) -> list[T]:
     """Load files on a few threads; the first error ends it."""
-    num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(num_threads, "restore") as pool:
-        try:
-            return list(pool.map(load, files))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    return in_parallel(load, files, "restore", _num_threads())
 
 
-def _no_room(table: EmbeddingTable, refused: int, found: int, path: Path) -> LimitExceeded:
+def _num_threads() -> int:
+    return min(_MOST_THREADS, os.cpu_count() or 1)
+
+
+def _no_room(table: EmbeddingTable, refused: int, found: int, path: Location) -> LimitExceeded:
     return LimitExceeded(
         f"table {table.config.name}: {refused} of the {found} rows that this ps needs of "
         f"{path} find no room; it holds {len(table)} rows in a memory_budget_bytes of "
@@ -308,6 +401,12 @@ def _no_room(table: EmbeddingTable, refused: int, found: int, path: Path) -> Lim
 
 def _without_budget(config: TableConfig) -> TableConfig:
     return replace(config, memory_budget_bytes=0)
+
+
+def _is_finite(batch: RowBatch) -> bool:
+    return is_finite(frozen(batch.embeddings.reshape(-1))) and is_finite(
+        frozen(batch.states.reshape(-1))
+    )
 
 
 def _begin_spoiled_states(rows: F32, layout: RowLayout) -> tuple[int, int]:

@@ -32,8 +32,10 @@ def from_json(content: Any) -> Any:
     """The inverse of `to_json`; a class of a newer version is CheckpointDamaged, by name."""
     if isinstance(content, list):
         return tuple(from_json(item) for item in content)
+
     if not isinstance(content, dict):
         return content
+
     if "kind" not in content:
         return {int(slot): value for slot, value in content.items()}  # JSON has no integer keys
 

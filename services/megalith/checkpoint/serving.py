@@ -1,17 +1,19 @@
-"""A checkpoint as serving stores it: embeddings only, without what trains them.
+"""Holds goldens of Monolith's restore for serving; no process calls it.
 
-It waits for serving replicas: until then only tests call it.
+A checkpoint as a server stores it that has only files, and judges for itself which rows are
+expired: embeddings only, without what trains them. Replicas start from a checkpoint by
+served_rows.py instead, as the parameter servers hold it.
 """
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from megalith.checkpoint import manifest
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.storage.location import Location
 from megalith.engine.serving_table import ServingTable
 from megalith.engine.table.checks import finite_mask, frozen
 from megalith.engine.table.expiry import Expiry, dated
@@ -34,12 +36,13 @@ class ServedTables:
     refused: dict[str, int] = field(default_factory=dict)
 
 
-def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> ServedTables:
+def load_for_serving(directory: Location, *, skip_zero_embedding: bool = False) -> ServedTables:
     """All tables of a checkpoint without expired rows and such as cannot be served.
 
     Every file is verified.
     """
     content = manifest.read(directory)
+    manifest.check_has_rows(directory, content)
     files = [file for file in content.files if file.kind is FileKind.TABLE]
 
     headers: dict[str, table_files.Header] = {}
@@ -87,7 +90,7 @@ def load_for_serving(directory: Path, *, skip_zero_embedding: bool = False) -> S
     return served
 
 
-def _say_left_out(served: ServedTables, directory: Path) -> None:
+def _say_left_out(served: ServedTables, directory: Location) -> None:
     for name in served.tables:
         not_finite = served.not_finite[name]
         refused = served.refused[name]

@@ -7,15 +7,17 @@ It is read and written here because checkpoints are to be used without protobuf.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
-Fields = dict[str, list[str]]  # all values of each field, in the order of the file
+FieldTexts = dict[str, list[str]]  # all values of each field, in the order of the file
 
 _TOKEN = re.compile(
-    r"""(?P<space>[\s,;]+|\#[^\n]*)
+    r"""(?P<space>\s+|\#[^\n]*)
     |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<mark>[:\[\]])
-    |(?P<word>[^\s,;:\[\]"'#]+)""",
+    |(?P<mark>[:\[\],;])
+    |(?P<word>[^\s,;:\[\]"'#]+)
+    |(?P<unclosed>["'])""",
     re.VERBOSE,
 )
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
@@ -31,24 +33,39 @@ _NAMED = {
 _TO_ESCAPE = {ord("\\"): "\\\\", ord('"'): '\\"', ord("\n"): "\\n", ord("\r"): "\\r"}
 
 
-def parse(text: str) -> Fields:
+class _Token(NamedTuple):
+    """`line` is where it begins, counted from 1. The end of a text is a token without text."""
+
+    kind: str
+    text: str
+    line: int
+
+    def is_mark(self, marks: str) -> bool:
+        return self.kind == "mark" and self.text in marks
+
+
+def parse(text: str) -> FieldTexts:
     """The values of each field. A text that is none gives what could be read before its fault.
 
-    State files are read by whoever has to say which checkpoint there is: an unreadable one names
-    none, and its reader says what to do about it.
+    The list of checkpoints is read by whoever has to say which one there is: an unreadable one
+    names none, and its reader says what to do about it.
     """
-    fields: Fields = {}
-    tokens = list(_tokens(text))
-    position = 0
+    fields: FieldTexts = {}
+    try:
+        for name, _, values in _fields(text):
+            fields.setdefault(name, []).extend(values)
+    except ValueError:
+        return fields
 
-    while position + 1 < len(tokens):
-        kind, name = tokens[position]
-        if kind != "word" or tokens[position + 1] != ("mark", ":"):
-            break
+    return fields
 
-        values, position = _values(tokens, position + 2)
-        if not values:
-            break
+
+def parse_whole(text: str, known: Collection[str]) -> FieldTexts:
+    """The values of each field; a ValueError names the first line that is no field of `known`."""
+    fields: FieldTexts = {}
+    for name, line, values in _fields(text):
+        if name not in known:
+            raise ValueError(f"line {line}: {name} is no field; there are {', '.join(known)}")
 
         fields.setdefault(name, []).extend(values)
 
@@ -65,42 +82,85 @@ def string_lines(name: str, values: Iterable[str]) -> str:
     return "".join(f'{name}: "{value.translate(_TO_ESCAPE)}"\n' for value in values)
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Without spaces, separators and comments; they end at the first character that fits none."""
-    position = 0
-    while match := _TOKEN.match(text, position):
-        position = match.end()
+def _tokens(text: str) -> list[_Token]:
+    """Without spaces and comments; the last one is the end."""
+    tokens = []
+    line = 1  # counted along: a list may have thousands of lines
+    for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
         if kind != "space":
-            yield kind, match[0]
+            tokens.append(_Token(kind, match[0], line))
+
+        line += match[0].count("\n")
+
+    tokens.append(_Token("end", "", line))
+    return tokens
 
 
-def _values(tokens: list[tuple[str, str]], position: int) -> tuple[list[str], int]:
-    """The values that begin at a token, and the position after them; strings in a row are one."""
-    kind, text = tokens[position] if position < len(tokens) else ("", "")
-    if kind == "word":
-        return [text], position + 1
+def _fields(text: str) -> Iterator[tuple[str, int, list[str]]]:
+    """(name, line, values) of each field in turn; ValueError at the first that is none."""
+    tokens = _tokens(text)
+    position = 0
+    while tokens[position].kind != "end":
+        name = tokens[position]
+        if name.kind != "word":
+            raise _fault(name, "is where the name of a field belongs")
+        if not tokens[position + 1].is_mark(":"):
+            raise _fault(name, "has no : after it")
 
-    if kind == "string":
-        joined = ""
-        while position < len(tokens) and tokens[position][0] == "string":
-            joined += _unescaped(tokens[position][1])
+        values, position = _values(tokens, position + 2, name)
+        yield name.text, name.line, values
+        if tokens[position].is_mark(",;"):
             position += 1
 
-        return [joined], position
+
+def _values(tokens: list[_Token], position: int, name: _Token) -> tuple[list[str], int]:
+    """The value of a field that begins at a token, or its list; and the position after it."""
+    if not tokens[position].is_mark("["):
+        value, position = _value(tokens, position, name)
+        return [value], position
 
     values: list[str] = []
-    if text != "[":
-        return values, position
-
+    is_open = not tokens[position + 1].is_mark("]")
     position += 1
-    while position < len(tokens) and tokens[position][0] in ("word", "string"):
-        # The commas between strings of a list are no tokens here: each is a value of its own.
-        kind, text = tokens[position]
-        values.append(_unescaped(text) if kind == "string" else text)
+    while is_open:
+        value, position = _value(tokens, position, name)
+        values.append(value)
+        is_open = tokens[position].is_mark(",")
+        position += is_open
+
+    if not tokens[position].is_mark("]"):
+        raise _fault(name, "has a list that is not closed by ]")
+
+    return values, position + 1
+
+
+def _value(tokens: list[_Token], position: int, name: _Token) -> tuple[str, int]:
+    """A word, or strings in a row, which are one; and the position after it."""
+    first = tokens[position]
+    if first.kind == "word":
+        return first.text, position + 1
+    if first.kind == "unclosed":
+        raise _fault(name, "has a text that is not closed by a quote")
+    if first.kind != "string":
+        raise _fault(name, "has no value")
+
+    joined = ""
+    line = first.line
+    while tokens[position].kind == "string":
+        # Protobuf joins these too. Who writes one path below another means two, and neither the
+        # one nor the other would be what is read.
+        if tokens[position].line != line:
+            raise _fault(tokens[position], "is a text below another; name its field again")
+
+        joined += _unescaped(tokens[position].text)
         position += 1
 
-    return values, position + 1  # after the bracket
+    return joined, position
+
+
+def _fault(token: _Token, what: str) -> ValueError:
+    return ValueError(f"line {token.line}: {token.text} {what}")
 
 
 def _unescaped(quoted: str) -> str:

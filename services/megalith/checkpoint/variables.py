@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megalith.checkpoint import arrow_files, schema_json
+from megalith.checkpoint.choices import EVERYTHING, RestoreChoices
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
 from megalith.engine.variable.variable import Variable
@@ -53,8 +54,18 @@ class SavedVariable:
     state: Mapping[str, NDArray[Any]]
 
 
+def whole(variable: Variable) -> SavedVariable:
+    """A variable that is held in one piece, as of now."""
+    config = variable.config
+    value, state = variable.dump()
+    return SavedVariable(config.name, 0, 1, config.optimizer, config.schedule, value, state)
+
+
 def copies_of(variables: Iterable[Variable]) -> list[dict[str, Any]]:
-    """What a file says of each, as of now."""
+    """What a file says of each, as of now.
+
+    Values are arrays: an increment holds up writes for this, so that nothing is copied twice.
+    """
     return [_row(variable) for variable in variables]
 
 
@@ -64,16 +75,24 @@ def write(rows: list[dict[str, Any]], directory: Path, name: str) -> ShardFile:
 
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
         for row in rows:
-            batch = pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+            batch = pa.RecordBatch.from_pylist([_in_bytes(row)], schema=_SCHEMA)
             writer.write_batch(batch)
 
     return arrow_files.written(path, FileKind.VARIABLES, "", len(rows))
 
 
 def read(
-    reader: Any, file: ShardFile, owners: NDArray[np.uint16], index: int
+    reader: Any,
+    file: ShardFile,
+    owners: NDArray[np.uint16],
+    index: int,
+    choices: RestoreChoices = EVERYTHING,
 ) -> list[SavedVariable]:
-    """What one file has of the variables of ps `index`, and perhaps of other large ones."""
+    """What one file has of the variables of ps `index`, and perhaps of other large ones.
+
+    They have the names that they get.
+    """
+    new_names = choices.new_names
     saved = []
     rows = 0
 
@@ -84,9 +103,11 @@ def read(
         # What the variables are is read first: values of others would take memory for nothing.
         about = batch.select(["name", "parts", "dtype", "shape"])
         for row, description in enumerate(about.to_pylist()):
-            if _may_be_held(description, owners, index):
+            old = description["name"]
+            description["name"] = new_names.get(old, old)
+            if choices.takes_variable(old) and _may_be_held(description, owners, index):
                 (whole_row,) = batch.slice(row, 1).to_pylist()
-                saved.append(_saved(whole_row))
+                saved.append(_saved({**whole_row, "name": description["name"]}))
 
     if rows != file.rows:
         raise CheckpointDamaged(f"{file.name} has {rows} variables, the manifest says {file.rows}")
@@ -205,11 +226,21 @@ def _row(variable: Variable) -> dict[str, Any]:
         "first_row": part.start if part else 0,
         "dtype": value.dtype.name,
         "shape": list(value.shape),
-        "value": value.tobytes(),
-        "state": [(name, array.tobytes()) for name, array in state.items()],
+        "value": value,
+        "state": state,
         "optimizer": json.dumps(schema_json.to_json(config.optimizer)),
         "schedule": json.dumps(schema_json.to_json(config.schedule)),
     }
+
+
+def _in_bytes(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_row` has said of a variable, as its columns hold it."""
+    state = []
+    for name, array in row["state"].items():
+        state.append((name, array.tobytes()))
+
+    value = row["value"].tobytes()
+    return {**row, "value": value, "state": state}
 
 
 def _saved(row: Mapping[str, Any]) -> SavedVariable:

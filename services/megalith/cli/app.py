@@ -19,6 +19,11 @@ _SECTIONS = {
             "megalith.cli.jobs:up",
             "Start a cluster and keep it up until Ctrl-C or the end of the job.",
         ),
+        LazyCommand(
+            "demo",
+            "megalith.cli.demo:demo",
+            "See training and serving at once: live figures in the terminal.",
+        ),
     ),
     "What is trained": (
         LazyCommand("tasks", "megalith.cli.tasks:tasks", "List what can be trained by name."),
@@ -32,6 +37,21 @@ _SECTIONS = {
         ),
     ),
     "Saved models": (
+        LazyCommand(
+            "eval",
+            "megalith.cli.evaluating:eval_command",
+            "Score the checkpoints of a model directory on held-out data.",
+        ),
+        LazyCommand(
+            "predict",
+            "megalith.cli.predicting:predict",
+            "Write what a trained model says of each example to a Parquet file.",
+        ),
+        LazyCommand(
+            "export",
+            "megalith.cli.exporting:export",
+            "Write a checkpoint as a model that replicas serve without a cluster.",
+        ),
         LazyCommand(
             "ckpt",
             "megalith.cli.ckpt:ckpt",
@@ -53,6 +73,11 @@ _SECTIONS = {
             "worker",
             "megalith.cli.services:worker",
             "Run a worker: trains a task; worker-0 is the chief and creates tables.",
+        ),
+        LazyCommand(
+            "replica",
+            "megalith.cli.services:replica",
+            "Run a serving replica: a read-only copy of the model, kept up to date.",
         ),
         LazyCommand(
             "appmaster",

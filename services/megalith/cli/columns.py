@@ -29,6 +29,14 @@ def room(console: Console) -> int:
     return console.width if console.is_terminal else _MAX_WIDTH
 
 
+def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as wide as there is room for."""
+    console = Console()
+    width = room(console)
+    console.width = max(console.width, width)
+    console.print(fitted(columns, rows, width), highlight=False)
+
+
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
     """The table in `width` cells; below it, the columns that found no room.
 
@@ -65,10 +73,20 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
-    widths = []
+    gaps = _GAP * (len(kept) - 1)
+    total = _EDGES + gaps
     for number in kept:
-        cells = [columns[number].title, *(row[number] for row in rows)]
-        width = max(cell_len(Text.from_markup(cell).plain) for cell in cells)
-        widths.append(width if number else min(width, _FOLDED))
+        cells = [row[number] for row in rows]
+        cells.append(columns[number].title)
+        width = max(_cells_of(cell) for cell in cells)
+        if number == 0:
+            width = min(width, _FOLDED)
 
-    return sum(widths) + _GAP * (len(kept) - 1) + _EDGES
+        total += width
+
+    return total
+
+
+def _cells_of(text: str) -> int:
+    shown = Text.from_markup(text)
+    return cell_len(shown.plain)

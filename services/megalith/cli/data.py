@@ -7,18 +7,27 @@ from rich.table import Table
 from megalith.cli.output import print_line
 from megalith.errors import MegalithError
 from megalith.runtime.commands import Command, Group, LazyCommand, Option
+from megalith.runtime.counting import counted
 from megalith.tasks.ctr_options import names
 from megalith.tasks.input.columns import Label
 from megalith.tasks.input.index import DataIndex
 from megalith.tasks.input.inspection import ColumnSummary, Inspection, inspect
+from megalith.tasks.input.layouts import LAYOUTS
 
 _MAX_ROWS = 1_000_000
 
 
-def _inspect(files: tuple[str, ...], label: str, text: str, rows: int) -> int:
+def _inspect(
+    files: tuple[str, ...], label: str, text: str, header: str, layout: str, rows: int
+) -> int:
     console = Console()
+    if layout:
+        known = LAYOUTS[layout]
+        header = header or known.header
+        text = text or known.text
+
     try:
-        index = DataIndex.build(files)
+        index = DataIndex.build(files, header=names(header))
         wanted = Label.parse(label) if label else None
         found = inspect(index, max_rows=rows, label=wanted, text_columns=names(text))
     except MegalithError as error:
@@ -29,17 +38,26 @@ def _inspect(files: tuple[str, ...], label: str, text: str, rows: int) -> int:
 
 
 def _print(found: Inspection, label: str, console: Console) -> None:
-    print_line(console, f"{found.num_files:,} files, {found.num_rows:,} rows")
+    files = counted(found.num_files, "file")
+    rows = counted(found.num_rows, "row")
+    print_line(console, f"{files}, {rows}")
     if found.rows_read < found.num_rows:
         print_line(
             console, f"of these, the first {found.rows_read:,} were read; --rows 0 reads all"
         )
 
+    for line in found.differences:
+        print_line(console, line)
+    if found.differences:
+        print_line(console, "the rows of files with other columns are not read")
+
     table = Table(box=None, pad_edge=False)
+
     for heading in ("column", "type"):
         table.add_column(heading)
     for heading in ("different", "missing", "least", "greatest"):
         table.add_column(heading, justify="right")
+
     for column in found.columns:
         table.add_row(*_row(column))
 
@@ -68,6 +86,18 @@ inspect_command = Command(
             ["--label"], default="", help="A column, or a comparison: prints how often it is 1."
         ),
         Option(["--text"], default="", help="Columns of CSV and TSV that stay text."),
+        Option(
+            ["--header"],
+            default="",
+            help="Names of the columns of CSV and TSV files that have no header line. A file that "
+            "does not end in .csv is then read as TSV.",
+        ),
+        Option(
+            ["--layout"],
+            type=click.Choice(["", *LAYOUTS]),
+            default="",
+            help="criteo: header and text columns of Criteo's click logs.",
+        ),
         Option(
             ["--rows"],
             type=click.IntRange(0),

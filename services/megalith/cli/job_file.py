@@ -31,15 +31,23 @@ def arguments_of(path: str) -> list[str]:
         fail(f'{path}: it names no task; write task = "ctr", for example')
 
     services = content.pop("set", {})
-    if not isinstance(services, dict) or not all(isinstance(v, dict) for v in services.values()):
+    tables = [services]
+    if isinstance(services, dict):
+        tables = list(services.values())
+
+    if not all(isinstance(table, dict) for table in tables):
         fail(f"{path}: set is a table of services, such as [set.task] or [set.ps]")
 
     arguments = [task]
     for name, value in content.items():
-        arguments.append(f"{flag_of(name)}={_text(path, name, value)}")
+        flag = flag_of(name)
+        text = _text(path, name, value)
+        arguments.append(f"{flag}={text}")
+
     for service, pairs in services.items():
         for name, value in pairs.items():
-            arguments.append(f"--set={service}.{name}={json.dumps(value)}")
+            text = json.dumps(value)
+            arguments.append(f"--set={service}.{name}={text}")
 
     return arguments
 
@@ -52,4 +60,5 @@ def _text(path: str, name: str, value: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
 
-    fail(f"{path}: {name} is {type(value).__name__}, expected text, a number or a list")
+    kind = type(value).__name__
+    fail(f"{path}: {name} is {kind}, expected text, a number or a list")

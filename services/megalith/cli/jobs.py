@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from megalith.cli import suggested, training
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
+from megalith.cli.earlier_model import other_than
 from megalith.cli.job_file import arguments_of
 from megalith.cli.leaving import leave
 from megalith.cli.local import LocalCluster
@@ -20,12 +22,15 @@ from megalith.cli.news import News
 from megalith.cli.output import print_line
 from megalith.cli.run_record import RunRecord
 from megalith.cli.supervision import Supervisor
+from megalith.cli.sync_job import OFF, train_together
+from megalith.cli.tasks import refuse_unknown
 from megalith.cli.waiting import WaitingLines
 from megalith.control import ClusterStatus, Controller
 from megalith.errors import MegalithError
 from megalith.runner.config import PREFIX, RunnerConfig
 from megalith.runtime.command_line import SettingsCommand
 from megalith.runtime.commands import LazyCommand, fail
+from megalith.runtime.counting import counted
 
 _DEFAULT_EXAMPLES = 2_000_000
 SHOWN_MODEL_DIR = f"default: {DEFAULT_MODEL_DIR}/<date>-<time>"
@@ -43,9 +48,14 @@ _NO_END = (
 
 
 def _up(config: RunnerConfig) -> int:
+    if config.sync != OFF:
+        fail(f"--sync={config.sync}: there is no cluster to keep up; use megalith train")
+
     console = Console()
-    with _running(console, config, False) as (cluster, supervisor, news):
+    record = _record(config, console)
+    with _running(console, config, False, record) as (cluster, supervisor, news):
         _say_that_it_is_up(console, config, cluster.controller.status())
+
         if config.max_restarts and not (config.save_every_s or config.save_every_steps):
             print_line(console, _NO_SAVES, "yellow")
 
@@ -67,9 +77,12 @@ def _up(config: RunnerConfig) -> int:
 
 
 def _say_that_it_is_up(console: Console, config: RunnerConfig, status: ClusterStatus) -> None:
+    watch = suggested.ctl(config.model_dir, "status", "--watch")
+    drive = suggested.ctl(config.model_dir, "--help")
+
     print_line(console, f"the cluster is up: controller {status.address}")
-    print_line(console, f"watch it    {suggested.ctl(config.model_dir, 'status', '--watch')}")
-    print_line(console, f"drive it    {suggested.ctl(config.model_dir, '--help')}")
+    print_line(console, f"watch it    {watch}")
+    print_line(console, f"drive it    {drive}")
     print_line(console, f"logs        {status.model_dir}/logs")
 
 
@@ -119,35 +132,46 @@ def _wait_for_controller(cluster: LocalCluster) -> None:
         time.sleep(_POLL_S)
 
 
+def _record(config: RunnerConfig, console: Console) -> RunRecord:
+    model_dir = Path(config.model_dir).absolute()
+    return RunRecord(model_dir, lambda line: print_line(console, line, "yellow"))
+
+
 def _train(config: RunnerConfig) -> int:
     has_end = config.num_examples or config.max_steps
     if not config.num_workers or not has_end:
         fail(_NO_END)
+    if config.sync != OFF:
+        return train_together(config)
 
     return train_to_the_end(config, Console())
 
 
 def train_to_the_end(config: RunnerConfig, console: Console) -> int:
     """Start a cluster, follow its job until it has an outcome, print the summary, stop it."""
-    with _running(console, config, True) as (cluster, supervisor, news):
-        print_line(console, f"drive it with: {suggested.ctl(config.model_dir, 'status')}")
-        record = RunRecord(cluster.model_dir, lambda line: print_line(console, line, "yellow"))
-        record.write_settings(config)
+    drive = suggested.ctl(config.model_dir, "status")
+    record = _record(config, console)
+    with _running(console, config, True, record) as (cluster, supervisor, news):
+        print_line(console, f"drive it with: {drive}")
+
         started = time.monotonic()
         status = training.follow(cluster, supervisor, news, record, console)
-        training.print_summary(status, time.monotonic() - started, console)
+        took_s = time.monotonic() - started
+        training.print_summary(status, took_s, console)
 
     return 0 if status.outcome == "succeeded" else 1
 
 
 @contextmanager
 def _running(
-    console: Console, config: RunnerConfig, is_run_to_end: bool
+    console: Console, config: RunnerConfig, is_run_to_end: bool, record: RunRecord
 ) -> Iterator[tuple[LocalCluster, Supervisor, News]]:
     """A cluster that is formed on the way in and gone on the way out.
 
     An error is one line and exit status 1.
     """
+    refuse_unknown(config.task)
+
     # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -158,11 +182,21 @@ def _running(
         fail_job(error)
 
     supervisor = Supervisor(cluster, config.model_dir, config.max_restarts, console)
-    news = News(console, config.model_dir, config.restore_ckpt)
+
+    def on_status(status: ClusterStatus) -> None:
+        if config.num_workers:
+            record.take(status, config)
+
+    news = News(console, config.model_dir, config.restore_ckpt, config.checkpoint_dir, on_status)
+    warning = ""
     try:
         lines = WaitingLines(console)
         try:
             console.print(_starting(config), highlight=False)
+            warning = other_than(config) if config.num_workers else ""
+            if warning:
+                print_line(console, warning, "yellow")
+
             cluster.start(lines)
         except KeyboardInterrupt:  # no process is left, and none has trained
             print_line(console, "stopping; nothing was trained")
@@ -170,8 +204,11 @@ def _running(
 
         _wait_until_formed(cluster, supervisor, news, lines)
         yield cluster, supervisor, news
+        if warning and not record.has_settings:  # it was refused, and this may be why
+            print_line(console, warning, "yellow")
     except MegalithError as error:
-        fail_job(error, news.farewell())
+        refused = "" if record.has_settings else warning
+        fail_job(error, news.farewell(), refused)
     except KeyboardInterrupt:
         is_saved = leave(
             cluster.controller,
@@ -197,8 +234,11 @@ def _starting(config: RunnerConfig) -> str:
     if spare:
         servers += f" and {spare} to choose from"
 
-    workers = f"{config.num_workers} workers"
-    return f"starting controller, {servers}, {workers} and appmaster in {config.model_dir}"
+    parts = ["controller", servers, counted(config.num_workers, "worker")]
+    if config.num_replicas:
+        parts.append(counted(config.num_replicas, "replica"))
+
+    return f"starting {', '.join(parts)} and appmaster in {config.model_dir}"
 
 
 def _wait_until_formed(
@@ -217,11 +257,12 @@ def _wait_until_formed(
         lines.tell_of(status, cluster.processes)
 
 
-def fail_job(error: MegalithError, farewell: str = "") -> NoReturn:
-    """One line, what is not saved, and exit status 1."""
+def fail_job(error: MegalithError, farewell: str = "", refused: str = "") -> NoReturn:
+    """One line, and exit status 1. More lines say why it was `refused`, and what is not saved."""
     print(f"megalith: {error}", file=sys.stderr)
-    if farewell:
-        print(f"megalith: {farewell}", file=sys.stderr)
+    for line in (refused, farewell):
+        if line:
+            print(f"megalith: {line}", file=sys.stderr)
 
     raise Exit(1) from None
 
@@ -248,11 +289,14 @@ class TrainCommand(SettingsCommand[RunnerConfig]):
         if args and args[0].endswith(".toml"):
             args = [*arguments_of(args[0]), *args[1:]]
 
-        own = _TASK_COMMANDS.get(args[0]) if args else None
+        task = args[0] if args else ""
+        own = _TASK_COMMANDS.get(task)
         if own is None:
             return super().make_context(info_name, args, parent, **extra)
 
-        return own.load().make_context(f"{info_name} {own.name}", args[1:], parent, **extra)
+        command = own.load()
+        path = f"{info_name} {own.name}"
+        return command.make_context(path, args[1:], parent, **extra)
 
 
 _TASK_COMMANDS = {
@@ -282,6 +326,7 @@ train = TrainCommand(
         "megalith train ctr --help       a click model on your own columns, without code",
         "megalith train my_task.py:MyTask --set task.days=7 --workers 4",
         "megalith train job.toml         what the file says",
+        "mpirun -n 4 megalith train my_task.py:MyTask --sync full",
     ),
     positional="task",
     defaults=train_defaults,

@@ -62,6 +62,7 @@ class LocalCluster:
             # One that an earlier job left
             appmaster_file = self.model_dir / address_file.APPMASTER.name
             appmaster_file.unlink(missing_ok=True)
+
             for process in (*members, appmaster):
                 self._spawn(process)
         except BaseException:

@@ -70,13 +70,14 @@ class LocalProcess:
     def failure(self) -> ProcessFailed:
         """How it ended, with the last lines of its log if they can say why."""
         status = self.poll() or 0
-        how = how_ended(status)
+        ended = f"{self.name} {how_ended(status)}"
+
         if status == -signal.SIGKILL:
             cause = "by hand, or because the machine had no memory left"
-            return ProcessFailed(f"{self.name} {how}: {cause}; its log is {self.log}")
+            return ProcessFailed(f"{ended}: {cause}; its log is {self.log}")
 
         last_lines = self.last_lines()
-        return ProcessFailed(f"{self.name} {how}; {self.log} ends with\n{last_lines}")
+        return ProcessFailed(f"{ended}; {self.log} ends with\n{last_lines}")
 
     def terminate(self) -> None:
         if self.poll() is None:
@@ -105,10 +106,15 @@ class LocalProcess:
         If there is a traceback, from the last one on: its file and line are what helps.
         """
         lines = self.logged().splitlines()
-        starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+        starts = []
+        for number, line in enumerate(lines):
+            if line.startswith(_TRACEBACK):
+                starts.append(number)
+
         if starts:
             since_traceback = len(lines) - starts[-1]
-            count = max(count, min(_TRACEBACK_LINES, since_traceback))
+            fitting = min(_TRACEBACK_LINES, since_traceback)
+            count = max(count, fitting)
 
         return "\n".join(lines[-count:])
 

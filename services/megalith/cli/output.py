@@ -7,39 +7,22 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from megalith.cli.columns import Column, fitted, room
-from megalith.cli.words import duration, held_by, journal_line, size
-from megalith.control import ClusterStatus, MemberStatus, PsCandidate, RestoreReport
+from megalith.cli.columns import room
+from megalith.cli.process_tables import process_of, process_tables
+from megalith.cli.words import (
+    duration,
+    held_by,
+    hook_errors,
+    hook_failures,
+    increments_line,
+    journal_line,
+    left_out_words,
+    size,
+)
+from megalith.control import ClusterStatus, LastSave, RestoreReport
+from megalith.runtime.counting import counted
 
 _LOSSES = 10  # sentences about what was lost, the newest; --json has more of them
-_LATE_S = 3.0  # a heart-beat older than this is shown in yellow
-_UNKNOWN = "-"  # in place of a figure that nobody reports
-
-# In the order in which the rows below have their figures
-_PROCESS = (
-    Column("process", is_figure=False),
-    Column("address", goes=1, is_figure=False),
-    Column("state", is_figure=False),
-)
-_PS = (
-    *_PROCESS,
-    Column("rows"),
-    Column("table"),
-    Column("memory"),
-    Column("buckets", goes=2),
-    Column("req/s"),
-    Column("p99", goes=3),
-    Column("heard", goes=4),
-)
-_CANDIDATES = (*_PROCESS, Column("shard"), Column("measured rows/s"))
-_WORKERS = (
-    *_PROCESS,
-    Column("step", goes=2),
-    Column("batches"),
-    Column("examples/s"),
-    Column("loss"),
-    Column("heard", goes=3),
-)
 
 
 def print_line(console: Console, line: str, style: str = "") -> None:
@@ -61,25 +44,34 @@ def restored_line(path: str, parts: Sequence[RestoreReport]) -> str:
     if not path:
         return f"nothing was restored on {servers}: there is no checkpoint"
 
-    rows = sum(part.rows for part in parts)
+    first = parts[0]
+    source = path
+    if first.increments:
+        increments = counted(first.increments, "increment")
+        source = f"{path} with {increments}"
+
+    rows = counted(sum(part.rows for part in parts), "row")
     seconds = max(part.seconds for part in parts)
-    increments = parts[0].increments
-    source = f"{path} with {increments} increments" if increments else path
-    line = f"restored {source}: step {parts[0].step}, {rows:,} rows on {servers} in {seconds:.1f} s"
+    line = f"restored {source}: step {first.step}, {rows} on {servers} in {seconds:.1f} s"
 
     expired = sum(part.expired for part in parts)
     left_out = sum(part.left_out for part in parts)
+
     if expired:
-        line += f"; {expired:,} rows had expired"
+        rows = counted(expired, "row")
+        line += f"; {rows} had expired"
     if left_out:
-        line += f"; {left_out:,} rows of other tables were left out"
+        rows = counted(left_out, "row of another table was", "rows of other tables were")
+        line += f"; {rows} left out"
 
     filters_reset = sum(part.filters_reset for part in parts)
     if filters_reset:
-        line += (
-            f"; {filters_reset} admission filters were saved while their settings changed: "
-            "ids without a row are counted anew there"
+        filters = counted(
+            filters_reset,
+            "admission filter was saved while its settings",
+            "admission filters were saved while their settings",
         )
+        line += f"; {filters} changed: ids without a row are counted anew there"
 
     return line
 
@@ -88,49 +80,71 @@ def status_view(status: ClusterStatus, width: int) -> RenderableType:
     """The same in so many cells, to be printed or redrawn."""
     lines = [*_job_lines(status), *_saving(status), *_trouble_lines(status)]
     parts: list[RenderableType] = []
+
     for line in lines:
         text = Text.from_markup(line, overflow="fold")
         parts.append(text)
 
-    ps = [_ps_row(member, status) for member in status.members if member.role == "ps"]
-    parts.append(fitted(_PS, ps, width))
-
-    candidates = [_candidate_row(candidate) for candidate in status.candidates]
-    if candidates:
-        parts.append(fitted(_CANDIDATES, candidates, width))
-
-    workers = [_worker_row(member) for member in status.members if member.role == "worker"]
-    if workers:
-        parts.append(fitted(_WORKERS, workers, width))
-
+    parts += process_tables(status, width)
     return Group(*parts)
 
 
 def _job_lines(status: ClusterStatus) -> list[str]:
     phase = f"[bold]{status.phase}[/bold]{_held(status)}"
+    up = duration(status.up_s)
     checkpoint = escape(status.last_checkpoint) or "none yet"
-    return [
+    last_save = _last_save(status.last_save, status.last_checkpoint)
+
+    lines = [
         f"{phase}, step {status.global_step}, epoch {status.epoch}",
-        f"controller {status.address}, up {duration(status.up_s)}",
+        f"controller {status.address}, up {up}",
         f"model dir  {escape(status.model_dir)}",
         f"checkpoint {checkpoint}",
-        f"last save  {_last_save(status)}",
+        f"last save  {last_save}",
+        *_dense_only(status),
         f"next save  {_next_save(status)}",
         *_restored(status),
-        *([f"input      {escape(status.input)}"] if status.input else []),
     ]
+
+    for note in status.start_notes:
+        lines.append(f"started    {escape(note)}")
+    if status.input:
+        lines.append(f"input      {escape(status.input)}")
+
+    lines += _pieces(status)
+    return lines
+
+
+def _pieces(status: ClusterStatus) -> list[str]:
+    """A line about an input that the controller hands out."""
+    counts = status.pieces
+    if counts is None:
+        return []
+
+    line = f"pieces     {counts.done:,} done, {counts.held:,} held"
+    if counts.total:
+        line += f", {counts.left:,} left"
+    if counts.is_followed:
+        line += " of the files that are known"
+    if counts.returned:
+        line += f"; {counts.returned:,} taken back from lost workers"
+
+    return [line]
 
 
 def _restored(status: ClusterStatus) -> list[str]:
     """A line for each checkpoint that parameter servers have started from."""
     parts: dict[str, list[RestoreReport]] = {}
     for member in status.members:
-        if member.restored is not None and member.restored.path:
-            parts.setdefault(member.restored.path, []).append(member.restored)
+        restored = member.restored
+        if restored is not None and restored.path:
+            of_path = parts.setdefault(restored.path, [])
+            of_path.append(restored)
 
     lines = []
-    for path, restored in parts.items():
-        said = restored_line(path, restored).removeprefix("restored ")
+    for path, of_path in parts.items():
+        line = restored_line(path, of_path)
+        said = line.removeprefix("restored ")
         lines.append(f"restored   {escape(said)}")
 
     return lines
@@ -142,8 +156,13 @@ def _saving(status: ClusterStatus) -> list[str]:
     if saving is None:
         return []
 
-    written = f"{size(saving.bytes)} written of about {saving.rows:,} rows"
-    return [f"saving     step {saving.step}, {written}, for {saving.seconds:.1f} s"]
+    rows = counted(saving.rows, "row")
+    written = f"{size(saving.bytes)} written of about {rows}"
+    line = f"saving     step {saving.step}, {written}, for {saving.seconds:.1f} s"
+    if status.unsaved:
+        line += "; no increment before it ends"
+
+    return [line]
 
 
 def _trouble_lines(status: ClusterStatus) -> list[str]:
@@ -154,12 +173,28 @@ def _trouble_lines(status: ClusterStatus) -> list[str]:
     if status.ending:
         lines.append(f"ending     {escape(status.ending)}; saving what was trained")
 
+    if status.increment_error:
+        failing = increments_line(status.increment_error, status.increments_fail_since_s)
+        lines.append(f"[red]increments {escape(failing)}[/red]")
+
     if status.journal_error:
         journal = journal_line(status.journal_error)
         lines.append(f"[red]journal    {escape(journal)}[/red]")
 
+    skipped = left_out_words(status.members)
+    if skipped:
+        lines.append(f"[yellow]left out   {skipped}; the logs of the workers name them[/yellow]")
+
+    raised = hook_errors(status.members)
+    if raised:
+        calls = counted(raised, "call")
+        lines.append(f"[yellow]hooks      {calls} raised; training goes on[/yellow]")
+    for failure in hook_failures(status.members):
+        lines.append(f"[yellow]           {escape(failure)}[/yellow]")
+
     if status.rows_lost:
-        lines.append(f"[red]lost       {status.rows_lost:,} rows[/red]")
+        rows = counted(status.rows_lost, "row")
+        lines.append(f"[red]lost       {rows}[/red]")
 
     for loss in status.losses[-_LOSSES:]:
         lines.append(f"[red]lost       {escape(loss.what)}[/red]")
@@ -169,8 +204,13 @@ def _trouble_lines(status: ClusterStatus) -> list[str]:
 
     for member in status.members:
         if member.complaint:
-            name = _process_of(member, status)
+            name = process_of(member, status)
             lines.append(f"[red]{name}: {escape(member.complaint)}[/red]")
+
+    for replica in status.replicas:
+        report = replica.report
+        if report.complaint:
+            lines.append(f"[red]{report.name}: {escape(report.complaint)}[/red]")
 
     return lines
 
@@ -179,8 +219,14 @@ def _held(status: ClusterStatus) -> str:
     return "".join(f", {escape(phrase)}" for phrase in held_by(status.barrier))
 
 
-def _last_save(status: ClusterStatus) -> str:
-    save = status.last_save
+def _dense_only(status: ClusterStatus) -> list[str]:
+    """A line about the last dense-only save, if one was tried."""
+    save = status.last_dense_save
+    return [] if save is None else [f"dense only {_last_save(save, save.path)}"]
+
+
+def _last_save(save: LastSave | None, checkpoint: str) -> str:
+    """What became of it. `checkpoint` is the one that the line above is of."""
     if save is None:
         return "none by this controller"
 
@@ -189,106 +235,26 @@ def _last_save(status: ClusterStatus) -> str:
     if save.error:
         return f"[red]failed[/red] {ago}: {escape(save.error)}"
 
-    written = f"{save.rows:,} rows, {size(save.bytes)}"
+    rows = counted(save.rows, "row")
+    written = f"{rows}, {size(save.bytes)}"
     line = f"step {save.step}, {ago}, {written}, took {save.seconds:.1f} s"
+    if save.path != checkpoint:
+        line = f"{escape(save.path)}, {line}"
+
     if save.removed:
-        line += f"; removed {escape(', '.join(save.removed))}"
+        names = ", ".join(save.removed)
+        line += f"; removed {escape(names)}"
 
     return line
 
 
 def _next_save(status: ClusterStatus) -> str:
+    is_planned = status.next_save_s is not None or status.next_save_step is not None
+    if is_planned and status.planned_saves_wait:
+        return f"waits: {escape(status.planned_saves_wait)}"
     if status.next_save_s is not None:
         return f"in {duration(status.next_save_s)}"
     if status.next_save_step is not None:
         return f"at step {status.next_save_step}"
 
     return "when asked for, and at the end"
-
-
-def _ps_row(member: MemberStatus, status: ClusterStatus) -> list[str]:
-    memory = size(member.resident_bytes)
-    if member.memory_limit_bytes:
-        memory += f"/{size(member.memory_limit_bytes)}"
-
-    requests = f"{member.requests_per_s:,.0f}"
-    slowest = f"{member.p99_s * 1e3:.1f} ms"
-    is_heard = member.standing == "alive"
-    return [
-        _process_of(member, status),
-        member.address,
-        _state(member),
-        f"{member.rows:,}",
-        size(member.bytes),
-        memory,
-        str(member.buckets),
-        requests if is_heard else _UNKNOWN,
-        slowest if is_heard else _UNKNOWN,
-        _heard(member),
-    ]
-
-
-def _process_of(member: MemberStatus, status: ClusterStatus) -> str:
-    """The process that holds a shard; where some stand by, that may be one of another index."""
-    for candidate in status.candidates:
-        if candidate.shard == member.index:
-            return candidate.name
-
-    return member.name
-
-
-def _candidate_row(candidate: PsCandidate) -> list[str]:
-    state = "[green]chosen[/green]"
-    shard = str(candidate.shard)
-    if candidate.shard is None:
-        state = "[yellow]stands by[/yellow]"
-        shard = _UNKNOWN
-
-    if not candidate.is_connected:
-        state = "[red]lost[/red]"
-
-    rate = f"{candidate.rows_per_s:,.0f}" if candidate.rows_per_s else _UNKNOWN
-    return [candidate.name, candidate.address, state, shard, rate]
-
-
-def _worker_row(member: MemberStatus) -> list[str]:
-    batches = f"{member.position:,}"
-    if member.total_batches:
-        batches += f"/{member.total_batches:,}"
-
-    is_training = member.standing == "alive" and not member.is_finished
-    rate = f"{member.examples_per_s:,.0f}"
-    return [
-        member.name,
-        member.address,
-        _state(member),
-        f"{member.global_step:,}",
-        batches,
-        rate if is_training else _UNKNOWN,
-        f"{member.loss:.4f}" if member.position else _UNKNOWN,
-        _heard(member),
-    ]
-
-
-def _state(member: MemberStatus) -> str:
-    if member.is_finished:
-        return "finished"
-    if member.standing in ("expected", "suspect"):
-        return f"[yellow]{member.standing}[/yellow]"
-    if member.standing != "alive":
-        return "[red]dead[/red]"
-
-    if member.complaint:
-        return "[red]ill[/red]"
-    if member.role == "ps":
-        return "[green]ready[/green]" if member.is_ready else "[yellow]starting[/yellow]"
-
-    return "[yellow]blocked[/yellow]" if member.is_blocked else "[green]training[/green]"
-
-
-def _heard(member: MemberStatus) -> str:
-    if not member.address:
-        return _UNKNOWN
-
-    text = f"{duration(member.silent_s)} ago"
-    return f"[yellow]{text}[/yellow]" if member.silent_s > _LATE_S else text

@@ -1,4 +1,4 @@
-"""`megalith controller`, `ps`, `worker` and `appmaster`: one process of a cluster each.
+"""`megalith controller`, `ps`, `worker`, `replica` and `appmaster`: one process of a cluster each.
 
 They take what `python -m megalith.<service>` takes. A service is imported when it runs.
 """
@@ -22,4 +22,5 @@ def _service(name: str) -> Command:
 controller = _service("controller")
 ps = _service("ps")
 worker = _service("worker")
+replica = _service("replica")
 appmaster = _service("appmaster")

@@ -11,7 +11,7 @@ from megalith.cli import suggested
 from megalith.cli.local import LocalCluster
 from megalith.cli.local_process import LocalProcess, ProcessFailed, how_ended
 from megalith.cli.output import print_line
-from megalith.cli.waiting import complaint
+from megalith.cli.waiting import failure_in
 from megalith.control import AppMaster, ClusterStatus, SupervisedProcess, Verdict
 from megalith.errors import MegalithError
 
@@ -138,7 +138,11 @@ class Supervisor:
         self._died_at.pop(process.name, None)
         self._told.add(start)
 
-        if process.is_stopped_by_signal and process.name != "controller":
+        is_replica = process.planned.service == "replica"
+        is_controller = process.name == "controller"
+        is_stopped = process.is_stopped_by_signal and not is_controller
+
+        if is_replica or is_stopped:  # the job goes on without it
             how = how_ended(status)
             again = suggested.ctl(self._model_dir, "app", "restart", process.name)
             self._warn(f"{process.name} {how}; start it again with: {again}")
@@ -156,7 +160,7 @@ class Supervisor:
         if self._failure is not None:
             return  # the job ends already
 
-        why = complaint(process.logged()) or f"exited with {status}"
+        why = failure_in(process.logged()) or f"exited with {status}"
         try:
             self._cluster.controller.end_job(False, f"{process.name} failed: {why}")
         except MegalithError:

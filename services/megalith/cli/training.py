@@ -1,11 +1,12 @@
 """Following a local cluster: progress while it trains, a summary at the end."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from megalith.cli.local import LocalCluster
 from megalith.cli.local_process import ProcessFailed
@@ -13,7 +14,7 @@ from megalith.cli.news import News
 from megalith.cli.output import print_line
 from megalith.cli.run_record import RunRecord
 from megalith.cli.supervision import Supervisor
-from megalith.cli.words import held_by
+from megalith.cli.words import figure_text, held_by, hook_errors, left_out
 from megalith.control import ClusterStatus, MemberStatus
 from megalith.errors import MegalithError
 
@@ -29,8 +30,7 @@ def follow(
     console: Console,
 ) -> ClusterStatus:
     """Show progress until the job has an outcome; raises ProcessFailed when it cannot get one."""
-    progress = Progress(
-        TextColumn("{task.description}"),
+    progress = _BarBelow(
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
@@ -53,7 +53,8 @@ def follow(
                 record.add(status)
                 next_line = time.monotonic() + _LINE_S
                 if not console.is_terminal:
-                    print_progress(status, console, time_left.text(done, total))
+                    left = "" if _is_ending(status) else time_left.text(done, total)
+                    print_progress(status, console, left)
 
             if status.outcome:
                 supervisor.raise_failure(status)
@@ -62,13 +63,34 @@ def follow(
     raise ProcessFailed("the controller is gone")
 
 
+class _BarBelow(Progress):
+    """The figures, and below them the bar: a narrow terminal has no room for both in one line."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.tasks:
+            yield Text(task.description, overflow="fold")
+            yield self.make_tasks_table([task])
+
+
+def _is_ending(status: ClusterStatus) -> bool:
+    """Whether no batch is trained any more: what is left is to evaluate and to save."""
+    workers = [member for member in status.members if member.role == "worker"]
+    are_done = all(_has_trained_its_share(member) for member in workers)
+    is_told_to = bool(status.outcome or status.ending)
+
+    return is_told_to or are_done
+
+
 def print_progress(status: ClusterStatus, console: Console, left: str = "") -> None:
     """One line, if there are workers: they make progress. `left` is the time they need."""
     if all(member.role != "worker" for member in status.members):
         return
 
-    done, total, text = summary_line(status)
-    line = f"{done}/{total} batches, {text}" if total else text
+    done, total, line = summary_line(status)
+    if total:
+        unit = "batches" if status.pieces is None else "pieces"
+        line = f"{done}/{total} {unit}, {line}"
+
     print_line(console, line + left)
 
 
@@ -78,19 +100,13 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     title = "training finished" if has_succeeded else "training failed"
     table = Table(title=title, show_header=False)
 
-    results = status.results
-    for name, value in sorted(results.items()):
-        is_count = name == "missing_values"
-        table.add_row(_shown(name), f"{value:,.0f}" if is_count else f"{value:.5f}")
-
-    if "auc" in results and "best_auc" in results:
-        difference = results["best_auc"] - results["auc"]
-        table.add_row("difference", f"{difference:.5f}")
+    for name, figure in result_rows(status.results):
+        table.add_row(name, figure)
 
     examples = 0
     rows = 0
     for member in status.members:
-        examples += member.examples
+        examples += member.examples_before + member.examples
         rows += member.rows
 
     rate = "-"
@@ -101,13 +117,34 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     table.add_row("examples", f"{examples:,}")
     table.add_row("examples/s", rate)
     table.add_row("rows", f"{rows:,}")
+
+    for what, count in left_out(status.members).items():
+        table.add_row(f"{what} left out", f"{count:,}")
+
+    raised = hook_errors(status.members)
+    if raised:
+        table.add_row("errors of hooks", f"{raised:,}")
+
     console.print(table)
 
-    if has_succeeded and status.input and not examples:
+    is_stopped = any(member.stop_reason for member in status.members)
+    is_left_out = any(member.skipped_batches for member in status.members)
+    has_read = examples or is_left_out
+    if has_succeeded and status.input and not has_read and not is_stopped:
         print_line(console, _NOTHING_LEFT, "yellow")
 
     print_line(console, f"checkpoint {status.last_checkpoint or 'none'}")
     print_line(console, status.reason, "" if has_succeeded else "red")
+
+
+def result_rows(results: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """The figures of an evaluation by the names that people read, as text."""
+    for name, value in sorted(results.items()):
+        yield _shown(name), figure_text(name, value)
+
+    if "auc" in results and "best_auc" in results:
+        difference = results["best_auc"] - results["auc"]
+        yield "difference", f"{difference:.5f}"
 
 
 _NOTHING_LEFT = (
@@ -126,7 +163,7 @@ _RESULT_NAMES = {
 
 
 def _shown(name: str) -> str:
-    """The name of a figure as people read it; `auc gender=F` is the AUC of a slice."""
+    """The name of a figure as people read it; `auc gender=F` is the AUC of a group."""
     known, blank, rest = name.partition(" ")
     return _RESULT_NAMES.get(known, known) + blank + rest
 
@@ -145,11 +182,14 @@ class TimeLeft:
             self._first = (now, done)
 
         began_at, done_then = self._first
-        if not total or done <= done_then or done >= total:
+        is_known = done_then < done < total
+        if not is_known:
             return ""
 
-        left_s = round((now - began_at) / (done - done_then) * (total - done))
-        minutes, seconds = divmod(left_s, 60)
+        took_s = now - began_at
+        batch_s = took_s / (done - done_then)
+        left_s = batch_s * (total - done)
+        minutes, seconds = divmod(round(left_s), 60)
         return f"  {minutes}:{seconds:02} left"
 
 
@@ -178,10 +218,19 @@ def statuses(cluster: LocalCluster, supervisor: Supervisor) -> Iterator[ClusterS
 
 
 def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
-    """(batches done, batches in all or 0, one line)."""
+    """(batches done, batches in all or 0, one line); of an input that is handed out its pieces."""
     workers = [member for member in status.members if member.role == "worker"]
     done = sum(member.position for member in workers)
-    total = sum(member.total_batches for member in workers)
+    total = 0
+    if not any(_has_unknown_share(member) for member in workers):
+        total = sum(member.total_batches for member in workers)
+
+    pieces = status.pieces
+
+    if pieces is not None and pieces.total and not pieces.is_followed:
+        done = pieces.done
+        total = pieces.total
+
     if status.phase in ("forming", "initializing"):
         return done, 0, f"{status.phase} the cluster"
 
@@ -191,17 +240,24 @@ def summary_line(status: ClusterStatus) -> tuple[int, int, str]:
 
     holds = held_by(status.barrier)
     if holds:
-        return done, total, f"{step}  {', '.join(holds)}"
+        held = ", ".join(holds)
+        return done, total, f"{step}  {held}"
 
-    rate = sum(member.examples_per_s for member in workers if member.standing == "alive")
-    losses = [member.loss for member in workers if member.loss]
+    rate = 0.0
+    losses = []
+    for member in workers:
+        if member.standing == "alive":
+            rate += member.examples_per_s
+        if member.loss:
+            losses.append(member.loss)
+
     loss = "-"
     if losses:
         mean = sum(losses) / len(losses)
         loss = f"{mean:.4f}"
 
-    line = f"{step}  {rate:,.0f} examples/s  loss {loss}{_metrics(workers)}"
-    return done, total, line
+    metrics = _metrics(workers)
+    return done, total, f"{step}  {rate:,.0f} examples/s  loss {loss}{metrics}"
 
 
 def _metrics(workers: Sequence[MemberStatus]) -> str:
@@ -223,3 +279,9 @@ def _has_trained_its_share(worker: MemberStatus) -> bool:
     if worker.is_finished:
         return True
     return 0 < worker.total_batches == worker.position
+
+
+def _has_unknown_share(worker: MemberStatus) -> bool:
+    """Whether it has not said yet how much it trains, or never will: of an endless input."""
+    is_there = worker.standing == "alive" and not worker.is_finished
+    return is_there and not worker.total_batches

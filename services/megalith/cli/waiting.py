@@ -12,6 +12,7 @@ from megalith.control import ClusterStatus
 
 _EVERY_S = 5.0
 _READY = "parameter servers to get ready (the first ones on a machine compile their kernels)"
+_ERROR = re.compile(r"^\S+ ERROR +\S+ [\w.]+: (.*)$", re.MULTILINE)
 _COMPLAINT = re.compile(r"^\S+ (?:WARNING|ERROR) +\S+ [\w.]+: (.*)$", re.MULTILINE)
 
 
@@ -76,3 +77,12 @@ def complaint(log: str) -> str:
     """The last warning or error of a log; empty if there is none."""
     found = _COMPLAINT.findall(log)
     return found[-1] if found else ""
+
+
+def failure_in(log: str) -> str:
+    """Why a process ended: its last error, or else its last warning.
+
+    What is warned of after that error is what it gave up while it stopped.
+    """
+    found = _ERROR.findall(log)
+    return found[-1] if found else complaint(log)

@@ -1,14 +1,21 @@
 """What the command line says of a cluster, in words; without tables, which need an import more."""
 
-from megalith.control import BarrierStatus
+import time
+from collections.abc import Iterable
+
+from megalith.control import BarrierStatus, MemberStatus
+from megalith.runtime.counting import counted
 
 _HELD_BY = {
     "operator": "stopped by an operator: {}",
     "save": "held by a save: {}",
     "health": "held because of {}",
     "platform": "suspended by the platform: {}",
-    "action": "held by a stop that was written to a file: {}",
+    "action": "ended by the file {} in the model directory",
 }
+
+
+_SINGULAR = {"batches": "batch", "messages": "message", "files": "file"}
 
 
 def held_by(barrier: BarrierStatus) -> list[str]:
@@ -27,11 +34,59 @@ def held_by(barrier: BarrierStatus) -> list[str]:
     return phrases
 
 
+def left_out(members: Iterable[MemberStatus]) -> dict[str, int]:
+    """What workers have read or found and not trained, by what it is; nothing that is 0."""
+    counts = {"batches": 0, "messages": 0, "files": 0}
+    for member in members:
+        counts["batches"] += member.skipped_batches
+        counts["messages"] += member.skipped_messages
+        counts["files"] += member.late_files
+
+    return {what: count for what, count in counts.items() if count}
+
+
+def left_out_words(members: Iterable[MemberStatus]) -> str:
+    """The same as words, for example "1 file, 3 batches"; empty if it is nothing."""
+    counts = left_out(members)
+    words = [counted(count, _SINGULAR[what], what) for what, count in counts.items()]
+    return ", ".join(words)
+
+
+def hook_errors(members: Iterable[MemberStatus]) -> int:
+    """Calls of hooks that raised in all workers, while training went on."""
+    return sum(member.hook_errors for member in members)
+
+
+def hook_failures(members: Iterable[MemberStatus]) -> list[str]:
+    """Each hook of a worker that raised while training went on, and its first error."""
+    failures = []
+    for member in members:
+        for failure in member.hook_failures:
+            failures.append(f"{member.name}: the hook {failure}")
+
+    return failures
+
+
+def figure_text(name: str, value: float) -> str:
+    """A figure of an evaluation; some are counts."""
+    is_count = name == "missing_values"
+    return f"{value:,.0f}" if is_count else f"{value:.5f}"
+
+
 def journal_line(error: str) -> str:
     """What follows from a journal that cannot be written."""
     return (
         f"cannot be written ({error}); "
         "if the controller dies now, the next one forgets a stop of training"
+    )
+
+
+def increments_line(error: str, since_s: float) -> str:
+    """Since when increments fail, why, and what follows."""
+    since = time.strftime("%H:%M:%S", time.localtime(since_s))
+    return (
+        f"fail since {since}: {error}; a ps that dies now loses what it learned since the last "
+        "save or increment"
     )
 
 

@@ -1,6 +1,7 @@
 """Controller values to and from protobuf messages."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
@@ -8,7 +9,9 @@ from megalith.controller.members.barrier import BarrierState, HolderKind
 from megalith.controller.members.directives import ClusterState, Phase, SaveShard
 from megalith.controller.members.journal import MAX_COUNT
 from megalith.controller.members.losses import Loss
+from megalith.controller.members.piece_book import MOST_HELD
 from megalith.controller.members.roster import Registration, Role, Seat, Standing
+from megalith.controller.replicas import HeardReplica
 from megalith.controller.saving.records import SaveRecord
 from megalith.controller.saving.whole_model import ShardSaved
 from megalith.controller.selection.offers import CandidateStatus
@@ -16,12 +19,16 @@ from megalith.errors import InvalidRequest
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.runtime.membership import MAX_HEARTBEAT_S
 from megalith.schema.variable_parts import is_part_name
-from megalith.wire import addresses, codec
+from megalith.wire import addresses, codec, piece_codec
+from megalith.wire.pieces import PieceCounts, PieceRequest
 from megalith.wire.reports import PsReport, WorkerReport
 
 _MAX_CURSOR = 65536  # bytes; it is told to every member and kept in each checkpoint
 _MAX_TEXT = 4096  # of what a member says of itself; it is kept, journaled and told to others
 _MAX_RESULTS = 1024
+_MAX_FOUND = 1024  # files that one request says are found
+_MAX_PIECES = 2 * MOST_HELD  # that one worker says something of: held ones, and some that are lost
+_MAX_FAILURES = 256  # hooks that one worker says have raised
 _MAX_REASON = 1024  # of the end of a job; it is journaled and part of every status
 
 _ROLES = {common_pb2.ROLE_PS: Role.PS, common_pb2.ROLE_WORKER: Role.WORKER}
@@ -112,6 +119,11 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport
         "barrier_id",
         "failovers",
         "pushes_unknown",
+        "req_time_s",
+        "skipped_batches",
+        "skipped_messages",
+        "late_files",
+        "hook_errors",
     ):
         _check_count(f"worker report: {name}", getattr(message, name))
 
@@ -121,6 +133,7 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport
             f"at most {_MAX_CURSOR} are taken"
         )
 
+    _check_progress(message.pieces)
     for what, figures in (("results", message.results), ("metrics", message.metrics)):
         if len(figures) > _MAX_RESULTS:
             raise InvalidRequest(
@@ -130,7 +143,50 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport
         for name in figures:
             _check_length(f"worker report: a name among the {what}", name)
 
+    if len(message.hook_failures) > _MAX_FAILURES:
+        raise InvalidRequest(
+            f"worker report: {len(message.hook_failures)} failures of hooks, "
+            f"at most {_MAX_FAILURES} are taken"
+        )
+
+    for failure in message.hook_failures:
+        _check_length("worker report: a failure of a hook", failure)
+
+    _check_length("worker report: stop_reason", message.stop_reason)
+
     return codec.worker_report_from_proto(message)
+
+
+def decode_piece_request(message: coordination_pb2.TakePiecesRequest) -> PieceRequest:
+    for name in ("index", "total", "most"):
+        _check_count(f"pieces: {name}", getattr(message, name))
+
+    _check_length("pieces: incarnation", message.incarnation)
+    _check_length("pieces: of", message.of)
+    if not message.incarnation or not message.of:
+        raise InvalidRequest("pieces: incarnation and of must be given")
+    if len(message.found) > _MAX_FOUND:
+        raise InvalidRequest(
+            f"pieces: {len(message.found)} files are found, at most {_MAX_FOUND} are taken at once"
+        )
+
+    for file in message.found:
+        _check_length("pieces: a path", file.path)
+        _check_count(f"pieces: hour of {file.path}", file.hour)
+
+    _check_progress(message.progress)
+    return piece_codec.request_from_proto(message)
+
+
+def _check_progress(progress: Sequence[coordination_pb2.PieceProgress]) -> None:
+    if len(progress) > _MAX_PIECES:
+        raise InvalidRequest(
+            f"pieces: {len(progress)} are held by one worker, at most {_MAX_PIECES} are taken"
+        )
+
+    for each in progress:
+        _check_count("pieces: number", each.number)
+        _check_count(f"pieces: offset of {each.number}", each.offset)
 
 
 def decode_ps_report(message: coordination_pb2.PsReport) -> PsReport:
@@ -171,6 +227,7 @@ def decode_shard_saved(message: coordination_pb2.ShardSaved) -> ShardSaved:
         error=message.error,
         pushes=message.pushes,
         changes_forgotten=message.changes_forgotten,
+        changes_not_noted=message.changes_not_noted,
     )
 
 
@@ -189,6 +246,8 @@ def _decode_files(messages: Iterable[coordination_pb2.ShardFile]) -> list[ShardF
             sha256=message.sha256,
             buckets=message.buckets,
             held=message.held,
+            through=message.through,
+            blocks=tuple(message.blocks),
         )
 
         files.append(file)
@@ -248,7 +307,11 @@ def decode_holder(kind: str) -> HolderKind:
 
 def encode_save_order(order: SaveShard) -> coordination_pb2.SaveShard:
     message = coordination_pb2.SaveShard(
-        save_id=order.save_id, directory=order.directory, step=order.step
+        save_id=order.save_id,
+        directory=order.directory,
+        step=order.step,
+        dense_only=order.dense_only,
+        timeout_s=order.timeout_s,
     )
     if order.base:
         message.increment.base = order.base
@@ -259,6 +322,22 @@ def encode_save_order(order: SaveShard) -> coordination_pb2.SaveShard:
 
 def encode_loss(loss: Loss) -> coordination_pb2.Loss:
     return coordination_pb2.Loss(at_s=loss.at_s, rows=loss.rows, what=loss.what)
+
+
+def encode_piece_counts(counts: PieceCounts) -> coordination_pb2.PieceCounts:
+    return coordination_pb2.PieceCounts(
+        total=counts.total,
+        done=counts.done,
+        held=counts.held,
+        returned=counts.returned,
+        is_followed=counts.is_followed,
+    )
+
+
+def encode_replica(heard: HeardReplica) -> coordination_pb2.ReplicaStatus:
+    return coordination_pb2.ReplicaStatus(
+        report=codec.replica_report_to_proto(heard.report), silent_s=heard.silent_s
+    )
 
 
 def encode_save(record: SaveRecord) -> coordination_pb2.LastSave:
@@ -292,7 +371,9 @@ def encode_seat(
     )
 
     if seat.role is Role.WORKER:
-        message.worker.CopyFrom(codec.worker_report_to_proto(seat.progress))
+        progress = replace(seat.progress, **asdict(seat.left_out))
+        message.worker.CopyFrom(codec.worker_report_to_proto(progress))
+        message.examples_before = seat.examples_before
     else:
         message.ps.CopyFrom(codec.ps_report_to_proto(seat.load))
 

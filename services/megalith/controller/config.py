@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from megalith.controller.saving.tide import TideWindow
+from megalith.checkpoint import choices
+from megalith.checkpoint.choices import RestoreChoices
+from megalith.controller.saving.tide import Tide
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
+from megalith.runtime.day_window import DayWindow
 from megalith.runtime.sections import FAILURES, JOINING, ROWS, SAVING, SPARES
 from megalith.runtime.server import ServerSettings
 from megalith.runtime.settings import setting
@@ -31,6 +34,12 @@ class ControllerConfig:
     )
 
     model_dir: str = setting("Directory of the job: checkpoints and the controller's address.")
+    checkpoint_dir: str = setting(
+        "Where the checkpoints are, if not in the model directory: a directory, or a URL of an "
+        "object store like s3://bucket/models/ctr. Every ps must reach it too.",
+        "",
+        section=SAVING,
+    )
     num_ps: int = setting("Parameter servers in the cluster.", 1)
     num_workers: int = setting(
         "Workers in the cluster; 0 = only programs that use the SDK train.", 1
@@ -98,6 +107,36 @@ class ControllerConfig:
         "",
         section=SAVING,
     )
+    leave_out_tables: str = setting(
+        "Tables of the checkpoint that are not restored, with commas between; their rows are "
+        "counted and said. The next save is without them, and later starts restore everything.",
+        "",
+        section=SAVING,
+    )
+    clear_nn: bool = setting(
+        "Restore rows and no dense variables, once: variables begin anew, and so do steps. Later "
+        "starts restore everything.",
+        False,
+        section=SAVING,
+    )
+    continue_training: bool = setting(
+        "With --clear-nn: steps go on where they were.",
+        False,
+        section=SAVING,
+    )
+    variable_aliases: str = setting(
+        "Dense variables that have other names than in the checkpoint, once: pairs like new=old "
+        "with commas between. Not together with --clear-nn.",
+        "",
+        section=SAVING,
+    )
+    restore_dense: str = setting(
+        "Path of a checkpoint, dense-only or full, whose dense variables are taken in place of "
+        "those beside the rows, once. Later starts restore everything. Not together with "
+        "--clear-nn or --variable-aliases.",
+        "",
+        section=SAVING,
+    )
     input_cursors: bool = setting(
         "Save with each checkpoint where the input of each worker is, and go on there. Without it "
         "each start reads the input from its beginning.",
@@ -143,9 +182,37 @@ class ControllerConfig:
         0.0,
         section=SAVING,
     )
+    save_window: str = setting(
+        "Hours of the day, UTC, in which planned saves are made, like 18:00-21:00; empty = always. "
+        "Increments and saves that somebody asks for are made at any time.",
+        "",
+        section=SAVING,
+    )
+    save_only_online: bool = setting(
+        "Make planned saves only while the model directory has a file ONLINE.",
+        False,
+        section=SAVING,
+    )
+    dense_save_every_s: float = setting(
+        "Seconds between two dense-only saves, which write the variables alone to dense_only/ "
+        "beside the checkpoints; 0 = none.",
+        0.0,
+        section=SAVING,
+    )
+    dense_save_every_steps: int = setting(
+        "Steps between two dense-only saves; 0 = none. Not together with --dense-save-every-s.",
+        0,
+        section=SAVING,
+    )
+    dense_only_hold: bool = setting(
+        "Hold training during each dense-only save.",
+        False,
+        section=SAVING,
+    )
     increment_every_s: float = setting(
         "Seconds between two increments: what changed since the newest checkpoint is saved beside "
-        "it, so that a ps that dies loses at most so much. 0 = none.",
+        "it, so that a ps that dies loses little more than that; the first planned save of a new "
+        "job is due after as many seconds. 0 = none.",
         60.0,
         section=SAVING,
     )
@@ -161,7 +228,8 @@ class ControllerConfig:
         section=SAVING,
     )
     action_poll_s: float = setting(
-        "Seconds between two looks for a monolith_action file in the model directory; 0 = never.",
+        "Seconds between two looks for a monolith_action file in the model directory; 0 = never. "
+        "Unless it is 0, dump_<step>, stop_<step> and limit_req_time there are looked for too.",
         60.0,
         section=SAVING,
     )
@@ -181,7 +249,26 @@ class ControllerConfig:
     server: ControllerServerSettings = field(default_factory=ControllerServerSettings)
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
 
+    def save_hours(self) -> DayWindow | None:
+        """The hours of planned saves; None = all day."""
+        return DayWindow.parse(self.save_window, "--save-window") if self.save_window else None
+
+    @property
+    def saves_dense_only(self) -> bool:
+        return self.dense_save_every_s > 0 or self.dense_save_every_steps > 0
+
+    @property
+    def restore_choices(self) -> RestoreChoices:
+        return choices.parse(
+            self.leave_out_tables,
+            self.clear_nn,
+            self.continue_training,
+            self.variable_aliases,
+            self.restore_dense,
+        )
+
     def __post_init__(self) -> None:
+        self.restore_choices  # noqa: B018  # raises if they contradict each other
         # The URL of --discovery may name the job.
         job = self.discovery.check(self.job, self.model_dir)
         object.__setattr__(self, "job", job)
@@ -213,7 +300,20 @@ class ControllerConfig:
         if self.save_every_steps and self.save_every_s == SAVE_EVERY_S:
             object.__setattr__(self, "save_every_s", 0.0)
 
-        TideWindow.parse(self.tide_window, self.tide_save_s)
+        if not (self.dense_save_every_s >= 0 and self.dense_save_every_steps >= 0):
+            raise InvalidSetting("--dense-save-every-s and --dense-save-every-steps: below 0")
+        if self.dense_save_every_s and self.dense_save_every_steps:
+            raise InvalidSetting(
+                f"--dense-save-every-s={self.dense_save_every_s} and "
+                f"--dense-save-every-steps={self.dense_save_every_steps}: give one of them"
+            )
+        if self.dense_only_hold and not self.saves_dense_only:
+            raise InvalidSetting(
+                "--dense-only-hold goes with --dense-save-every-s or --dense-save-every-steps"
+            )
+
+        Tide.parse(self.tide_window, self.tide_save_s)
+        self.save_hours()
         if not (self.max_to_keep >= 0 and self.keep_every_n_hours >= 0):
             raise InvalidSetting("--max-to-keep and --keep-every-n-hours: below 0")
 

@@ -12,12 +12,15 @@ from functools import partial
 from megalith.controller.members.attendance import Attendance
 from megalith.controller.members.barrier import BarrierState, HolderKind
 from megalith.controller.members.core import ClusterCore
-from megalith.controller.members.directives import MeasureOrder, Phase, SaveShard
-from megalith.controller.members.roster import Role
+from megalith.controller.members.directives import MeasureOrder, Phase, ReportOrder, SaveShard
+from megalith.controller.members.handing_out import HandingOut
+from megalith.controller.members.roster import Role, Standing
 from megalith.errors import NotReady
 from megalith.wire.routing import ps_names
 
 logger = logging.getLogger(__name__)
+
+_BACK_S = 10.0  # longer than a ps is a suspect (--suspect-s), and than small ones restore
 
 
 class JobCourse(ClusterCore):
@@ -47,6 +50,26 @@ class JobCourse(ClusterCore):
 
             return self._sessions.tell(order, Role.PS)
 
+    def wait_for_returning_ps(self) -> None:
+        """Wait for those whose session was lost a moment ago, and for those that restore.
+
+        After a controller was started again its ps come back one after the other. One that was
+        replaced restores first, and then the chief creates what it lacks.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_a_ps_returning(), _BACK_S)
+
+    def _is_a_ps_returning(self) -> bool:
+        missing = self._roster.missing_ps()
+        for seat in self._roster.ps:
+            standing = self._roster.standing(seat)
+            is_here = standing is Standing.ALIVE
+            if standing is Standing.SUSPECT or (is_here and seat.index in missing):
+                return True
+
+        is_chief_awaited = self._phase() is Phase.INITIALIZING
+        return is_chief_awaited and self._roster.is_reachable(self._roster.workers[0])
+
     def _is_chief_lost_for_good(self) -> bool:
         """Whether nobody will create what a replaced ps lacks: the job ends, its chief is dead.
 
@@ -61,6 +84,32 @@ class JobCourse(ClusterCore):
         """Tell every worker that is here to measure; returns their sessions."""
         with self._changed:
             return self._sessions.tell(order, Role.WORKER)
+
+    def ask_for_reports(self, timeout_s: float) -> list[int]:
+        """Have every worker that is here report now, and wait for it.
+
+        Gives back the indices of those that did not within `timeout_s`: what is known of them is
+        as old as their last report.
+        """
+        with self._changed:
+            self._newest_report_order += 1
+            order = self._newest_report_order
+            sessions = self._sessions.tell(ReportOrder(order), Role.WORKER)
+
+            def silent() -> list[int]:
+                seats = [self._sessions.seat_of(session) for session in sessions]
+                return [seat.index for seat in seats if seat and seat.report_order < order]
+
+            self._changed.wait_for(lambda: not silent(), timeout_s)
+            late = silent()
+
+        if late:
+            names = ", ".join(f"worker-{index}" for index in late)
+            logger.warning(
+                "%s did not report within %.0f s; the last report counts", names, timeout_s
+            )
+
+        return late
 
     def wait_until_saving(self, stop: Callable[[], bool]) -> bool:
         """Block until the last save is due (True): nobody trains any more, or the job is to end.
@@ -121,13 +170,32 @@ class JobCourse(ClusterCore):
     def is_saving_last(self) -> bool:
         """Whether the job is over but for its last save."""
         with self._changed:
-            is_due = self._job_outcome.ending is not None or self._roster.is_trained()
-            return is_due and not self._job_outcome.is_saved and not self._job_outcome.is_decided
+            outcome = self._job_outcome
+            if outcome.is_saved or outcome.is_decided:
+                return False
+
+            return outcome.ending is not None or self._roster.is_trained()
 
     def untrained_shares(self) -> list[str]:
-        """What a job that ends well has left out: a sentence for each unfinished worker."""
+        """What a job that ends well has left out: a sentence for each unfinished worker.
+
+        Of an input that is handed out: one for all of it.
+        """
         with self._changed:
+            book = self._run.pieces
+            if book.is_in_use:
+                return book.untrained()
+
             return [seat.lost_share() for seat in self._roster.workers if seat.has_untrained_share]
+
+    def early_ends(self) -> dict[str, str]:
+        """Why hooks have ended shares, by the name of the worker."""
+        with self._changed:
+            return {
+                seat.name: seat.progress.stop_reason
+                for seat in self._roster.workers
+                if seat.progress.stop_reason
+            }
 
     def wait_until_ended(self, stop: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Block until the outcome is decided (True).
@@ -225,5 +293,5 @@ class Holding(ClusterCore):
         return blocked, [index for index in everybody if index not in blocked]
 
 
-class Coordinator(Attendance, Holding, JobCourse):
+class Coordinator(Attendance, HandingOut, Holding, JobCourse):
     """Every decision of the controller about membership, made under one lock; see `ClusterCore`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from megalith.control import application
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.guarded import guarded
+from megalith.controller.members.barrier import HolderKind
 from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.saving.records import SavedCheckpoint
 from megalith.controller.saving.saves import Saver
@@ -25,6 +26,7 @@ _WAY_OUT = (
     "the parameter servers stay up; mend it, or end the job without saving: megalith ctl app kill"
 )
 
+_STOP_HOLD_S = 30.0  # for workers to block before they are let go to their end
 _DISMISS_S = 3.0  # for members to leave once they are told to
 _LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
 
@@ -50,6 +52,7 @@ class JobEnding:
         self._unsaved = unsaved
         self._timeout_s = timeout_s
         self._clock = clock
+        self._stop_file = ""  # name of the file that ended training, if one has
 
     def ask(self, succeeded: bool, reason: str, at_once: bool) -> None:
         """End the job: after a last save, or `at_once`.
@@ -61,13 +64,36 @@ class JobEnding:
         else:
             self._coordinator.begin_end(succeeded, reason)
 
+    def stop_training(self, file: str) -> None:
+        """Have every worker end its share, as a file says: it hears of that while it is held."""
+        let_go = self._coordinator.hold("Stop", file, _STOP_HOLD_S, HolderKind.ACTION)
+        self._stop_file = file
+        let_go()
+
+    @property
+    def _finished(self) -> str:
+        """Why a job ends that nobody ended by a call."""
+        if self._stop_file:
+            return f"all workers finished, as the file {self._stop_file} says"
+
+        early = self._coordinator.early_ends()
+        reasons = set(early.values())
+        if not early:
+            return "all workers finished"
+        if len(early) == self._coordinator.num_workers and len(reasons) == 1:
+            return f"all workers ended their shares early: {reasons.pop()}"
+
+        each = ", ".join(f"{name} ({reason})" for name, reason in early.items())
+        return f"all workers finished; their shares ended early: {each}"
+
     @property
     def said(self) -> str:
         """Why the job ends, while it is saved for the last time; empty when it is not."""
         if not self._coordinator.is_saving_last:
             return ""
 
-        return (self._coordinator.ending or (True, "all workers finished"))[1]
+        _, reason = self._coordinator.ending or (True, self._finished)
+        return reason
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Wait until the job has trained or is to end, save, and decide the outcome.
@@ -84,7 +110,7 @@ class JobEnding:
         if said is None:
             return
 
-        succeeded, reason = self._coordinator.ending or (True, "all workers finished")
+        succeeded, reason = self._coordinator.ending or (True, self._finished)
         parts = [reason, said]
         if succeeded:
             parts += self._coordinator.untrained_shares()
@@ -101,11 +127,7 @@ class JobEnding:
             return None
 
         # A worker that the chief did not wait for may have trained on.
-        return self._save(stop) if self._is_behind() else said
-
-    def _is_behind(self) -> bool:
-        """Whether the newest checkpoint itself lacks some of what was trained."""
-        return bool(self._unsaved.text()) or self._unsaved.is_in_increments
+        return self._save(stop) if self._unsaved.is_behind else said
 
     def _with_losses(self, reason: str) -> str:
         unsaved = self._unsaved.text()
@@ -115,7 +137,7 @@ class JobEnding:
         """What became of the model, for people; None when the job was ended meanwhile."""
         if not self._coordinator.has_trained:
             return "nothing was trained"
-        if self._unsaved.path and not self._is_behind() and self._coordinator.ending is None:
+        if not self._unsaved.is_behind and self._coordinator.ending is None:
             return f"nothing new since {self._unsaved.path}"
 
         deadline = self._clock() + self._timeout_s

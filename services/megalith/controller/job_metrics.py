@@ -3,12 +3,21 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import Phase
 from megalith.controller.saving.records import SaveRecord
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.monolith_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, MonolithMetrics
+from megalith.wire.pieces import PieceCounts
+
+
+class SaveMode(StrEnum):
+    """What a save writes; the values are those of the metrics of Monolith."""
+
+    FULL = "full"
+    DENSE_ONLY = "dense_only"
 
 
 @dataclass(slots=True)
@@ -63,6 +72,7 @@ class JobMetrics:
             lambda: coordinator.pushes_unknown,
         )
 
+        self._add_pieces(metrics)
         named = MonolithMetrics(metrics)
         tags = {"model_name": model_name, "cluster_type": CLUSTER_TYPE}
         named.store(
@@ -87,13 +97,17 @@ class JobMetrics:
         self._run_start = named.timer(
             "run_start_elapsed_time.all", "Seconds from formed to the first step.", **tags
         )
-        self._saved = named.counter("save_checkpoint", "Checkpoints saved.", mode="full")
-        self._save_time = named.timer(
-            "save_checkpoint_time", "Seconds that saves took.", mode="full"
+        self._saved = named.tagged_counter("save_checkpoint", "Checkpoints saved.", "mode")
+        self._save_time = named.tagged_timer(
+            "save_checkpoint_time", "Seconds that saves took.", "mode"
         )
-        self._save_failed = named.counter(
-            "save_checkpoint_failed", "Saves that failed.", mode="full"
+        self._save_failed = named.tagged_counter(
+            "save_checkpoint_failed", "Saves that failed.", "mode"
         )
+        for mode in SaveMode:  # so that the page has them before the first save
+            self._saved.labels(mode)
+            self._save_time.labels(mode)
+            self._save_failed.labels(mode)
 
         self.increments = IncrementCounts()
         metrics.counter(
@@ -110,13 +124,37 @@ class JobMetrics:
             lambda: self.increments.replaced,
         )
 
-    def saved(self, record: SaveRecord) -> None:
+    def _add_pieces(self, metrics: Metrics) -> None:
+        """Pieces of the input; all are 0 if it is not handed out."""
+        none = PieceCounts(0, 0, 0, 0, False)
+
+        def counts() -> PieceCounts:
+            return self._coordinator.piece_counts() or none
+
+        metrics.gauge(
+            "megalith_pieces_done",
+            "Pieces of the input that are trained to their end.",
+            lambda: counts().done,
+        )
+        metrics.gauge("megalith_pieces_held", "Pieces that a worker has.", lambda: counts().held)
+        metrics.gauge(
+            "megalith_pieces_left",
+            "Pieces that are known and that nobody has yet, or any more.",
+            lambda: counts().left,
+        )
+        metrics.counter(
+            "megalith_pieces_returned_total",
+            "Pieces that were taken back from workers that were lost.",
+            lambda: counts().returned,
+        )
+
+    def saved(self, record: SaveRecord, mode: SaveMode = SaveMode.FULL) -> None:
         if record.error:
-            self._save_failed.inc()
+            self._save_failed.labels(mode).inc()
             return
 
-        self._saved.inc()
-        self._save_time.observe(record.seconds)
+        self._saved.labels(mode).inc()
+        self._save_time.labels(mode).observe(record.seconds)
 
     def watch(self) -> None:
         """Notice, once each, that the cluster is formed and that training has begun."""
@@ -125,7 +163,8 @@ class JobMetrics:
         if not self._ready_at and phase in (Phase.INITIALIZING, Phase.RUNNING):
             self._ready_at = now
             self._first_step = self._coordinator.global_step
-            self._ready.observe(now - self._started_at)
+            took_s = now - self._started_at
+            self._ready.observe(took_s)
 
         if self._ready_at and 0 <= self._first_step < self._coordinator.global_step:
             self._first_step = -1

@@ -106,10 +106,27 @@ def check_free(model_dir: Path, job: str) -> None:
         _take(lock, model_dir, job)
 
 
-def refusal(model_dir: Path, address: str) -> ModelDirInUse:
+def hold(model_dir: Path) -> IO[bytes]:
+    """Keep controllers away from the directory until the file that is returned is closed.
+
+    ModelDirInUse while one serves it, or somebody else holds it.
+    """
+    lock = _open_lock(model_dir)
+    try:
+        _take(lock, model_dir, None)
+    except BaseException:
+        lock.close()
+        raise
+
+    return lock
+
+
+def refusal(model_dir: Path, address: str | None) -> ModelDirInUse:
+    """For whoever finds the directory taken; the address is that of the last controller there."""
+    by = f"a controller at {address} serves it" if address else "a controller is starting there"
     return ModelDirInUse(
-        f"--model-dir={model_dir}: a controller at {address} serves it; stop that one or choose "
-        "another"
+        f"--model-dir={model_dir} is in use: {by}, or a program trains there with local_train; "
+        "end that one first, or choose another directory"
     )
 
 
@@ -122,19 +139,27 @@ def _open_lock(model_dir: Path) -> IO[bytes]:
         ) from error
 
 
-def _take(lock: IO[bytes], model_dir: Path, job: str) -> None:
+def _take(lock: IO[bytes], model_dir: Path, job: str | None) -> None:
+    """Lock the directory for the controller of a job; None = for somebody else.
+
+    Where locks do not reach, that one gives way to any controller that answers.
+    """
     address = address_file.CONTROLLER.read(model_dir)
     try:
         is_locked = files.lock(lock)
     except BlockingIOError:
-        raise refusal(model_dir, address or "an address not written yet") from None
+        raise refusal(model_dir, address) from None
 
     if not is_locked:
         logger.warning(
             "%s has no file locks: a second controller is only found if it answers", model_dir
         )
 
-    if address is not None and _job_at(address) == job:
+    if address is None or (is_locked and job is None):
+        return
+
+    served = _job_at(address)
+    if served is not None and job in (None, served):
         raise refusal(model_dir, address)
 
 

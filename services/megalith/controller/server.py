@@ -6,33 +6,40 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from megalith.checkpoint import catalog, exempt_list, increments, override
+from megalith.checkpoint.format import DENSE_ONLY
 from megalith.checkpoint.retention import Retention
+from megalith.checkpoint.storage import probe
 from megalith.control import address_file
-from megalith.controller.action_file import ActionFile
+from megalith.controller.action_file import REQUEST, ActionFile
 from megalith.controller.config import ControllerConfig
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.guarded import guarded
 from megalith.controller.job_end import JobEnding, JobLeave
 from megalith.controller.job_metrics import JobMetrics
+from megalith.controller.job_start import JobStart, find_start
+from megalith.controller.last_words import LastWords
 from megalith.controller.members import job_files, journal_file
-from megalith.controller.members.barrier import HolderKind
 from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.roster import Patience
 from megalith.controller.members.session import SessionHost
 from megalith.controller.ownership import ModelDirOwnership
-from megalith.controller.saving import leftovers, saved_input
+from megalith.controller.replicas import Replicas
+from megalith.controller.saving import checkpoint_dir, dense_only, leftovers
+from megalith.controller.saving.dense_only import DenseOnlyNews
 from megalith.controller.saving.increments import IncrementSaves
+from megalith.controller.saving.permit import SavePermit
 from megalith.controller.saving.records import SaveRecord
+from megalith.controller.saving.saved_input import SavedInput
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveNews, SaveSchedule, ScheduledSaves, Unsaved
 from megalith.controller.saving.start_point import StartPoint
-from megalith.controller.saving.tide import TideWindow
+from megalith.controller.saving.tide import Tide
 from megalith.controller.selection.formation import Formation
 from megalith.controller.selection.offers import Shape
 from megalith.controller.selection.ps_list import PsListFile
 from megalith.controller.servicer import ControllerServicer, CoordinationServicer
-from megalith.controller.status import About, InputStart, StatusBoard
+from megalith.controller.status import About, RunStart, StatusBoard
+from megalith.controller.step_files import StepFiles
 from megalith.controller.watches import Forming, MemberWatch
 from megalith.discovery import liveness
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
@@ -46,9 +53,6 @@ from megalith.runtime.server import RpcServer
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 1.0  # for own threads; one that is inside a last save is left behind
-_STOP_HOLD_S = 30.0  # for workers to block before a stop by file lets them go to their end
-_LEAVE_S = 1.0  # for members to leave when this process is told to stop
-_ENDED = "the job has ended, its controller was stopped"
 
 
 class ControllerServer:
@@ -58,9 +62,9 @@ class ControllerServer:
         self._config = config
         self._exit_request = exit_request
         self._model_dir = prepare_model_dir(config.model_dir)
+        checkpoint_dir.check_model_dir(self._model_dir)
         job = config.job or str(self._model_dir.absolute())
         self._ownership = ModelDirOwnership(self._model_dir, job)
-        self._has_served = False
 
         try:
             self._construct(config, job)
@@ -69,27 +73,37 @@ class ControllerServer:
             raise
 
     def _construct(self, config: ControllerConfig, job: str) -> None:
-        catalog.complete_list(self._model_dir)
-        override.apply(self._model_dir, config.restore_ckpt, config.restore_dir)
-        catalog.recover_list(self._model_dir)
-        exempt_list.create(self._model_dir)
-        start_point = StartPoint(self._model_dir)
-        checkpoint = start_point.find()
-        chain = increments.read_chain(checkpoint) if checkpoint is not None else None
-        step = chain.last.step if chain is not None else 0
-        num_increments = chain.number if chain is not None else 0
-        checkpoint_path = str(checkpoint.absolute()) if checkpoint is not None else ""
-        first_cursors: tuple[bytes, ...] = ()
-        said_of_input = ""
-        if chain is not None and checkpoint is not None and config.input_cursors:
-            first_cursors, said_of_input = saved_input.start_of(
-                chain.last, checkpoint, config.input_name
-            )
+        directory = checkpoint_dir.take(self._model_dir, config.checkpoint_dir, config.restore_dir)
+        self._stopping = threading.Event()
+        self._checkpoint_dir = directory.absolute()
+        start_point = StartPoint(self._checkpoint_dir)
+        start = find_start(self._checkpoint_dir, config, start_point)
+        self._storage_probe = probe.leave(self._checkpoint_dir)
+        self._about = About(
+            job,
+            str(self._model_dir.absolute()),
+            config.num_ps,
+            config.num_workers,
+            config.num_extra_ps + config.num_redundant_ps,
+            self._ownership.generation,
+            RunStart(start.step, start.said_of_input, start.notes),
+            str(self._checkpoint_dir),
+            self._storage_probe,
+        )
 
-        if chain is not None:
-            logger.info("starting from checkpoint path=%s increments=%d", checkpoint, chain.number)
+        self._make_members(config, job, start, start_point)
+        self._make_metrics(config)
+        self._make_saving(config, start, start_point)
+        self._make_rpc(config, start_point)
+        self._make_presence(config)
+        watches = self._watches(config)
+        saves = self._saves(config)
+        orders = self._orders_by_file(config)
+        self._threads = [*watches, *saves, *orders]
 
-        patience = _patience(config)
+    def _make_members(
+        self, config: ControllerConfig, job: str, start: JobStart, start_point: StartPoint
+    ) -> None:
         self._journal = JournalKeeper(
             self._model_dir,
             lambda: self._coordinator.journal(),
@@ -101,10 +115,10 @@ class ControllerServer:
         self._coordinator = Coordinator(
             config.num_ps,
             config.num_workers,
-            patience=patience,
+            patience=_patience(config),
             job=job,
-            checkpoint_step=step,
-            first_cursors=first_cursors,
+            checkpoint_step=start.step,
+            first_cursors=start.cursors,
             journal=journal_file.left_for(self._model_dir, job, shape, time.time()),
             ended_runs=job_files.ended_runs(self._model_dir),
             wake_journal=self._journal.wake,
@@ -114,37 +128,75 @@ class ControllerServer:
             find_alive=lambda addresses: liveness.probe(addresses).alive,
         )
 
-        if chain is not None:
-            self._coordinator.checkpoint_saved(checkpoint_path, chain.last.saved_at_s)
+        if start.checkpoint:
+            self._coordinator.checkpoint_saved(start.checkpoint, start.saved_at_s)
 
         self._formation = Formation(
             _selection_shape(config),
             PsListFile(self._model_dir, config.job),
             self._coordinator.order_measurement,
         )
-
         num_awaited = config.num_ps + config.num_extra_ps
-        forming = Forming(self._coordinator, self._formation, num_awaited)
-        metrics = Metrics()
-        model_name = config.job or self._model_dir.name
-        job_metrics = JobMetrics(metrics, self._coordinator, model_name, forming.num_left_ps)
+        self._forming = Forming(self._coordinator, self._formation, num_awaited)
 
-        tide = TideWindow.parse(config.tide_window, config.tide_save_s)
-        schedule = SaveSchedule(
-            config.save_every_s, config.save_every_steps, time.monotonic(), step, tide
+    def _make_metrics(self, config: ControllerConfig) -> None:
+        self._metrics = Metrics()
+        model_name = config.job or self._model_dir.name
+        self._job_metrics = JobMetrics(
+            self._metrics,
+            self._coordinator,
+            model_name,
+            self._forming.num_left_ps,
         )
-        self._unsaved = Unsaved(self._coordinator, checkpoint_path, step, num_increments)
-        self._news = SaveNews(self._coordinator, schedule, self._unsaved, job_metrics)
+
+    def _make_saving(
+        self, config: ControllerConfig, start: JobStart, start_point: StartPoint
+    ) -> None:
+        self._schedule = SaveSchedule(
+            config.save_every_s,
+            config.save_every_steps,
+            time.monotonic(),
+            start.step,
+            Tide.parse(config.tide_window, config.tide_save_s),
+            first_s=0.0 if start.checkpoint else config.increment_every_s,
+        )
+        self._permit = SavePermit(self._model_dir, config.save_hours(), config.save_only_online)
+        self._unsaved = Unsaved(
+            self._coordinator,
+            start.checkpoint,
+            start.step,
+            start.num_increments,
+        )
+        self._news = SaveNews(self._coordinator, self._schedule, self._unsaved, self._job_metrics)
+        retention = Retention(config.max_to_keep, config.keep_every_n_hours, time.time())
         self._saver = Saver(
             self._coordinator,
-            self._model_dir,
+            self._checkpoint_dir,
             config.save_timeout_s,
             config.save_hold_s,
             on_saved=self._on_saved,
             start_point=start_point,
             keeps_cursors=config.input_cursors,
-            input_name=config.input_name,
-            retention=Retention(config.max_to_keep, config.keep_every_n_hours, time.time()),
+            input_name=start.input_name,
+            at_start=SavedInput(start.cursors, start.step, start.repeated_batches),
+            retention=retention,
+        )
+
+        self._dense_schedule = SaveSchedule(
+            config.dense_save_every_s,
+            config.dense_save_every_steps,
+            time.monotonic(),
+            start.step,
+        )
+        self._dense_news = DenseOnlyNews(self._coordinator, self._dense_schedule, self._job_metrics)
+        self._dense_saver = Saver(
+            self._coordinator,
+            self._checkpoint_dir / DENSE_ONLY,
+            config.save_timeout_s,
+            config.save_hold_s,
+            on_saved=self._dense_news.tell,
+            retention=retention,
+            beside=self._saver,
         )
 
         self._increments = IncrementSaves(
@@ -152,35 +204,44 @@ class ControllerServer:
             self._saver,
             start_point,
             self._unsaved,
-            job_metrics.increments,
-            self._model_dir,
+            self._job_metrics.increments,
+            self._checkpoint_dir,
             config.increment_every_s,
         )
 
-        ending = JobEnding(
-            self._coordinator, self._saver, self._unsaved, config.final_save_timeout_s
+        self._ending = JobEnding(
+            self._coordinator,
+            self._saver,
+            self._unsaved,
+            config.final_save_timeout_s,
+        )
+        self._last_words = LastWords(
+            self._model_dir,
+            self._coordinator,
+            self._formation,
+            self._journal,
+            self._ownership,
+            self._unsaved,
+            self._exit_request,
+            dies_with_starter=config.server.exit_with_stdin,
         )
 
-        self._about = About(
-            job,
-            str(self._model_dir.absolute()),
-            config.num_ps,
-            config.num_workers,
-            config.num_extra_ps + config.num_redundant_ps,
-            self._ownership.generation,
-            InputStart(step, said_of_input),
-        )
-
+    def _make_rpc(self, config: ControllerConfig, start_point: StartPoint) -> None:
+        replicas = Replicas(config.job)
         board = StatusBoard(
             self._about,
             self._coordinator,
             self._formation,
             self._saver,
-            schedule,
-            ending,
+            self._schedule,
+            self._ending,
             self._unsaved,
             start_point,
             self._journal,
+            replicas,
+            self._dense_saver,
+            self._increments,
+            self._permit,
         )
 
         host = SessionHost(
@@ -193,11 +254,17 @@ class ControllerServer:
 
         controller = ControllerServicer(self._coordinator, self._saver)
         coordination = CoordinationServicer(
-            self._coordinator, host, self._saver, ending, board, self._about
+            self._coordinator,
+            host,
+            self._saver,
+            self._ending,
+            board,
+            self._about,
+            replicas,
         )
         self._rpc = RpcServer(
             config.server,
-            metrics,
+            self._metrics,
             {
                 "Controller": lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(
                     controller, server
@@ -209,30 +276,79 @@ class ControllerServer:
             extra_threads=self._about.max_sessions,
         )
 
+    def _make_presence(self, config: ControllerConfig) -> None:
         discovery = config.discovery.open(config.job, config.model_dir)
         if discovery is not None and config.clear_discovery:
             discovery.deregister_all()
 
         self._presence = Presence("controller", 0, discovery, "", config.model_dir)
 
-        self._stopping = threading.Event()
+    def _watches(self, config: ControllerConfig) -> list[threading.Thread]:
+        """Who is here, and when the job is over."""
         watch = MemberWatch(
-            self._coordinator, self._ownership, job_metrics, self._exit_request, patience
+            self._coordinator,
+            self._ownership,
+            self._job_metrics,
+            self._exit_request,
+            _patience(config),
         )
         leave = JobLeave(
-            self._coordinator, self._formation, self._journal, self._exit_request, config.stay_up
+            self._coordinator,
+            self._formation,
+            self._journal,
+            self._exit_request,
+            config.stay_up,
         )
-        saves_on_schedule = ScheduledSaves(self._coordinator, self._saver, schedule)
-        action_file = ActionFile(self._model_dir, self._saver.save, self._stop_training)
-        last_save = guarded("the end of the job", lambda: ending.run(self._stopping.is_set))
-        self._threads = [
+        last_save = guarded("the end of the job", lambda: self._ending.run(self._stopping.is_set))
+
+        return [
             self._thread("member-watch", watch.run, self._stopping),
             self._thread("last-save", last_save),
             self._thread("job-end", leave.run, self._stopping),
-            self._thread("formation", forming.run, self._stopping),
-            self._thread("save-schedule", saves_on_schedule.run, self._stopping),
+            self._thread("formation", self._forming.run, self._stopping),
+        ]
+
+    def _saves(self, config: ControllerConfig) -> list[threading.Thread]:
+        """What is saved on a schedule."""
+        whole = ScheduledSaves(
+            self._coordinator,
+            self._saver,
+            self._schedule,
+            is_wanted=lambda: self._unsaved.is_behind and self._permit.is_given(),
+        )
+        dense = ScheduledSaves(
+            self._coordinator,
+            self._dense_saver,
+            self._dense_schedule,
+            "the dense-only save",
+            config.dense_only_hold,
+            lambda: self._dense_news.is_wanted() and self._permit.is_given(),
+        )
+
+        return [
+            self._thread("save-schedule", whole.run, self._stopping),
+            self._thread("dense-only", dense.run, self._stopping),
             self._thread("increments", self._increments.run, self._stopping),
-            self._thread("action-file", action_file.run, self._stopping, config.action_poll_s),
+        ]
+
+    def _orders_by_file(self, config: ControllerConfig) -> list[threading.Thread]:
+        """What files in the model directory ask for."""
+        save = self._saver.save
+        stop = self._ending.stop_training
+        action_file = ActionFile(self._model_dir, save, lambda: stop(REQUEST))
+        step_files = StepFiles(
+            self._model_dir,
+            self._coordinator.global_step,
+            step=lambda: self._coordinator.global_step,
+            req_time_s=lambda: self._coordinator.newest_req_time_s,
+            save=save,
+            stop=stop,
+        )
+
+        poll_s = config.action_poll_s
+        return [
+            self._thread("action-file", action_file.run, self._stopping, poll_s),
+            self._thread("step-files", step_files.run, self._stopping, poll_s > 0),
         ]
 
     def _on_saved(self, record: SaveRecord) -> None:
@@ -258,18 +374,21 @@ class ControllerServer:
     def _serve(self) -> None:
         self._rpc.start()
         self._presence.check_alone(self.address)
-        leftovers.remove_leftovers(self._model_dir)
+        leftovers.remove_leftovers(self._checkpoint_dir)
+        if self._config.saves_dense_only:
+            dense_only.prepare(self._checkpoint_dir / DENSE_ONLY)
+
         self._about.address = self.address
         self._about.metrics_address = self._rpc.metrics_address
         write_atomically(self._model_dir / address_file.CONTROLLER.name, self.address.encode())
         self._journal.start()
-        self._say_last_words()
+        self._last_words.read()
         for thread in self._threads:
             thread.start()
 
         self._presence.announce(self.address)
         self._rpc.set_serving(True)
-        self._has_served = True
+        self._last_words.has_served = True
         logger.info(
             "controller serving address=%s metrics=%s", self.address, self._rpc.metrics_address
         )
@@ -279,22 +398,7 @@ class ControllerServer:
         self._coordinator.wake()
         self._rpc.set_serving(False)
 
-        if self._coordinator.outcome is None and (unsaved := self._unsaved.text()):
-            logger.warning("stopped before the end of the job; not saved: %s", unsaved)
-            if self._is_starter_gone():
-                job_files.leave_last_words(
-                    self._model_dir,
-                    "the job before this one died with the process that ran it; "
-                    f"not saved: {unsaved}",
-                )
-
-        is_ended = self._is_job_ended()
-        is_over = is_ended or self._coordinator.knows_nothing
-        self._formation.dismiss(_ENDED if is_ended else "")
-        if is_ended:
-            self._coordinator.dismiss(_ENDED, _LEAVE_S)
-            job_files.record_ended_run(self._model_dir, self._coordinator.run_id)
-
+        is_over = self._last_words.say()
         self._coordinator.end_sessions()
         self._rpc.stop(grace_s)
         self._journal.stop(is_over=is_over)
@@ -306,37 +410,8 @@ class ControllerServer:
             if thread.is_alive():
                 thread.join(_JOIN_S)
 
+        probe.take_back(self._storage_probe)
         self._ownership.release()
-
-    def _is_job_ended(self) -> bool:
-        """Whether members are to exit with this controller; otherwise they look for the next one.
-
-        Whoever started this process and keeps its standard input, `megalith up`, starts no other
-        controller.
-        """
-        if not self._has_served or self._ownership.is_replaced:
-            return False
-
-        return self._coordinator.outcome is not None or self._config.server.exit_with_stdin
-
-    def _is_starter_gone(self) -> bool:
-        """Whether whoever would have said why this process ends has died.
-
-        Then nobody asked it to stop.
-        """
-        is_asked = self._exit_request.status != 0  # by a signal, or by a newer controller
-        return self._has_served and self._config.server.exit_with_stdin and not is_asked
-
-    def _say_last_words(self) -> None:
-        """Count what the controller before this one could tell nobody among the losses."""
-        if text := job_files.last_words(self._model_dir):
-            self._coordinator.add_loss(text)
-            self._journal.flush()
-            job_files.forget_last_words(self._model_dir)
-
-    def _stop_training(self) -> None:
-        """Have every worker end its share: it hears of that while it is held."""
-        self._coordinator.hold("Stop", "monolith_action", _STOP_HOLD_S, HolderKind.ACTION)()
 
 
 def _patience(config: ControllerConfig) -> Patience:

@@ -9,6 +9,7 @@ import grpc
 
 from megalith.controller.codec import (
     decode_holder,
+    decode_piece_request,
     decode_ps_report,
     decode_reason,
     decode_registration,
@@ -23,6 +24,7 @@ from megalith.controller.members.directives import (
     ClusterState,
     MeasureOrder,
     Renewed,
+    ReportOrder,
     SaveShard,
     SessionEnd,
     ShutdownOrder,
@@ -31,7 +33,14 @@ from megalith.controller.members.directives import (
     Welcome,
 )
 from megalith.controller.members.roster import Registration
-from megalith.controller.members.session import Measured, Renewal, Said, SessionHost
+from megalith.controller.members.session import (
+    Measured,
+    Renewal,
+    Reported,
+    Said,
+    SessionHost,
+)
+from megalith.controller.replicas import Replicas
 from megalith.controller.saving.saves import Saver
 from megalith.controller.status import About, StatusBoard
 from megalith.errors import InvalidRequest
@@ -42,7 +51,7 @@ from megalith.protos import (
     coordination_pb2_grpc,
 )
 from megalith.protos.coordination_pb2 import SessionRequest, SessionResponse
-from megalith.wire import codec, routing
+from megalith.wire import codec, piece_codec, routing
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +106,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         ending: JobEnding,
         board: StatusBoard,
         about: About,
+        replicas: Replicas,
     ) -> None:
         self._coordinator = coordinator
         self._host = host
@@ -104,6 +114,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
         self._ending = ending
         self._board = board
         self._about = about
+        self._replicas = replicas
 
     def Session(
         self,
@@ -160,6 +171,18 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             seconds=saved.seconds,
             removed=saved.removed,
         )
+
+    def ReportReplica(
+        self, request: coordination_pb2.ReportReplicaRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.ReportReplicaResponse:
+        self._replicas.report(request.job, codec.replica_report_from_proto(request.report))
+        return coordination_pb2.ReportReplicaResponse()
+
+    def TakePieces(
+        self, request: coordination_pb2.TakePiecesRequest, context: grpc.ServicerContext
+    ) -> coordination_pb2.TakePiecesResponse:
+        answer = self._coordinator.take_pieces(decode_piece_request(request))
+        return piece_codec.answer_to_proto(answer)
 
     def EndJob(
         self, request: coordination_pb2.EndJobRequest, context: grpc.ServicerContext
@@ -220,6 +243,8 @@ def _decode(request: SessionRequest) -> Said | None:
             return Renewal(request.renewal.sent_ns, request.renewal.is_last)
         case "measured":
             return Measured(request.measured.order, request.measured.rows_per_s)
+        case "reported":
+            return Reported(request.reported.order)
 
     _say_unknown(request.WhichOneof("kind") or "nothing that it can read")
     return None
@@ -238,6 +263,8 @@ def encode_told(told: Told, about: About) -> SessionResponse:
         case MeasureOrder(number, addresses, seconds):
             measure = coordination_pb2.Measure(order=number, addresses=addresses, seconds=seconds)
             return SessionResponse(measure=measure)
+        case ReportOrder(number):
+            return SessionResponse(ask_report=coordination_pb2.AskReport(order=number))
         case Renewed(sent_ns):
             return SessionResponse(renewed=coordination_pb2.Renewed(sent_ns=sent_ns))
         case ShutdownOrder(reason):
@@ -248,13 +275,24 @@ def encode_told(told: Told, about: About) -> SessionResponse:
 
 def _encode_welcome(welcome: Welcome, about: About) -> coordination_pb2.Welcome:
     owners = routing.even_owners(about.num_ps)
+    probe = about.storage_probe
     return coordination_pb2.Welcome(
         num_ps=about.num_ps,
         num_workers=about.num_workers,
         model_dir=about.model_dir,
         restore_from=welcome.restore_from,
+        restore_increments=welcome.restore_increments,
         owners=routing.encode_owners(owners),
         job=about.job,
         shard=welcome.index,
         generation=about.generation,
+        storage_probe=coordination_pb2.StorageProbe(path=probe.path, text=probe.text),
+        checkpoint_dir=about.checkpoint_dir,
+        choices=coordination_pb2.RestoreChoices(
+            left_out_tables=welcome.choices.left_out_tables,
+            clears_variables=welcome.choices.clears_variables,
+            keeps_step=welcome.choices.keeps_step,
+            old_names=welcome.choices.old_names,
+            dense_from=welcome.choices.dense_from,
+        ),
     )

@@ -5,17 +5,23 @@ import math
 import time
 from dataclasses import dataclass
 
+from megalith.checkpoint.storage.probe import StorageProbe
 from megalith.controller.codec import (
     encode_barrier,
     encode_candidate,
     encode_loss,
     encode_phase,
+    encode_piece_counts,
+    encode_replica,
     encode_save,
     encode_seat,
 )
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.job_end import JobEnding
 from megalith.controller.members.journal_file import JournalKeeper
+from megalith.controller.replicas import Replicas
+from megalith.controller.saving.increments import IncrementSaves
+from megalith.controller.saving.permit import SavePermit
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import SaveSchedule, Unsaved
 from megalith.controller.saving.start_point import StartPoint
@@ -24,11 +30,16 @@ from megalith.protos.coordination_pb2 import GetStatusResponse
 
 
 @dataclass(frozen=True, slots=True)
-class InputStart:
-    """Where the input of a run begins that starts at a step, for people; empty = at its start."""
+class RunStart:
+    """How a run begins that starts at a step, for people.
+
+    `input` is where its input begins, empty = at its start. `notes` are what it takes over of its
+    checkpoint, if that is not all of it.
+    """
 
     step: int = 0
-    text: str = ""
+    input: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class About:
@@ -42,15 +53,21 @@ class About:
         num_workers: int,
         num_spare_ps: int = 0,
         generation: int = 0,
-        input_start: InputStart | None = None,
+        run_start: RunStart | None = None,
+        checkpoint_dir: str = "",
+        storage_probe: StorageProbe | None = None,
     ) -> None:
         self.job = job
         self.model_dir = model_dir
+        self.checkpoint_dir = checkpoint_dir or model_dir
+        self.storage_probe = storage_probe or StorageProbe("", "")
         self.num_ps = num_ps
         self.num_workers = num_workers
         self._num_spare_ps = num_spare_ps
+
         self.generation = generation
-        self.input_start = input_start or InputStart()
+        self.run_start = run_start or RunStart()
+
         self.address = ""
         self.metrics_address = ""
         self.started_at = time.monotonic()
@@ -75,6 +92,10 @@ class StatusBoard:
         unsaved: Unsaved,
         start_point: StartPoint,
         journal: JournalKeeper,
+        replicas: Replicas,
+        dense_saver: Saver,
+        increments: IncrementSaves,
+        permit: SavePermit,
     ) -> None:
         self._about = about
         self._coordinator = coordinator
@@ -85,6 +106,10 @@ class StatusBoard:
         self._unsaved = unsaved
         self._start_point = start_point
         self._journal = journal
+        self._replicas = replicas
+        self._dense_saver = dense_saver
+        self._increments = increments
+        self._permit = permit
 
     def reply(self) -> GetStatusResponse:
         reply = GetStatusResponse()
@@ -98,13 +123,16 @@ class StatusBoard:
         reply.address = self._about.address
         reply.metrics_address = self._about.metrics_address
         reply.model_dir = self._about.model_dir
+
         reply.num_ps = self._about.num_ps
         reply.num_workers = self._about.num_workers
         reply.job = self._about.job
         reply.up_s = time.monotonic() - self._about.started_at
+
         reply.run_id = self._coordinator.run_id
         reply.journal_error = self._journal.error
         reply.ending = self._ending.said
+
         outcome = self._coordinator.outcome
         if outcome is not None:
             succeeded, reason = outcome
@@ -116,8 +144,14 @@ class StatusBoard:
         reply.phase = encode_phase(state.phase)
         reply.barrier.CopyFrom(encode_barrier(state.barrier))
         reply.global_step = self._coordinator.global_step
-        if state.first_step == self._about.input_start.step:
-            reply.input = self._about.input_start.text  # not of a run that an earlier one began
+
+        if state.first_step == self._about.run_start.step:  # not of a run that an earlier one began
+            reply.input = self._about.run_start.input
+            reply.start_notes.extend(self._about.run_start.notes)
+
+        counts = self._coordinator.piece_counts()
+        if counts is not None:
+            reply.pieces.CopyFrom(encode_piece_counts(counts))
 
         num_buckets: collections.Counter[int] = collections.Counter()
         if state.routing is not None:
@@ -132,11 +166,23 @@ class StatusBoard:
         for candidate in self._formation.candidates():
             reply.candidates.append(encode_candidate(candidate))
 
+        for heard in self._replicas.heard():
+            reply.replicas.append(encode_replica(heard))
+
     def _add_saves(self, reply: GetStatusResponse) -> None:
         reply.last_checkpoint = str(self._start_point.newest or "")
         last = self._saver.last
         if last is not None:
             reply.last_save.CopyFrom(encode_save(last))
+
+        last_dense = self._dense_saver.last
+        if last_dense is not None:
+            reply.last_dense_save.CopyFrom(encode_save(last_dense))
+
+        trouble = self._increments.trouble
+        if trouble is not None:
+            reply.increment_error = trouble.error
+            reply.increments_fail_since_s = trouble.since_s
 
         under_way = self._saver.progress()
         if under_way is not None:
@@ -148,11 +194,16 @@ class StatusBoard:
         reply.checkpoints_removed = self._saver.num_removed
         now = time.monotonic()
         next_s = self._schedule.next_s(now)
+
         reply.next_save_s = max(0.0, next_s)
         if math.isinf(next_s):
             reply.next_save_s = -1.0  # none is planned by the clock
 
         reply.next_save_step = self._schedule.next_step
+        reply.planned_saves_wait = self._permit.missing()
+        if not reply.planned_saves_wait and next_s <= 0 and not self._unsaved.is_behind:
+            reply.planned_saves_wait = "nothing was trained since the last one"
+
         reply.unsaved = self._unsaved.text()
 
     def _add_losses(self, reply: GetStatusResponse) -> None:

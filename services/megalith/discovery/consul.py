@@ -5,41 +5,36 @@ process was last heard of. Without an agent in the URL, the variables `CONSUL_HT
 `TCE_HOST_IP`, and `CONSUL_HTTP_PORT`, say where it is.
 """
 
-import contextlib
 import logging
-import os
-import re
-import socket
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import consul
-import requests
 import tenacity
-import urllib3
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection
 
 from megalith.discovery.back_end import Opener, Site
+from megalith.discovery.consul_agent import (
+    agent_address,
+    errors_translated,
+    is_unreachable,
+    open_client,
+)
 from megalith.discovery.interface import (
     NAMES,
+    AddressByIndex,
     Discovery,
-    Entries,
     parse_index,
     warn_not_renewed,
 )
 from megalith.discovery.url import DiscoveryUrl, check_job
-from megalith.errors import DiscoveryFailed, InvalidSetting
+from megalith.errors import DiscoveryFailed
 from megalith.wire import addresses
 from megalith.wire.backoff import JitteredBackoff
 
 logger = logging.getLogger(__name__)
 
-_SOCKET = "/opt/tmp/sock/consul.sock"
-_PORT = "2280"  # of the platform's agent; a stock one listens on 8500
 _TTL_S = 60.0
 _TRIES = 5
 # For one request while closing: a process must not outlive its stop because of a hung agent
@@ -75,7 +70,7 @@ class ConsulDiscovery(Discovery):
         self._visible_s = visible_s
         self._poll_s = poll_s
         self._retry_wait_s = retry_wait_s
-        self._client = _client(agent, timeout_s)
+        self._client = open_client(agent, timeout_s)
 
         self._stopping = threading.Event()
         self._lock = threading.Lock()  # guards `_own`
@@ -139,8 +134,8 @@ class ConsulDiscovery(Discovery):
                 node = instance["Node"]["Node"]
                 self._remove(service_id, node)
 
-    def _query_all(self) -> dict[str, Entries]:
-        found: dict[str, Entries] = {}
+    def _query_all(self) -> dict[str, AddressByIndex]:
+        found: dict[str, AddressByIndex] = {}
         # Of two instances with one index, which only two agents can have, the one that was
         # registered last counts.
         instances = sorted(self._instances(is_passing=True), key=_registered_at)
@@ -148,6 +143,7 @@ class ConsulDiscovery(Discovery):
             service = instance["Service"]
             name, digits, host = _identity(service)
             index = parse_index(digits)
+
             if name not in NAMES or index is None:
                 tags = service.get("Tags")
                 self._ignore(service["ID"], str(tags), f"tags {tags}")
@@ -216,6 +212,7 @@ class ConsulDiscovery(Discovery):
         From the catalog if another one's agent has died with it.
         """
         self._ask(self._client.agent.service.deregister, service_id)
+
         for instance in self._instances(is_passing=False):
             if instance["Service"]["ID"] == service_id:
                 self._ask(self._client.catalog.deregister, node, service_id=service_id)
@@ -229,6 +226,7 @@ class ConsulDiscovery(Discovery):
         usual_wait_s = self._ttl_s / 2
         retry_wait_s = min(2.0, self._ttl_s / 4)
         has_failed = False
+
         while not self._stopping.wait(retry_wait_s if has_failed else usual_wait_s):
             try:
                 self._renew_own()
@@ -280,7 +278,10 @@ class ConsulDiscovery(Discovery):
         return found
 
     def _instances(self, is_passing: bool) -> list[dict[str, Any]]:
-        _, instances = self._ask(self._client.health.service, self._job, passing=is_passing or None)
+        passing = True if is_passing else None  # None asks for all
+        answer = self._ask(self._client.health.service, self._job, passing=passing)
+
+        _, instances = answer
         return list(instances or ())
 
     def _ask(self, request: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -288,18 +289,20 @@ class ConsulDiscovery(Discovery):
 
         Every request here is idempotent.
         """
-        return tenacity.Retrying(
-            stop=tenacity.stop_any(
-                tenacity.stop_after_attempt(_TRIES), tenacity.stop_when_event_set(self._stopping)
-            ),
+        tries = tenacity.stop_after_attempt(_TRIES)
+        closing = tenacity.stop_when_event_set(self._stopping)
+
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_any(tries, closing),
             wait=JitteredBackoff(self._retry_wait_s, longest_s=self._retry_wait_s),
-            retry=tenacity.retry_if_exception(_is_unreachable),
+            retry=tenacity.retry_if_exception(is_unreachable),
             sleep=tenacity.sleep_using_event(self._stopping),
             reraise=True,
-        )(self._ask_once, request, *arguments, **options)
+        )
+        return retrying(self._ask_once, request, *arguments, **options)
 
     def _ask_once(self, request: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        with _translated(self._agent):
+        with errors_translated(self._agent):
             return request(*arguments, **options)
 
 
@@ -310,11 +313,13 @@ def opener(url: DiscoveryUrl, site: Site) -> Opener:
     with a socket it is.
     """
     url.take_options("ttl_s")
-    agent, job = _read_unix(url, site) if url.scheme == "consul+unix" else _read_tcp(url, site)
+    read = _read_unix if url.scheme == "consul+unix" else _read_tcp
+    agent, job = read(url, site)
     ttl_s = url.seconds("ttl_s", _TTL_S)
 
     def connect() -> ConsulDiscovery:
-        return ConsulDiscovery(agent or agent_address(site.environ), job, ttl_s=ttl_s)
+        asked = agent or agent_address(site.environ)
+        return ConsulDiscovery(asked, job, ttl_s=ttl_s)
 
     return Opener(open=connect, url=url.text, job=job)
 
@@ -335,28 +340,6 @@ def _read_unix(url: DiscoveryUrl, site: Site) -> tuple[str, str]:
     return url.path, check_job(site.job, f"--discovery={url.text}")
 
 
-def agent_address(environ: Mapping[str, str], socket_path: str = _SOCKET) -> str:
-    """Where the agent is, as the environment says: host:port, or the path of a unix socket."""
-    host = environ.get("CONSUL_HTTP_HOST") or environ.get("TCE_HOST_IP") or ""
-    if not host:
-        host = socket_path if _is_socket(socket_path) else "127.0.0.1"
-    if host.startswith("/"):
-        return host
-
-    port = environ.get("CONSUL_HTTP_PORT") or _PORT
-    if not port.isdecimal():
-        raise InvalidSetting(f"CONSUL_HTTP_PORT={port!r}: expected a number")
-
-    return addresses.join(host, int(port))
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
-
-
 def _identity(service: Mapping[str, Any]) -> tuple[str, str, str]:
     """(name, index, ip) as the tags of an instance say; empty where they are silent."""
     said = {"name": "", "index": "", "ip": ""}
@@ -369,78 +352,3 @@ def _identity(service: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _registered_at(instance: Mapping[str, Any]) -> int:
     return int(instance["Service"].get("CreateIndex", 0))
-
-
-def _is_unreachable(error: BaseException) -> bool:
-    return isinstance(error.__cause__, requests.RequestException)
-
-
-def _client(agent: str, timeout_s: float) -> consul.Consul:
-    is_socket = agent.startswith("/")
-    host, port = ("localhost", 80) if is_socket else addresses.split(agent)
-    client = consul.Consul(
-        host=f"[{host}]" if addresses.is_ipv6(host) else host,
-        port=port,
-        scheme="http",
-        connections_timeout=timeout_s,
-    )
-
-    client.http.session.trust_env = False  # the agent is on this machine; a proxy is not asked
-    if is_socket:
-        client.http.session.mount("http://", _UnixAdapter(agent))
-
-    return client
-
-
-class _UnixAdapter(HTTPAdapter):
-    """Sends every request of a session to one unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._pool = urllib3.HTTPConnectionPool("localhost")
-        self._pool.ConnectionCls = _connection_to(path)
-
-    def get_connection_with_tls_context(
-        self, *_arguments: Any, **_options: Any
-    ) -> urllib3.HTTPConnectionPool:
-        return self._pool
-
-    def close(self) -> None:
-        self._pool.close()
-        super().close()
-
-
-def _connection_to(path: str) -> type[HTTPConnection]:
-    """What urllib3 needs to speak through a unix socket: another way to get a connected one."""
-
-    class UnixConnection(HTTPConnection):
-        def _new_conn(self) -> socket.socket:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(self.timeout)
-            try:
-                connection.connect(path)
-            except OSError as error:
-                connection.close()
-                raise urllib3.exceptions.NewConnectionError(self, f"{path}: {error}") from error
-
-            return connection
-
-    return UnixConnection
-
-
-@contextlib.contextmanager
-def _translated(agent: str) -> Iterator[None]:
-    try:
-        yield
-    except (requests.RequestException, consul.ConsulException) as error:
-        raise DiscoveryFailed(f"Consul agent {agent}: {_why(error)}") from error
-
-
-def _why(error: Exception) -> str:
-    """The reason alone: requests put the pool, the URL and the number of tries before it."""
-    text = str(error)
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
-        reason = text.rpartition(": ")[2]
-        return re.sub(r"['\"]\)+$", "", reason)
-
-    return text

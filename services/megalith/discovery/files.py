@@ -15,7 +15,7 @@ from typing import IO
 from urllib.parse import quote
 
 from megalith.discovery.back_end import Opener, Site
-from megalith.discovery.interface import NAMES, Discovery, Entries, parse_index
+from megalith.discovery.interface import NAMES, AddressByIndex, Discovery, parse_index
 from megalith.discovery.url import DiscoveryUrl
 from megalith.errors import DiscoveryFailed, InvalidSetting
 from megalith.runtime import files
@@ -44,14 +44,17 @@ class FileDiscovery(Discovery):
     def _register(self, name: str, index: int, address: str) -> None:
         path = self._directory / name / str(index)
         temporary = path.with_name(f".{index}-tmp-{secrets.token_hex(4)}")
+
         with _translated(path), self._lock:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Held open for as long as the entry stands
             file = open(temporary, "xb")  # noqa: SIM115
+
             try:
                 file.write(address.encode())
                 file.flush()
                 _lock_if_possible(file.fileno())
+
                 with self._changing():
                     os.replace(temporary, path)
             except BaseException:
@@ -66,6 +69,7 @@ class FileDiscovery(Discovery):
 
     def _deregister(self, name: str, index: int, address: str) -> None:
         path = self._directory / name / str(index)
+
         with _translated(path), self._lock:
             if path.parent.is_dir():
                 with self._changing():
@@ -77,15 +81,21 @@ class FileDiscovery(Discovery):
                 del self._held[name, index]
                 file.close()
 
-    def _query_all(self) -> dict[str, Entries]:
-        found: dict[str, Entries] = {}
+    def _query_all(self) -> dict[str, AddressByIndex]:
+        found: dict[str, AddressByIndex] = {}
         for name in NAMES:
             with _translated(self._directory / name):
                 for path in self._paths(name):
                     text = self._read_live(path)
-                    address = self._readable(str(path), text) if text is not None else None
-                    if address is not None:
-                        found.setdefault(name, {})[int(path.name)] = address
+                    if text is None:
+                        continue
+
+                    address = self._readable(str(path), text)
+                    if address is None:
+                        continue
+
+                    entries = found.setdefault(name, {})
+                    entries[int(path.name)] = address
 
         return found
 
@@ -160,7 +170,8 @@ def opener(url: DiscoveryUrl, site: Site) -> Opener:
             f"--discovery={url.text} needs --model-dir, or the directory in the URL: {url.example}"
         )
 
-    directory = Path(url.path or Path(site.model_dir) / _FOLDER).absolute()
+    default = Path(site.model_dir) / _FOLDER
+    directory = Path(url.path or default).absolute()
     complete = f"file://{quote(str(directory))}"
     return Opener(open=lambda: FileDiscovery(directory), url=complete, job=site.job)
 

@@ -9,11 +9,11 @@ from megalith.wire import addresses
 
 logger = logging.getLogger(__name__)
 
-NAMES = ("controller", "ps", "worker")
+NAMES = ("controller", "ps", "worker", "replica")
 
 _MAX_DIGITS = 9
 
-Entries = dict[int, str]  # address by index
+AddressByIndex = dict[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Discovery(ABC):
         _check(name, index)
         self._deregister(name, index, address)
 
-    def query(self, name: str) -> Entries:
+    def query(self, name: str) -> AddressByIndex:
         """Entries of that name now, by ascending index; a copy."""
         _check(name, 0)
         found = self._query_all().get(name, {})
         return _by_index(found)
 
-    def query_all(self) -> dict[str, Entries]:
+    def query_all(self) -> dict[str, AddressByIndex]:
         """Entries of every name that has some; a copy."""
         found = self._query_all()
         by_name = {}
@@ -74,6 +74,14 @@ class Discovery(ABC):
         None where it may choose.
         """
         return None
+
+    @property
+    def only_waits_for(self) -> str:
+        """The address whose end this process waits for, because its role has no work here.
+
+        Empty for a process that has work.
+        """
+        return ""
 
     def clean_up(self) -> None:
         """Remove what jobs that are over left behind, where a back end keeps such things."""
@@ -100,7 +108,7 @@ class Discovery(ABC):
     def _deregister(self, name: str, index: int, address: str) -> None: ...
 
     @abstractmethod
-    def _query_all(self) -> dict[str, Entries]: ...
+    def _query_all(self) -> dict[str, AddressByIndex]: ...
 
     def _readable(self, source: str, text: str) -> str | None:
         """The text if it is an address; None, and one log line, if it is not."""
@@ -149,7 +157,7 @@ def parse_index(text: str) -> int | None:
     return int(text) if is_index else None
 
 
-def _by_index(entries: Entries) -> Entries:
+def _by_index(entries: AddressByIndex) -> AddressByIndex:
     return dict(sorted(entries.items()))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from megalith.discovery import liveness
 from megalith.discovery.back_end import AddressesByService, Opener, Prescription, Site
-from megalith.discovery.interface import Assignment, Entries
+from megalith.discovery.interface import AddressByIndex, Assignment
 from megalith.discovery.prescribed import PrescribedDiscovery, opener_by_variables
 from megalith.discovery.url import DiscoveryUrl
 from megalith.errors import DiscoveryFailed, InvalidSetting
@@ -18,6 +18,9 @@ from megalith.wire import addresses
 
 _ANY_HOST = ("localhost", "127.0.0.1", "0.0.0.0")
 _POLL_S = 1.0
+# Of the platform's data service. Workers read for themselves here, so these have nothing to do; but
+# a process of the platform that ends at once counts as one that failed.
+_WITHOUT_WORK = ("DISPATCHER", "DSWORKER")
 
 
 class MlpEnvironment:
@@ -83,6 +86,7 @@ class MlpEnvironment:
         primary_host = self.text(f"MLP_{role}_{entry}_PRIMARY_HOST")
         host = primary_host or self.text(f"MLP_{role}_{entry}_HOST")
         port = self.number(f"MLP_{role}_{port_entry}_PORT") + offset
+
         if not host or not port:
             raise InvalidSetting(
                 f"MLP_{role}_{entry}_HOST or MLP_{role}_{port_entry}_PORT is not set"
@@ -154,7 +158,28 @@ class MlpDiscovery(PrescribedDiscovery):
         """Where this process must listen."""
         return self._mlp.address(self._mlp.role, self._mlp.index)
 
-    def query(self, name: str) -> Entries:
+    @property
+    def only_waits_for(self) -> str:
+        """Worker 0, for a role of the data service.
+
+        If the platform names an ssh port it is that one, which outlives a restart of the worker.
+        """
+        if self._mlp.role not in _WITHOUT_WORK:
+            return ""
+
+        worker_0 = self._entries["worker"].get(0)
+        if worker_0 is None:
+            raise InvalidSetting(
+                f"MLP_ROLE={self._mlp.role} waits for worker 0, and MLP_WORKER_NUM is not set"
+            )
+
+        ssh_port = self._mlp.number("MLP_SSH_PORT")
+        if not ssh_port:
+            return worker_0
+
+        return addresses.join(addresses.host_of(worker_0), ssh_port)
+
+    def query(self, name: str) -> AddressByIndex:
         entries = super().query(name)
         if name == "ps":
             self._wait_for_ports(tuple(entries.values()))
@@ -223,6 +248,7 @@ def prescribe(cluster: AddressesByService, service: str, index: int) -> Prescrip
         for number, address in enumerate(listed):
             host, port = addresses.split(address)
             entry = f"{prefix}_{number}"
+
             variables[f"{entry}_HOST"] = host
             variables[f"{entry}_PORT"] = str(port)
 

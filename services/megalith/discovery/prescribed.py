@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from megalith.discovery.back_end import Opener, Site
-from megalith.discovery.interface import Discovery, Entries
+from megalith.discovery.interface import AddressByIndex, Discovery
 from megalith.discovery.url import DiscoveryUrl
 from megalith.errors import InvalidRequest, InvalidSetting
 from megalith.wire import addresses
@@ -16,7 +16,7 @@ class PrescribedDiscovery(Discovery):
     Deregistering hides an entry from this process only.
     """
 
-    def __init__(self, entries: Mapping[str, Entries]) -> None:
+    def __init__(self, entries: Mapping[str, AddressByIndex]) -> None:
         super().__init__()
         self._entries = entries
         self._lock = threading.Lock()  # guards `_hidden`
@@ -41,11 +41,11 @@ class PrescribedDiscovery(Discovery):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _query_all(self) -> dict[str, Entries]:
+    def _query_all(self) -> dict[str, AddressByIndex]:
         with self._lock:
             hidden = set(self._hidden)
 
-        found: dict[str, Entries] = {}
+        found: dict[str, AddressByIndex] = {}
         for name, entries in self._entries.items():
             found[name] = {}
             for index, address in entries.items():

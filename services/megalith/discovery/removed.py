@@ -62,7 +62,11 @@ def _consul(agent: str) -> str:
 
 
 def _file(directory: str) -> str:
-    return f"file://{quote(os.path.abspath(directory))}" if directory else "file:"
+    if not directory:
+        return "file:"
+
+    path = os.path.abspath(directory)
+    return f"file://{quote(path)}"
 
 
 def _with_ttl(url: str, given: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from megalith.discovery.back_end import AddressesByService, Opener, Prescription
 from megalith.discovery.interface import Discovery
 from megalith.discovery.registry import BY_SCHEME, BackEnd
 from megalith.errors import InvalidSetting
-from megalith.runtime.removed_settings import Removed
+from megalith.runtime.removed_settings import RemovedSettings
 from megalith.runtime.sections import JOINING
 from megalith.runtime.settings import setting
 
@@ -29,7 +29,7 @@ class DiscoverySettings:
         f"How processes find each other: none, or a URL such as {_EXAMPLE}. "
         "docs/settings.md lists all of them.",
         NONE,
-        replaces=Removed(removed.FLAGS, removed.successor),
+        replaces=RemovedSettings(removed.FLAGS, removed.successor),
     )
 
     def __post_init__(self) -> None:
@@ -80,7 +80,12 @@ class DiscoverySettings:
         default_job: str = "",
     ) -> Opener:
         """The back end before it is opened; not for "none"."""
-        site = Site(given_job=job, model_dir=model_dir, environ=environ, default_job=default_job)
+        site = Site(
+            given_job=job,
+            model_dir=model_dir,
+            environ=environ,
+            default_job=default_job,
+        )
         return self._back_end().opener(self.discovery, site)
 
     def prescribe(self, cluster: AddressesByService, service: str, index: int) -> Prescription:

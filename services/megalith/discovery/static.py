@@ -4,7 +4,7 @@ Nothing vanishes.
 """
 
 from megalith.discovery.back_end import AddressesByService, Opener, Prescription, Site
-from megalith.discovery.interface import NAMES, Assignment, Entries
+from megalith.discovery.interface import NAMES, AddressByIndex, Assignment
 from megalith.discovery.prescribed import PrescribedDiscovery, check_address
 from megalith.discovery.url import DiscoveryUrl
 from megalith.errors import InvalidSetting
@@ -49,8 +49,8 @@ def prescribe(cluster: AddressesByService, service: str, index: int) -> Prescrip
     return Prescription(url=f"static:{everybody}")
 
 
-def _parse(cluster: str) -> dict[str, Entries]:
-    entries: dict[str, Entries] = {}
+def _parse(cluster: str) -> dict[str, AddressByIndex]:
+    entries: dict[str, AddressByIndex] = {}
     for part in cluster.split(";"):
         if not part.strip():
             continue

@@ -23,13 +23,17 @@ class TfConfigDiscovery(PrescribedDiscovery):
 
     def __init__(self, text: str) -> None:
         cluster, self._type, self._task_index = _parse(text)
-        self._has_chief = bool(cluster.get("chief"))
+        controllers = cluster.get("controller", [])
+        ps = cluster.get("ps", [])
         chief = cluster.get("chief", [])
         workers = cluster.get("worker", [])
+
+        self._has_chief = bool(chief)
+
         super().__init__(
             {
-                "controller": dict(enumerate(cluster.get("controller", []))),
-                "ps": dict(enumerate(cluster.get("ps", []))),
+                "controller": dict(enumerate(controllers)),
+                "ps": dict(enumerate(ps)),
                 "worker": dict(enumerate([*chief, *workers])),
             }
         )
@@ -71,8 +75,9 @@ def opener(url: DiscoveryUrl, site: Site) -> Opener:
 
 def prescribe(cluster: AddressesByService, service: str, index: int) -> Prescription:
     task = {"type": service, "index": index}
-    text = json.dumps({"cluster": dict(cluster), "task": task})
-    return Prescription(url="tf-config:", environ={"TF_CONFIG": text})
+    config = {"cluster": dict(cluster), "task": task}
+    environ = {"TF_CONFIG": json.dumps(config)}
+    return Prescription(url="tf-config:", environ=environ)
 
 
 def _parse(text: str) -> tuple[dict[str, list[str]], str, int]:
@@ -80,8 +85,10 @@ def _parse(text: str) -> tuple[dict[str, list[str]], str, int]:
     cluster: dict[str, list[str]] = {}
     try:
         config: Any = json.loads(text)
+
         for kind, listed in config["cluster"].items():
-            cluster[str(kind)] = [str(address) for address in listed]
+            addresses = [str(address) for address in listed]
+            cluster[str(kind)] = addresses
 
         own_kind = str(config["task"]["type"])
         own_index = int(config["task"]["index"])

@@ -74,9 +74,11 @@ class DiscoveryUrl:
 
     def take_options(self, *known: str) -> None:
         """InvalidSetting if there is an option that is not among the `known` ones."""
+        listed = ", ".join(known)
+        takes = f"known are {listed}" if known else "it takes none"
+
         for name in self.options:
             if name not in known:
-                takes = f"known are {', '.join(known)}" if known else "it takes none"
                 raise self.wrong(f"{name} is not an option of {self.scheme}, {takes}")
 
     def seconds(self, option: str, default: float) -> float:
@@ -97,8 +99,11 @@ class DiscoveryUrl:
 
     def check_server(self, server: str, default_port: int | None = None) -> None:
         """InvalidSetting if it is not host:port; the port may be left out if there is a default."""
-        has_port = server.endswith("]") is False and ":" in server
-        address = server if has_port or default_port is None else f"{server}:{default_port}"
+        has_port = ":" in server and not server.endswith("]")
+        address = server
+        if default_port is not None and not has_port:
+            address = f"{server}:{default_port}"
+
         try:
             addresses.split(address)
         except InvalidRequest:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tenacity
@@ -20,15 +20,18 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.retry import KazooRetry
-from kazoo.security import make_acl
 
 from megalith.discovery.back_end import Opener, Site
-from megalith.discovery.interface import Discovery, Entries, parse_entry, warn_not_renewed
+from megalith.discovery.interface import AddressByIndex, Discovery, parse_entry, warn_not_renewed
 from megalith.discovery.url import DiscoveryUrl
-from megalith.errors import Conflict, DiscoveryFailed
-from megalith.wire import addresses
+from megalith.discovery.zookeeper_client import (
+    PORT,
+    end_client,
+    errors_translated,
+    make_client,
+    server_list,
+)
+from megalith.errors import DiscoveryFailed
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,6 @@ ROOT = "/monolith"
 # Nine weeks: what is older and empty was left behind by a job that is over
 STALE_S = 9 * 7 * 24 * 3600.0
 
-_PORT = 2181
 _SESSION_TIMEOUT_S = 10.0
 _TRIES = 3
 _CLOSE_S = 2.0  # for a request under way; with the client it ends for good
@@ -85,7 +87,7 @@ class ZooKeeperDiscovery(Discovery):
         self._own: dict[tuple[str, int], str] = {}
         # Guards `_view` and `_is_view_old`; held while it is read anew
         self._view_lock = threading.Lock()
-        self._view: dict[str, Entries] | None = None
+        self._view: dict[str, AddressByIndex] | None = None
         self._is_view_old = False  # the servers did not answer when it was last read; said once
 
         self._is_stale = threading.Event()
@@ -139,16 +141,17 @@ class ZooKeeperDiscovery(Discovery):
         except BadVersionError:
             logger.info("not deregistered, it was written again meanwhile path=%s", path)
 
-    def _query_all(self) -> dict[str, Entries]:
+    def _query_all(self) -> dict[str, AddressByIndex]:
         with self._view_lock:
             # Without a connection an old view is better than a wait.
             is_refreshable = self._is_stale.is_set() and self._is_connected.is_set()
+
             if self._view is None or is_refreshable:
                 self._view = self._refreshed(self._view)
 
             return {name: dict(entries) for name, entries in self._view.items()}
 
-    def _refreshed(self, old: dict[str, Entries] | None) -> dict[str, Entries]:
+    def _refreshed(self, old: dict[str, AddressByIndex] | None) -> dict[str, AddressByIndex]:
         """What the servers hold now; the old view if they do not answer."""
         # First: what changes from now on is seen by a watch of this reading.
         self._is_stale.clear()
@@ -173,7 +176,7 @@ class ZooKeeperDiscovery(Discovery):
         self._wake.set()
         self._is_connected.set()  # who waits for a connection learns that there will be none
         self._keeper.join(_CLOSE_S)
-        _end(self._client)
+        end_client(self._client)
         self._keeper.join(_CLOSE_S)
 
     def deregister_all(self) -> None:
@@ -181,7 +184,7 @@ class ZooKeeperDiscovery(Discovery):
             self._own.clear()
 
         with self._rewriting:
-            self.clear(force=True)
+            self._remove(self._root)
 
         self._is_stale.set()
 
@@ -198,28 +201,11 @@ class ZooKeeperDiscovery(Discovery):
                 if stat is None:
                     continue
 
-                is_old = now() - stat.mtime / 1000 > STALE_S
+                age_s = now() - stat.mtime / 1000
+                is_old = age_s > STALE_S
                 if is_old and not self._has_entries(path):
                     self._remove(path)
                     logger.info("removed a stale path path=%s", path)
-
-    def clear(self, *, force: bool) -> None:
-        """Make sure that nothing of an earlier job with this name is left.
-
-        With `force` its path is removed, entries of live processes included; without, a path that
-        exists is a Conflict that names everything under /monolith.
-        """
-        jobs = self._jobs()
-        roots = [f"{ROOT}/{job}" for job in jobs]
-        if self._root not in roots:
-            return
-
-        if not force:
-            listed = ",".join(sorted(jobs))
-            raise Conflict(f"there are [{listed}] in monolith zk path")
-
-        self._remove(self._root)
-        logger.info("cleared path=%s", self._root)
 
     def _jobs(self) -> list[str]:
         try:
@@ -238,8 +224,10 @@ class ZooKeeperDiscovery(Discovery):
     def _remove(self, path: str) -> None:
         """The node and everything below it; entries that appear meanwhile keep it alive."""
         with contextlib.suppress(NoNodeError, NotEmptyError):
-            for child in self._ask(self._client.get_children_async, path):
+            children = self._ask(self._client.get_children_async, path)
+            for child in children:
                 self._remove(f"{path}/{child}")
+
             self._ask(self._client.delete_async, path)
 
     # --- writing ---
@@ -323,7 +311,7 @@ class ZooKeeperDiscovery(Discovery):
             return self._own.get((name, index)) == address
 
     def _connect(self) -> KazooClient:
-        client = _client(self._servers, self._session_timeout_s, self._auth)
+        client = make_client(self._servers, self._session_timeout_s, self._auth)
         client.add_listener(self._on_connection)
         client.start_async()
         return client
@@ -341,19 +329,13 @@ class ZooKeeperDiscovery(Discovery):
         old.remove_listener(self._on_connection)
         self._client = self._connect()
         self._wake.set()
-        _end(old)
+        end_client(old)
 
     # --- reading ---
 
-    def _read(self) -> dict[str, Entries]:
-        try:
-            children = self._ask(self._client.get_children_async, self._root, watch=self._on_change)
-        except NoNodeError:
-            self._ask(self._client.exists_async, self._root, watch=self._on_change)
-            return {}
-
-        found: dict[str, Entries] = {}
-        for child in children:
+    def _read(self) -> dict[str, AddressByIndex]:
+        found: dict[str, AddressByIndex] = {}
+        for child in self._children():
             path = f"{self._root}/{child}"
             entry = parse_entry(child)
             if entry is None:
@@ -366,6 +348,21 @@ class ZooKeeperDiscovery(Discovery):
                 found.setdefault(name, {})[index] = address
 
         return found
+
+    def _children(self) -> list[str]:
+        """The names of the job's nodes, with a watch that tells when one comes or goes."""
+        while True:
+            try:
+                return list(
+                    self._ask(self._client.get_children_async, self._root, watch=self._on_change)
+                )
+            except NoNodeError:
+                stat = self._ask(self._client.exists_async, self._root, watch=self._on_change)
+
+            if stat is None:
+                return []
+            # The job has been entered between the two questions. The watch of the second one is of
+            # the job's own node, and tells nothing of those below it: ask for them again.
 
     def _read_address(self, path: str) -> str | None:
         """None if the node is gone, empty, or holds no address."""
@@ -404,11 +401,13 @@ class ZooKeeperDiscovery(Discovery):
 
     def _ask(self, request: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """One request: its answer, or DiscoveryFailed after the time-out."""
-        if not self._is_connected.wait(self._timeout_s) or self._stopping.is_set():
+        is_connected = self._is_connected.wait(self._timeout_s)
+        if not is_connected or self._stopping.is_set():
             raise DiscoveryFailed(f"no ZooKeeper answers at {self._servers}")
 
-        with _translated(self._servers):
-            return request(*arguments, **options).get(timeout=self._timeout_s)
+        with errors_translated(self._servers):
+            pending = request(*arguments, **options)
+            return pending.get(timeout=self._timeout_s)
 
 
 def opener(url: DiscoveryUrl, site: Site) -> Opener:
@@ -419,7 +418,7 @@ def opener(url: DiscoveryUrl, site: Site) -> Opener:
         raise url.wrong("it names no server")
 
     for server in filter(None, listed):
-        url.check_server(server, _PORT)
+        url.check_server(server, PORT)
 
     job = url.job(site)
     session_timeout_s = url.seconds("ttl_s", _SESSION_TIMEOUT_S)
@@ -433,85 +432,3 @@ def opener(url: DiscoveryUrl, site: Site) -> Opener:
         )
 
     return Opener(open=connect, url=url.text, job=job)
-
-
-def server_list(servers: str, environ: Mapping[str, str]) -> str:
-    """`servers` as kazoo takes them: with ports, and without those that this machine cannot reach.
-
-    Left out are literal addresses of the family, IPv4 or IPv6, that this machine does not have.
-    Host names stay. If only literals of the other family are listed, all of them stay.
-    """
-    is_ipv6_wanted = addresses.is_ipv6_only(environ)
-    listed: list[str] = []
-    fitting: list[str] = []
-
-    for text in servers.split(","):
-        if not text.strip():
-            continue
-
-        host, port = _split(text.strip())
-        is_ipv6 = addresses.is_ipv6(host)
-        server = f"[{host}]:{port}" if is_ipv6 else f"{host}:{port}"
-        listed.append(server)
-        if not _is_literal(host) or is_ipv6 == is_ipv6_wanted:
-            fitting.append(server)
-
-    return ",".join(fitting or listed)
-
-
-def _split(server: str) -> tuple[str, str]:
-    """(host without brackets, port), the usual port if none is named."""
-    bare = server.strip("[]")
-    if addresses.is_ipv6(bare):
-        return bare, str(_PORT)
-
-    host, colon, port = server.rpartition(":")
-    if not colon:
-        return server, str(_PORT)
-
-    return host.strip("[]"), port
-
-
-def _is_literal(host: str) -> bool:
-    return addresses.is_ipv6(host) or host.replace(".", "").isdigit()
-
-
-def _client(servers: str, session_timeout_s: float, auth: str) -> KazooClient:
-    quiet = logger.getChild("kazoo")
-    # It would warn at every try while a server is away; the listener does once.
-    quiet.setLevel(logging.ERROR)
-    acl = None
-    auth_data = None
-
-    if auth:
-        # Only who has the credentials may change the entries; everybody may read them.
-        acl = [make_acl("auth", "", all=True), make_acl("world", "anyone", read=True)]
-        auth_data = [("digest", auth)]
-
-    return KazooClient(
-        hosts=servers,
-        timeout=session_timeout_s,
-        connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=2.0),
-        auth_data=auth_data,
-        default_acl=acl,
-        logger=quiet,
-    )
-
-
-def _end(client: KazooClient) -> None:
-    try:
-        client.stop()
-        client.close()
-    except Exception as error:
-        # Its thread did not end in kazoo's time; it is a daemon, and has nothing of ours.
-        logger.warning("a ZooKeeper client did not end: %r", error)
-
-
-@contextlib.contextmanager
-def _translated(servers: str) -> Iterator[None]:
-    try:
-        yield
-    except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError):
-        raise
-    except (KazooException, KazooTimeoutError) as error:
-        raise DiscoveryFailed(f"ZooKeeper {servers}: {error!r}") from error

@@ -1,9 +1,10 @@
-"""A table for serving, which waits for the replicas: the compressed embedding of each id.
+"""A table for serving: the compressed embedding of each id.
 
 It has nothing to train them with.
 """
 
 import threading
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,10 +13,11 @@ from megalith.engine.kernels.layout import Secret
 from megalith.engine.segments.compressor import RowCodec, zero_rows
 from megalith.engine.table import checks
 from megalith.engine.table.embedding_table import EmbeddingTable
-from megalith.errors import ReadOnlyTable
-from megalith.kernels.dtypes import F32, I64, Bools
+from megalith.errors import ReadOnlyTable, ShapeMismatch
+from megalith.kernels.dtypes import F32, I64, U8, Bools
 from megalith.schema import Segment, Sgd, TableConfig, Zeros
 
+_IDS_AT_ONCE = 65_536
 _WORD = np.dtype(np.float32).itemsize
 
 
@@ -72,7 +74,7 @@ class ServingTable:
     def lookup(self, ids: I64) -> F32:
         """The embeddings of ids, zeros for absent ones."""
         words = self._rows.lookup(ids)
-        stored = words.view(np.uint8)[:, : self._codec.row_bytes]
+        stored = self._stored_in(words)
         return self._codec.decode(np.ascontiguousarray(stored))
 
     def contains(self, ids: I64) -> Bools:
@@ -89,6 +91,33 @@ class ServingTable:
         times = self._checked_times(ids, values, times)
         with self._writing:
             return self._store(ids, values, times)
+
+    def upsert_compressed(self, ids: I64, rows: U8, times: I64) -> int:
+        """`upsert` of rows [ids, bytes of a row] that a codec of the same segments made."""
+        name = self.config.name
+        checks.check_ids(ids, name)
+        checks.check_distinct(ids, name)
+        checks.check_times(times, ids.size, name)
+
+        if rows.shape != (ids.size, self._codec.row_bytes):
+            raise ShapeMismatch(
+                f"table {name}: compressed rows of shape {rows.shape}, expected "
+                f"{(ids.size, self._codec.row_bytes)}"
+            )
+
+        with self._writing:
+            return self._store_bytes(ids, rows, times)
+
+    def ids(self) -> Iterator[I64]:
+        """All ids, some at a time. Rows may come and go meanwhile."""
+        offset = 0
+        while True:
+            part = self._rows.dump(limit=_IDS_AT_ONCE, offset=offset, with_expired=True)
+            if not part.ids.size:
+                return
+
+            offset = part.offset
+            yield part.ids
 
     def assign_add(self, ids: I64, values: F32, times: I64 | None = None) -> int:
         """Add to rows as they are read, rounded, and round the sums; an absent row counts as zeros.
@@ -107,6 +136,7 @@ class ServingTable:
         checks.check_floats(values, ids.size, self.dim, name, "values")
         checks.check_finite(values, name, "values")
         checks.check_distinct(ids, name)
+
         if times is None:
             times = np.zeros(ids.size, np.int64)
 
@@ -116,15 +146,23 @@ class ServingTable:
         if self._skips_zeros:
             is_zero = zero_rows(values)
             self._rows.erase(ids[is_zero])
+
             ids = ids[~is_zero]
             values = values[~is_zero]
             times = times[~is_zero]
 
+        return self._store_bytes(ids, self._codec.encode(values), times)
+
+    def _store_bytes(self, ids: I64, compressed: U8, times: I64) -> int:
         words = np.zeros((ids.size, self._words), np.float32)
-        stored = words.view(np.uint8)[:, : self._codec.row_bytes]
-        stored[:] = self._codec.encode(values)
+        self._stored_in(words)[:] = compressed
         result = self._rows.load(ids, words, times)
         return result.refused
+
+    def _stored_in(self, words: F32) -> U8:
+        """The bytes of rows in the words that hold them; the last word may be half used."""
+        as_bytes = words.view(np.uint8)
+        return as_bytes[:, : self._codec.row_bytes]
 
     def erase(self, ids: I64) -> int:
         """Drop rows; how many there were."""
@@ -145,6 +183,11 @@ class ServingTable:
         return len(self._rows)
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes of a compressed row."""
+        return self._codec.row_bytes
+
+    @property
     def row_bytes(self) -> int:
         """Bytes that a row takes, in whole words; the index takes about 23 more."""
         return self._words * _WORD
@@ -153,15 +196,6 @@ class ServingTable:
     def nbytes(self) -> int:
         """Bytes of index and rows."""
         return self._rows.nbytes
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of looked-up ids that were found; 1 before the first."""
-        stats = self._rows.stats()
-        if not stats.looked_up:
-            return 1.0
-
-        return stats.found / stats.looked_up
 
     # ------------------------------------------------- what only a training table does
 

@@ -5,11 +5,14 @@ from typing import ClassVar
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
-from megalith.ps.lane.settings import LaneSettings
+from megalith.ps.store.blobs import DEFAULT_MAX_BLOB_BYTES
 from megalith.ps.store.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
+from megalith.ps.syncing.settings import SyncSettings
+from megalith.runtime.lane.settings import LaneSettings
 from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.sections import LISTENING, ROWS, TRAFFIC
+from megalith.runtime.sections import JOINING, LISTENING, ROWS, SERVING, TRAFFIC
 from megalith.runtime.server import ServerSettings
+from megalith.runtime.setting_checks import check_above_0, check_not_below_0
 from megalith.runtime.settings import setting
 
 
@@ -79,7 +82,42 @@ class PsConfig:
         0,
         section=ROWS,
     )
+    delta_every_s: float = setting(
+        "Seconds between two versions that serving replicas are sent. Shorter is fresher, and "
+        "costs this server more time.",
+        0.25,
+        section=SERVING,
+    )
+    dense_every_s: float = setting(
+        "Seconds after which serving replicas are sent dense variables again, if they changed; "
+        "0 = with every version. In training all of them change all the time.",
+        1.0,
+        section=SERVING,
+    )
+    replica_memory_s: float = setting(
+        "Seconds that what changes is kept for a replica that has gone. One that stays away "
+        "longer is sent all rows when it comes back.",
+        600.0,
+        section=SERVING,
+    )
+    max_replicas: int = setting(
+        "Serving replicas that may follow this server at once; each takes a thread.",
+        16,
+        section=SERVING,
+    )
+    max_blob_bytes: int = setting(
+        "Bytes of all blobs that programs may store on this server. One beyond them is refused.",
+        DEFAULT_MAX_BLOB_BYTES,
+        section=ROWS,
+    )
+    stay_up: bool = setting(
+        "Go on serving after the job has ended, until told to exit by a signal. The controller has "
+        "to stay up too, and says that this server is still there.",
+        False,
+        section=JOINING,
+    )
     lane: LaneSettings = field(default_factory=LaneSettings)
+    sync: SyncSettings = field(default_factory=SyncSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     membership: MembershipSettings
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
@@ -106,5 +144,10 @@ class PsConfig:
         if not 0 <= self.lane_port <= 65535:
             raise InvalidSetting(f"--lane-port={self.lane_port}: outside 0..65535")
 
+        if self.max_blob_bytes < 0:
+            raise InvalidSetting(f"--max-blob-bytes={self.max_blob_bytes}: below 0")
+
+        check_not_below_0(self, "dense_every_s")
+        check_above_0(self, "delta_every_s", "replica_memory_s", "max_replicas")
         if self.max_inflight_bytes < 1:
             raise InvalidSetting(f"--max-inflight-bytes={self.max_inflight_bytes}: below 1")

@@ -21,6 +21,8 @@ from megalith.wire.channel import DEFAULT_MAX_MESSAGE_BYTES
 
 Buffer = bytes | memoryview
 
+_BLOB_HEAD = 16  # bytes of a reply beside the blob that it has, at most
+
 _KINDS = {
     pb.VariableUpdate.KIND_GRADIENT: UpdateKind.GRADIENT,
     pb.VariableUpdate.KIND_ADD: UpdateKind.ADD,
@@ -82,6 +84,24 @@ class DataPlane:
             values = [codec.array_to_proto(value) for value in variables]
             return pb.PullResponse(variables=values), sent
 
+    def put_blob(self, request: pb.PutBlobRequest) -> None:
+        with self._store.serving(request.run_id, request.is_controller_away):
+            self._store.put_blob(request.epoch, request.name, request.data)
+
+    def get_blob(self, request: pb.GetBlobRequest) -> bytes:
+        """A blob that no message holds is refused; it may come from a server with another limit."""
+        with self._store.serving(request.run_id, request.is_controller_away):
+            data = self._store.get_blob(request.epoch, request.name)
+
+        if len(data) + _BLOB_HEAD > self._max_message_bytes:
+            raise MessageTooLarge(
+                f"blob {request.name!r} has {len(data)} bytes, above the limit of "
+                f"{self._max_message_bytes} for one message; raise --max-message-bytes of the "
+                "servers, and max_message_bytes of the program"
+            )
+
+        return data
+
     def _check_reply(self, nbytes: int) -> None:
         if nbytes > self._max_message_bytes:
             raise MessageTooLarge(
@@ -127,6 +147,7 @@ class DataPlane:
             table = request.table
             ids = arrays.decode_ids(request.ids, f"ids of table {table}")
             sender = _sender(request)
+
             return self._store.reinitialize(request.epoch, sender, table, ids)
 
 
@@ -143,6 +164,7 @@ def _sender(
         request.incarnation,
         request.is_repeated,
         first_try_s_ago,
+        request.reached_predecessor,
     )
 
 
@@ -189,5 +211,6 @@ def _decode_update(message: pb.VariableUpdate) -> VariableUpdate:
     if kind is None:
         raise InvalidRequest(f"variable {message.name}: unknown kind of update {message.kind}")
 
-    value = codec.array_from_proto(message.value, f"variable {message.name}")
-    return VariableUpdate(message.name, kind, value)
+    name = message.name
+    value = codec.array_from_proto(message.value, f"variable {name}")
+    return VariableUpdate(name, kind, value)

@@ -3,17 +3,27 @@
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from megalith.checkpoint import catalog, restore
-from megalith.errors import ChangesForgotten, MegalithError, WrongRun
+from megalith.checkpoint.choices import RestoreChoices
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage import probe
+from megalith.checkpoint.storage.location import locate
+from megalith.checkpoint.storage.probe import StorageProbe
+from megalith.errors import (
+    ChangesForgotten,
+    ChangesNotNoted,
+    InvalidSetting,
+    MegalithError,
+    WrongRun,
+)
 from megalith.protos import common_pb2, coordination_pb2
 from megalith.ps import resident_memory
 from megalith.ps.benchmark import ScratchTable
 from megalith.ps.shard_saving import ShardSaving
+from megalith.ps.store.known_saves import KnownSaves
 from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
-from megalith.runtime import disk
 from megalith.runtime.lease import Lease
 from megalith.runtime.lifecycle import ExitRequest
 from megalith.runtime.membership import MembershipSettings
@@ -38,6 +48,7 @@ class PsMember:
         settings: MembershipSettings,
         presence: Presence,
         store: Store,
+        known_saves: KnownSaves,
         lease: Lease,
         scratch: ScratchTable,
         addresses: Callable[[], tuple[str, str]],
@@ -46,17 +57,19 @@ class PsMember:
         memory_limit_bytes: int,
         expire_on_save: bool,
         restore_over_budget: bool,
+        stay_up: bool,
         exit_request: ExitRequest,
     ) -> None:
         self._index = index
         self._num_ps = num_ps
         self._store = store
-        self._saving = ShardSaving(store)
+        self._saving = ShardSaving(store, known_saves)
         self._scratch = scratch
         self._name = f"ps-{index}"
         self._shard = index  # until the welcome says which it is
         self._addresses = addresses
         self._set_serving = set_serving
+        self._stay_up = stay_up
         self._exit_request = exit_request
         self._recent_calls = recent_calls
         self._memory_limit_bytes = memory_limit_bytes
@@ -104,6 +117,7 @@ class PsMember:
             complaint=now.complaint,
             tables=len(store.tables()),
             variables=len(store.variables()),
+            dropped_tables=store.dropped_tables,
             restored=self._restored,
         )
 
@@ -138,20 +152,32 @@ class PsMember:
     def on_measure(self, order: coordination_pb2.Measure) -> None:
         logger.warning("a ps measures nobody; ignored order %d", order.order)
 
+    def on_ask_report(self, order: int) -> None:
+        logger.warning("a ps is not asked for reports; ignored order %d", order)
+
     def _prepare(self, welcome: coordination_pb2.Welcome) -> None:
         """Everything that must be done before the first request."""
+        if fault := self._storage_fault(welcome.storage_probe):
+            self._exit_request.request(1, fault)
+            return
+
         try:
             warm_up()
             if welcome.restore_from:
+                checkpoint = locate(welcome.restore_from)
+                choices = _choices_of(welcome.choices)
                 owners = routing.decode_owners(welcome.owners)
                 restored = restore.restore_shard(
                     self._store,
-                    Path(welcome.restore_from),
+                    checkpoint,
                     owners,
                     self._shard,
+                    through=_through(welcome),
                     over_budget=self._restore_over_budget,
+                    choices=choices,
                 )
-                self._saving.restored(Path(welcome.restore_from), restored.increments)
+                if choices.is_everything:  # otherwise only a full save has what is here
+                    self._saving.restored(checkpoint, restored.increments)
             else:
                 restored = RestoreReport()
         except Exception as error:
@@ -161,7 +187,7 @@ class PsMember:
             self._exit_request.request(
                 1,
                 f"cannot start from {welcome.restore_from or 'nothing'}: {error}; "
-                f"{catalog.ways_out(Path(welcome.model_dir))}",
+                f"{catalog.ways_out(locate(welcome.checkpoint_dir or welcome.model_dir))}",
             )
 
             return
@@ -170,12 +196,25 @@ class PsMember:
         self._set_serving(True)
         self._session.report_now()
 
+    def _storage_fault(self, left: coordination_pb2.StorageProbe) -> str:
+        """Why this ps cannot save where the controller looks; empty if it can."""
+        if not left.path:  # a controller of an earlier version
+            return ""
+
+        try:
+            probe.answer(StorageProbe(left.path, left.text), self._name)
+        except InvalidSetting as error:
+            return str(error)
+
+        return ""
+
     def on_state(self, state: coordination_pb2.ClusterState) -> None:
         self._newest_epoch = max(self._newest_epoch, state.routing.epoch)
         # Until it has restored, this server must not answer for a map of its predecessor at the
         # same address. Once it is ready the controller makes a new map.
         is_routed = self._restored is not None and state.HasField("routing")
         current = codec.routing_from_proto(state.routing) if is_routed else None
+
         try:
             self._store.route(current, is_initialized=state.phase == coordination_pb2.PHASE_RUNNING)
         except WrongRun as error:
@@ -198,27 +237,51 @@ class PsMember:
                     sha256=file.sha256,
                     buckets=file.buckets,
                     held=file.held,
+                    through=file.through,
+                    blocks=file.blocks,
                 )
                 for file in written.files
             )
 
             answer.parts.extend(written.parts)
-            if self._expire_on_save and not order.HasField("increment"):
+            is_full = not (order.HasField("increment") or order.dense_only)
+            if self._expire_on_save and is_full:
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))
         except ChangesForgotten as error:
-            logger.warning("no increment can be made: %s", error)
             answer.error = f"{self._name}: {error}"
             answer.changes_forgotten = True
+            answer.changes_not_noted = isinstance(error, ChangesNotNoted)
+            if not answer.changes_not_noted:  # the controller says once that there will be none
+                logger.warning("no increment can be made: %s", error)
         except Exception as error:
             logger.exception("save failed directory=%s", order.directory)
-            answer.error = f"{self._name}: {disk.why(error, Path(order.directory))}"
+            reason = stored.why(error, locate(order.directory))
+            answer.error = f"{self._name}: {reason}"
 
         # So that the status beside a finished save counts the rows in it
         self._session.report_now()
         self._session.send(coordination_pb2.SessionRequest(shard_saved=answer))
 
     def on_shutdown(self, reason: str) -> None:
-        self._exit_request.request(0, reason)
+        if self._stay_up:
+            logger.info("the job is over, and this server stays up: %s", reason)
+        else:
+            self._exit_request.request(0, reason)
 
     def on_lost(self, error: MegalithError) -> None:
         self._exit_request.request(1, str(error))
+
+
+def _through(welcome: coordination_pb2.Welcome) -> int | None:
+    """How many increments to load; None = all, as a controller of an earlier version means it."""
+    return welcome.restore_increments if welcome.HasField("restore_increments") else None
+
+
+def _choices_of(message: coordination_pb2.RestoreChoices) -> RestoreChoices:
+    return RestoreChoices(
+        left_out_tables=tuple(message.left_out_tables),
+        clears_variables=message.clears_variables,
+        keeps_step=message.keeps_step,
+        old_names=dict(message.old_names),
+        dense_from=message.dense_from,
+    )

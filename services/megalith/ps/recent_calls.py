@@ -10,7 +10,7 @@ from megalith.runtime.metrics import Metrics
 _WINDOW_S = 5.0
 _QUANTILE = 0.99
 
-Counts = dict[float, float]  # calls answered within that many seconds, since the start
+CallsWithin = dict[float, float]  # calls answered within that many seconds, since the start
 
 
 class RecentCalls:
@@ -24,7 +24,7 @@ class RecentCalls:
         self._metrics = metrics
         self._clock = clock
         self._lock = threading.Lock()
-        self._past: deque[tuple[float, Counts]] = deque([(clock(), {})])
+        self._past: deque[tuple[float, CallsWithin]] = deque([(clock(), {})])
 
     def figures(self) -> tuple[float, float]:
         """(calls per second, 99th percentile in seconds) of the last few seconds.
@@ -59,8 +59,9 @@ class RecentCalls:
 
         return total / seconds, _quantile(recent, _QUANTILE * total)
 
-    def _counts(self) -> Counts:
-        counts: Counts = {}
+    def _counts(self) -> CallsWithin:
+        counts: CallsWithin = {}
+
         for metric in self._metrics.rpc_seconds.collect():
             for sample in metric.samples:
                 if sample.name.endswith("_bucket"):

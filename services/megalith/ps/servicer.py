@@ -9,8 +9,8 @@ from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.data_plane import DataPlane
-from megalith.ps.lane.settings import LaneSettings
 from megalith.ps.store.store import Store
+from megalith.runtime.lane.settings import LaneSettings
 from megalith.schema import table_counts
 from megalith.wire import arrays, codec
 from megalith.wire.budget import ByteBudget
@@ -48,10 +48,10 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             configs = [codec.table_from_proto(table) for table in request.tables]
             changes = self._store.create_tables(request.epoch, configs, request.allow_new_layout)
 
-        return pb.CreateTablesResponse(
-            kept={name: change.kept for name, change in changes.items()},
-            dropped={name: change.dropped for name, change in changes.items()},
-        )
+        kept = {name: change.kept for name, change in changes.items()}
+        dropped = {name: change.dropped for name, change in changes.items()}
+
+        return pb.CreateTablesResponse(kept=kept, dropped=dropped)
 
     def CreateVariables(
         self, request: pb.CreateVariablesRequest, context: grpc.ServicerContext
@@ -106,9 +106,40 @@ class ParameterServicer(parameter_server_pb2_grpc.ParameterServerServicer):
             status = self._data.reinitialize(request)
         return pb.ReinitializeRowsResponse(status=arrays.encode(status))
 
+    def PutBlob(
+        self, request: pb.PutBlobRequest, context: grpc.ServicerContext
+    ) -> pb.PutBlobResponse:
+        with self._counted(request):
+            self._data.put_blob(request)
+        return pb.PutBlobResponse()
+
+    def GetBlob(
+        self, request: pb.GetBlobRequest, context: grpc.ServicerContext
+    ) -> pb.GetBlobResponse:
+        with self._counted(request), self._replies.share() as room:
+            data = self._data.get_blob(request)
+            room.take(len(data), self._room_wait_s)
+            return pb.GetBlobResponse(data=data)
+
+    def ListBlobs(
+        self, request: pb.ListBlobsRequest, context: grpc.ServicerContext
+    ) -> pb.ListBlobsResponse:
+        with self._store.serving(request.run_id, request.is_controller_away):
+            return pb.ListBlobsResponse(sizes=self._store.blob_sizes(request.epoch))
+
+    def DropBlob(
+        self, request: pb.DropBlobRequest, context: grpc.ServicerContext
+    ) -> pb.DropBlobResponse:
+        with self._store.serving(request.run_id, request.is_controller_away):
+            dropped = self._store.drop_blob(request.epoch, request.name)
+
+        return pb.DropBlobResponse(was_here=dropped is not None, bytes=dropped or 0)
+
     def _counted(
         self,
         request: pb.PullRequest
+        | pb.PutBlobRequest
+        | pb.GetBlobRequest
         | pb.PushRequest
         | pb.AssignRowsRequest
         | pb.ReinitializeRowsRequest,

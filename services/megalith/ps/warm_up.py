@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from megalith.checkpoint import own_rows
+from megalith.checkpoint.row_groups import RowGroups
+from megalith.checkpoint.tables import RowBatch
 from megalith.engine.kernels import ownership
 from megalith.engine.table import checks
 from megalith.engine.table.embedding_table import EmbeddingTable
@@ -47,7 +50,11 @@ def warm_up(
             table.apply_gradients(ids, gradients)
             table.apply_gradients(ids, spoiled, req_time_s=1)
             table.lookup(ids)
-            table.dump()
+            chunk = table.dump()
+            has_rows = np.zeros(NUM_BUCKETS, np.bool_)
+            RowGroups(table.layout).add(
+                chunk.ids, chunk.rows, chunk.times, has_rows
+            )  # as a save does
 
         if isinstance(optimizer, Adagrad | Sgd):
             # A gradient of a variable comes as another type of array
@@ -80,9 +87,24 @@ def warm_up_image() -> None:
         table.assign_add(ids, values)
         table.reinitialize(ids)
 
-        saved_ids = np.arange(1)
-        saved_rows = np.zeros((1, table.layout.width), np.float32)
-        saved_times = np.zeros(1, np.int64)
-        table.load(saved_ids, saved_rows, saved_times)
-
         table.expire()
+        load_saved_row(config)
+
+
+def load_saved_row(config: TableConfig) -> None:
+    """Load a row as it comes out of a file, which compiles what a restore needs."""
+    table = EmbeddingTable(config)
+    table.expect(1)
+
+    ids = np.zeros(1, np.int64)
+    times = np.ones(1, np.int64)
+    dim = table.layout.dim
+    embeddings = np.zeros((1, dim), np.float32)
+    states = np.zeros((1, table.layout.width - dim), np.float32)
+    saved = RowBatch(ids, embeddings, states, times)
+
+    mine = np.ones(NUM_BUCKETS, np.bool_)
+    own = own_rows.joined(saved, mine)
+    checks.check_finite(checks.frozen(own.rows), config.name, "rows")
+    table.load(own.ids, own.rows, own.times, drop_expired=True)
+    table.load_new(*saved, table.layout.signature, 1)

@@ -16,12 +16,18 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from megalith.appmaster.config import AppMasterConfig
+from megalith.collective.choose import AUTO, COLLECTIVES, OFF
 from megalith.controller.config import ControllerConfig
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
+from megalith.replica.config import ReplicaConfig
 from megalith.runtime import settings
-from megalith.runtime.sections import JOINING, SAVING, SPARES
+from megalith.runtime.sections import JOINING, SAVING, SERVING, SPARES, TRAINING
+from megalith.runtime.setting_checks import (
+    check_choices,
+    check_not_below_0,
+)
 from megalith.worker.config import TaskSettings, WorkerConfig
 
 PREFIX = "MEGALITH_RUNNER_"
@@ -30,10 +36,12 @@ SERVICES: Mapping[str, type[Any]] = {
     "ps": PsConfig,
     "worker": WorkerConfig,
     "appmaster": AppMasterConfig,
+    "replica": ReplicaConfig,
 }
 _MEMBERS = ("ps", "worker")
+_FOLLOWERS = (*_MEMBERS, "replica")  # who has to find the controller
 _TASK = "task"  # in --set: no service, but what the workers train
-_FINDING = ("controller", *_MEMBERS)
+_FINDING = ("controller", *_FOLLOWERS)
 
 
 # What no --set may say: it differs from process to process, or the command itself decides it.
@@ -54,7 +62,8 @@ def _job(help: str, default: Any, *reaches: str, **described: Any) -> Any:
     `described` is what `setting` takes too.
     """
     field = settings.setting(help, default, **described)
-    return dataclasses.field(default=default, metadata={**field.metadata, "reaches": reaches})
+    metadata = {**field.metadata, "reaches": reaches}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def _as_in(name: str, *reaches: str, alias: str = "") -> Any:
@@ -88,6 +97,30 @@ class RunnerConfig:
     num_workers: int = _job(
         "Workers; 0 = only programs that use the SDK train.", 2, "controller", alias="--workers"
     )
+    num_replicas: int = _job(
+        "Serving replicas: read-only copies of the model, kept up to date while it trains.",
+        0,
+        alias="--replicas",
+        section=SERVING,
+    )
+    sync: str = _job(
+        "off: workers train at their own pace, and the model is on parameter servers. full: every "
+        "step is one of all ranks that mpirun or torchrun has started; they hold the model, and "
+        "there are no servers.",
+        OFF,
+        section=TRAINING,
+        choices=(OFF, "full"),
+    )
+    collective: str = _job(
+        "How the ranks of --sync find each other: by mpi (mpirun), gloo (torchrun), horovod or "
+        "byteps. auto: by the launcher that has started them; a process without one is alone.",
+        AUTO,
+        section=TRAINING,
+        choices=COLLECTIVES,
+    )
+    sync_timeout_s: float = _as_in("sync_timeout_s", "worker")
+    delta_every_s: float = _as_in("delta_every_s", "ps")
+    dense_every_s: float = _as_in("dense_every_s", "ps")
     num_extra_ps: int = _job(
         "Further ps that workers measure; the slowest are not used.",
         0,
@@ -118,9 +151,20 @@ class RunnerConfig:
     batch_size: int = _as_in("batch_size", "worker")
     num_examples: int = _as_in("num_examples", "worker")
     max_steps: int = _as_in("max_steps", "worker")
+    on_nan: str = _as_in("on_nan", "worker")
+    hooks: str = _as_in("hooks", "worker")
+    on_hook_error: str = _as_in("on_hook_error", "worker")
+    slow_start_steps: int = _as_in("slow_start_steps", "worker")
+    slow_start_max_s: float = _as_in("slow_start_max_s", "worker")
+    train_window: str = _as_in("train_window", "worker")
+    figures_every_s: float = _as_in("figures_every_s", "worker")
+    sharding: str = _as_in("sharding", "worker")
+    tensorboard: str = _as_in("tensorboard", "worker")
+    summary_every_steps: int = _as_in("summary_every_steps", "worker")
     seed: int = _as_in("seed", "worker")
     allow_new_layout: bool = _as_in("allow_new_layout", "worker")
     task_options: str = _as_in("task_options", "worker")
+    params_override: str = _as_in("params_override", "worker")
     staleness: int = _as_in("staleness", "worker")
     prefetch_batches: int = _as_in("prefetch_batches", "worker")
     row_dtype: str = _as_in("row_dtype", "worker")
@@ -136,10 +180,18 @@ class RunnerConfig:
     max_retries: int = _as_in("max_retries", "worker")
     chief_timeout_s: float = _as_in("chief_timeout_s", "worker")
     rejoin_timeout_s: float = _as_in("rejoin_timeout_s", *_MEMBERS)
+    checkpoint_dir: str = _as_in("checkpoint_dir", "controller")
     restore_ckpt: str = _as_in("restore_ckpt", "controller")
     restore_dir: str = _as_in("restore_dir", "controller")
+    leave_out_tables: str = _as_in("leave_out_tables", "controller")
+    clear_nn: bool = _as_in("clear_nn", "controller")
+    continue_training: bool = _as_in("continue_training", "controller")
+    variable_aliases: str = _as_in("variable_aliases", "controller")
+    restore_dense: str = _as_in("restore_dense", "controller")
     input_cursors: bool = _as_in("input_cursors", "controller")
     input_name: str = _as_in("input_name", "controller")
+    save_window: str = _as_in("save_window", "controller")
+    save_only_online: bool = _as_in("save_only_online", "controller")
     save_timeout_s: float = _as_in("save_timeout_s", "controller")
     final_save_timeout_s: float = _as_in("final_save_timeout_s", "controller")
     save_on_exit: bool = _job(
@@ -151,6 +203,9 @@ class RunnerConfig:
     save_hold_s: float = _as_in("save_hold_s", "controller")
     save_every_s: float = _as_in("save_every_s", "controller")
     save_every_steps: int = _as_in("save_every_steps", "controller")
+    dense_save_every_s: float = _as_in("dense_save_every_s", "controller")
+    dense_save_every_steps: int = _as_in("dense_save_every_steps", "controller")
+    dense_only_hold: bool = _as_in("dense_only_hold", "controller")
     increment_every_s: float = _as_in("increment_every_s", "controller")
     tide_window: str = _as_in("tide_window", "controller")
     tide_save_s: float = _as_in("tide_save_s", "controller")
@@ -173,6 +228,8 @@ class RunnerConfig:
         for leaf in settings.leaves(RunnerConfig):
             leaf.checked(getattr(self, leaf.name))
 
+        check_not_below_0(self, "num_replicas")
+        check_choices(self)
         if not self.model_dir:
             raise InvalidSetting("--model-dir='': the job needs a directory")
 
@@ -207,8 +264,12 @@ class RunnerConfig:
 
         A value is JSON if it can be, and otherwise text.
         """
-        pairs = [_set_of(text, _TASK) for text in shlex.split(self.set)]
-        told = {name: _json_or_text(value) for name, value in pairs if name}
+        told = {}
+        for text in shlex.split(self.set):
+            name, value = _set_of(text, _TASK)
+            if name:
+                told[name] = json_or_text(value)
+
         if not told:
             return self.task_options
 
@@ -217,9 +278,11 @@ class RunnerConfig:
 
     def _set(self, service: str) -> dict[str, Any]:
         """What --set says for that service."""
-        reached = {
-            field.name for field in dataclasses.fields(self) if service in field.metadata["reaches"]
-        }
+        reached = set()
+        for field in dataclasses.fields(self):
+            if service in field.metadata["reaches"]:
+                reached.add(field.name)
+
         values = {}
         for text in shlex.split(self.set):
             name, value = _set_of(text, service)
@@ -227,6 +290,7 @@ class RunnerConfig:
                 raise InvalidSetting(f"--set={text}: write {settings.flag_of(name)}={value}")
             if name in _OF_THE_JOB:
                 raise InvalidSetting(f"--set={text}: the job decides it")
+
             if name:
                 values[name] = _parsed(service, name, value, f"--set {service}.{name}")
 
@@ -243,7 +307,7 @@ class RunnerConfig:
 
         opener = found_by.opener(self.job, self.model_dir, default_job=self._default_job)
         told: dict[str, Any] = {"discovery": opener.url, "job": opener.job}
-        if service in _MEMBERS:
+        if service in _FOLLOWERS:
             told["model_dir"] = ""
 
         return told
@@ -252,9 +316,14 @@ class RunnerConfig:
     def _default_job(self) -> str:
         """A name made from the model directory, so that two directories are two jobs."""
         path = os.path.abspath(self.model_dir)
-        digest = hashlib.sha256(path.encode()).hexdigest()[:8]
-        folder = re.sub(r"[^A-Za-z0-9]+", "-", os.path.basename(self.model_dir))
-        return f"{folder}-{digest}".lstrip("-")
+        digest = hashlib.sha256(path.encode()).hexdigest()
+        suffix = digest[:8]
+
+        folder = os.path.basename(self.model_dir)
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", folder)
+
+        name = f"{readable}-{suffix}"
+        return name.lstrip("-")
 
 
 def _set_of(text: str, service: str) -> tuple[str, str]:
@@ -276,7 +345,7 @@ def _set_of(text: str, service: str) -> tuple[str, str]:
     return name.replace("-", "_"), value
 
 
-def _json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -288,6 +357,7 @@ def _parsed(service: str, name: str, text: str, source: str) -> Any:
     leaf = by_name.get(name)
     if leaf is None:
         known = {each: each for each in by_name}
-        raise InvalidSetting(f"{source} is not a setting{settings.suggestion(name, known)}")
+        hint = settings.suggestion(name, known)
+        raise InvalidSetting(f"{source} is not a setting{hint}")
 
     return leaf.parse(text, source)

@@ -42,8 +42,13 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 def _never_given_out() -> list[int]:
     """The ports that the system gives to nobody; all of them where it gives out any."""
     low, high = _given_range()
-    outside = [*range(_LOWEST, low), *range(high + 1, _HIGHEST + 1)]
-    return outside or list(range(_LOWEST, _HIGHEST + 1))
+    ports = range(_LOWEST, _HIGHEST + 1)
+    outside = []
+    for port in ports:
+        if not low <= port <= high:
+            outside.append(port)
+
+    return outside or list(ports)
 
 
 def _given_range() -> tuple[int, int]:

@@ -11,6 +11,9 @@ RENAMED: Mapping[str, str] = {
     "retry_wait_in_secs": "retry_wait_s",
     "save_checkpoints_secs": "save_every_s",
     "save_checkpoints_steps": "save_every_steps",
+    "dense_only_save_checkpoints_secs": "dense_save_every_s",
+    "dense_only_save_checkpoints_steps": "dense_save_every_steps",
+    "dense_only_stop_training_when_save": "dense_only_hold",
     "discovery_type": "discovery",
     "zk_server": "discovery",
     "deep_insight_name": "job",
@@ -18,24 +21,28 @@ RENAMED: Mapping[str, str] = {
     "embedding_prefetch_capacity": "staleness",
     "enable_embedding_postpush": "staleness",
     "feature_eviction_on_save": "expire_on_save",
+    "reload_alias_map": "variable_aliases",
     "checkpoints_max_to_keep": "max_to_keep",
     "tide_start_hour": "tide_window",
     "tide_start_minute": "tide_window",
     "tide_end_hour": "tide_window",
     "tide_end_minute": "tide_window",
     "tide_save_secs": "tide_save_s",
+    "max_slow_start_wait_minute": "slow_start_max_s",
+    "save_summary_steps": "summary_every_steps",
+    "tensorboard_log_path": "tensorboard",
+    "ps_replica_num": "num_replicas",
 }
 
 _PROCESS = "belongs to one process, not to the job: a flag of `megalith ps` or `megalith worker`"
 _TABLE = "said per table in its TableConfig, by the program that creates it"
 _ALWAYS = "always so here"
 _TENSORFLOW = "steers TensorFlow, which is not used"
-_SYNCHRONOUS = "synchronous training: not there yet"
-_SERVING = "serving and export: not there yet"
-_INPUT = "input pipelines other than tasks: not there yet"
-_PIPELINE = "the pipelined worker: not there yet"
-_CHECKPOINT = "dense-only saves, tide and restore choice: not there yet"
-_DENSE = "dense reload: not there yet"
+_PIPELINED = "a synchronous step reads no rows ahead; `prefetch_batches` draws its input ahead"
+_SERVING = "export to TensorFlow Serving: there are no graphs; replicas serve rows and variables"
+_INPUT = "the data service: each worker reads for itself"
+_READER = "an option of the task: see --data, --start, --end and --follow of `megalith train ctr`"
+_FUSED = f"{_ALWAYS}: a batch is one message to each ps, and layouts are made in one pass"
 _PLATFORM = "names of Monolith's own platform"
 
 LEFT_OUT: Mapping[str, str] = {
@@ -59,50 +66,33 @@ LEFT_OUT: Mapping[str, str] = {
     "use_native_multi_hash_table": "one table format exists",
     "partial_recovery": f"{_ALWAYS}: only a replaced ps restores",
     "enable_variable_partition": _ALWAYS,
-    "mode": "train is the only mode; evaluation and inference are not there yet",
+    "mode": "the command: `megalith train`, `megalith eval` or `megalith predict`",
     "force_shutdown_ps": f"{_ALWAYS}: parameter servers end with the job",
     "is_local": "`megalith up` and `megalith train` are local",
-    "merge_sync_training_ckpt": _SYNCHRONOUS,
+    "merge_sync_training_ckpt": "each rank writes a shard of one checkpoint: nothing is merged",
+    "enable_sync_training": "`sync` = full",
+    "enable_partial_sync_training": "a setting of `megalith worker`: `dense_sync`",
     **dict.fromkeys(
         (
             "reorder_fids_in_data_pipeline",
             "enable_fused_layout",
-            "max_slow_start_wait_minute",
-            "only_feature_engineering",
         ),
-        _PIPELINE,
+        _FUSED,
     ),
+    "only_feature_engineering": "`batch` of a task is a call: a program can write what it returns",
+    **dict.fromkeys(
+        ("enable_async_optimize", "enable_pipelined_fwda2a", "enable_pipelined_bwda2a"),
+        _PIPELINED,
+    ),
+    "enable_gpu_training": "rows are in the memory of CPU machines; a program of your own may have "
+    "the dense part of its PyTorch model on a GPU, with `megalith.torch.ClusterEmbedding`",
+    "processes_per_gpu": "no process is placed on a GPU here",
+    "enable_alias_map_auto_gen": "names are not guessed: `--variable-aliases` gives them",
     **dict.fromkeys(
         (
-            "enable_sync_training",
-            "enable_partial_sync_training",
-            "enable_gpu_training",
-            "processes_per_gpu",
-            "enable_async_optimize",
-            "enable_pipelined_fwda2a",
-            "enable_pipelined_bwda2a",
-        ),
-        _SYNCHRONOUS,
-    ),
-    **dict.fromkeys(
-        (
-            "dense_only_save_checkpoints_secs",
-            "dense_only_save_checkpoints_steps",
-            "dense_only_stop_training_when_save",
-            "enable_model_ckpt_info",
-        ),
-        _CHECKPOINT,
-    ),
-    **dict.fromkeys(
-        ("clear_nn", "continue_training", "reload_alias_map", "enable_alias_map_auto_gen"), _DENSE
-    ),
-    **dict.fromkeys(
-        (
-            "enable_realtime_training",
             "warmup_file",
             "skip_zero_embedding_when_serving",
             "max_rpc_deadline_millis",
-            "ps_replica_num",
             "unified_serving",
             "use_estimator",
             "dc_aware",
@@ -120,6 +110,13 @@ LEFT_OUT: Mapping[str, str] = {
             "lagrangex_header",
             "kafka_dump",
             "kafka_dump_prefix",
+        ),
+        _INPUT,
+    ),
+    "enable_dynamic_sharding": "`sharding` = dynamic",
+    "max_task_num_per_worker": "a worker takes as many pieces as a batch needs",
+    **dict.fromkeys(
+        (
             "kafka_topics",
             "kafka_group_id",
             "kafka_servers",
@@ -130,10 +127,8 @@ LEFT_OUT: Mapping[str, str] = {
             "end_date",
             "start_hour",
             "end_hour",
-            "enable_dynamic_sharding",
-            "max_task_num_per_worker",
         ),
-        _INPUT,
+        _READER,
     ),
     **dict.fromkeys(
         (
@@ -144,15 +139,13 @@ LEFT_OUT: Mapping[str, str] = {
             "inter_op_parallelism_threads",
             "tf_grpc_worker_cache_threads",
             "monolith_grpc_worker_service_handler_multiplier",
-            "params_override",
             "disable_native_metrics",
         ),
         _TENSORFLOW,
     ),
-    **dict.fromkeys(
-        ("save_summary_steps", "log_step_count_steps", "tensorboard_log_path"),
-        "summaries for TensorBoard: not there yet; `/metrics` has steps and times",
-    ),
+    "log_step_count_steps": "progress is shown every five seconds; `/metrics` has steps and times",
+    "enable_model_ckpt_info": "the manifest of a checkpoint has the rows of each table",
+    "enable_realtime_training": "replicas follow the servers of any job: `num_replicas`",
     "tf_config": "the variable TF_CONFIG, with `discovery` = tf-config:",
     "zk_watch_address_family": "those ZooKeeper servers are asked that this machine can reach",
     "model_name": "`job` is the only name",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from megalith.replica import task_file
 from megalith.runner.config import RunnerConfig
 
 _PORTS = ("port", "metrics_port", "lane_port")
@@ -33,13 +34,20 @@ def controller(config: RunnerConfig, *, stay_up: bool) -> PlannedProcess:
 
 
 def members(config: RunnerConfig) -> list[PlannedProcess]:
-    """Parameter servers, then workers."""
+    """Parameter servers, then workers, then serving replicas."""
     num_ps = config.num_ps + config.num_extra_ps + config.num_redundant_ps
     planned = []
     for index in range(num_ps):
         planned.append(_member(config, "ps", index))
+
     for index in range(config.num_workers):
         planned.append(_member(config, "worker", index))
+
+    for index in range(config.num_replicas):
+        replica = _member(config, "replica", index)
+        # Said by itself: those that find the job by a back end are not told the model directory
+        replica.values.setdefault("task_file", f"{config.model_dir}/{task_file.NAME}")
+        planned.append(replica)
 
     return planned
 

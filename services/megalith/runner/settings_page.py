@@ -108,6 +108,7 @@ _TITLES = {
     "ps": "Parameter server",
     "worker": "Worker",
     "appmaster": "AppMaster",
+    "replica": "Serving replica",
 }
 
 
@@ -142,6 +143,7 @@ def _job() -> list[list[str]]:
     rows = []
     for leaf in leaves(RunnerConfig):
         flag, variable, default, meaning = _row(leaf, PREFIX)
+
         field = RunnerConfig.__dataclass_fields__[leaf.name]
         reaches = ", ".join(field.metadata["reaches"]) or "`up` and `train`"
         rows.append([flag, variable, default, reaches, meaning])
@@ -153,6 +155,7 @@ def _ports() -> list[list[str]]:
     rows = []
     for service, config in SERVICES.items():
         default_by_name = {leaf.name: leaf.default for leaf in leaves(config)}
+
         port = str(default_by_name["port"])
         metrics_port = str(default_by_name["metrics_port"])
         rows.append([service, _code(port), _code(metrics_port)])
@@ -164,6 +167,7 @@ def _service(service: str, config: type[Any]) -> list[str]:
     """The section of one service: what it does, and its settings beyond the shared ones."""
     docstring = getdoc(config) or ""
     summary, *_ = docstring.splitlines()
+
     title = _TITLES[service]
     does = _uncapitalized(summary)
     heading = f"\n## {title}\n\n`megalith {service}`: {does}\n"
@@ -204,9 +208,11 @@ def _row(leaf: Setting, prefix: str) -> list[str]:
         flags += f" or {_code(leaf.alias)}"
 
     meaning = leaf.help
+
     if leaf.choices:
         *others, last = (_code(choice) for choice in leaf.choices)
-        meaning += f" {', '.join(others)} or {last}."
+        most = ", ".join(others)
+        meaning += f" {most} or {last}."
 
     variable = leaf.environment(prefix)
     default = _default(leaf.default)
@@ -239,6 +245,7 @@ def _back_ends() -> list[list[str]]:
     for back_end in BACK_ENDS:
         docstring = getdoc(back_end.load()) or ""
         description = " ".join(docstring.split())
+
         extra = _code(back_end.extra) if back_end.extra else "none"
         rows.append([_code(back_end.example), extra, description])
 
@@ -246,7 +253,11 @@ def _back_ends() -> list[list[str]]:
 
 
 def _renamed() -> list[list[str]]:
-    return [[_code(theirs), _code(ours)] for theirs, ours in RENAMED.items()]
+    rows = []
+    for theirs, ours in RENAMED.items():
+        rows.append([_code(theirs), _code(ours)])
+
+    return rows
 
 
 def _left_out() -> list[list[str]]:

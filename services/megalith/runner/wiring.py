@@ -22,6 +22,7 @@ def wired(discovery: str, planned: Sequence[PlannedProcess]) -> list[PlannedProc
 
     ports = free_ports(len(planned), _HOST)
     cluster: dict[str, list[str]] = {}
+
     for process, port in zip(planned, ports, strict=True):
         addresses = cluster.setdefault(process.service, [])
         addresses.append(f"{_HOST}:{port}")

@@ -1,9 +1,9 @@
-"""How many threads NumPy's matrix products use in a process of a cluster."""
+"""How many threads the matrix products of NumPy and torch use in a process of a cluster."""
 
 import os
 import sys
 
-_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")  # OMP: torch
 
 
 def use_one_thread() -> None:

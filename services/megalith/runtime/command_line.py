@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
+import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +16,7 @@ from megalith.runtime.commands import OPTIONS, Command, Option
 from megalith.runtime.settings import Setting, flag_of, leaves, load, refuse_removed
 
 T = TypeVar("T")
+_WRITTEN = "megalith.written"  # in a context: the options of the line, as they are written
 _FIRST = "first"  # the argument that needs no flag
 _METAVARS = {
     "model_dir": "DIR",
@@ -26,6 +28,7 @@ _METAVARS = {
     "job": "NAME",
     "set": "SERVICE.NAME=VALUE",
 }
+_UNITS = {"s": "SECONDS", "bytes": "BYTES", "hours": "HOURS", "port": "PORT"}
 MOST_USED = "Most used"
 
 
@@ -102,14 +105,19 @@ class SettingsCommand(Command, Generic[T]):
         by_name = {leaf.name: leaf for leaf in leaves(cls)}
         others = [name for name in by_name if name not in first]
         params: list[click.Parameter] = []
+
         if positional:
             params.append(click.Argument([_FIRST], required=False, metavar=positional.upper()))
 
         values = defaults()
         for setting in (*first, *others):
             leaf = by_name[setting]
-            section = MOST_USED if setting in first else leaf.section or OPTIONS
+            section = leaf.section or OPTIONS
+            if setting in first:
+                section = MOST_USED
+
             default = _default(values.get(setting, leaf.default))
+
             if setting in shown:
                 default = f"  [{shown[setting]}]"
 
@@ -120,6 +128,7 @@ class SettingsCommand(Command, Generic[T]):
             f"Every option is also an environment variable, {prefix}{example.upper()} for "
             f"{flag_of(example)}. What is on the command line wins."
         )
+
         super().__init__(
             name, params=params, help=help, callback=self._call, examples=examples, epilog=epilog
         )
@@ -130,6 +139,7 @@ class SettingsCommand(Command, Generic[T]):
         except InvalidSetting as error:
             raise click.UsageError(str(error), ctx) from None
 
+        ctx.meta[_WRITTEN] = {word.partition("=")[0] for word in args}
         return super().parse_args(ctx, args)
 
     def _call(self, **given: str | tuple[str, ...] | None) -> int:
@@ -143,9 +153,19 @@ class SettingsCommand(Command, Generic[T]):
         try:
             config = self._load(flags)
         except InvalidSetting as error:
-            raise click.UsageError(str(error), click.get_current_context()) from None
+            context = click.get_current_context()
+            message = self._as_written(str(error), context.meta[_WRITTEN])
+            raise click.UsageError(message, context) from None
 
         return self._run(config)
+
+    def _as_written(self, message: str, written: Collection[str]) -> str:
+        """The message with --workers for --num-workers, if that is how the line calls it."""
+        for leaf in leaves(self._settings):
+            if leaf.alias in written:
+                message = re.sub(rf"{leaf.flag}(?![\w-])", leaf.alias, message)
+
+        return message
 
     def _load(self, flags: dict[str, str]) -> T:
         first = flags.pop(_FIRST, None)
@@ -188,20 +208,27 @@ def _complete(
         return [CompletionItem(incomplete, type="dir")]
 
     choices = ("true", "false") if leaf.type is bool else leaf.choices
-    return [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
+    items = []
+    for choice in choices:
+        if choice.startswith(incomplete):
+            items.append(CompletionItem(choice))
+
+    return items
 
 
 def _metavar(leaf: Setting) -> str:
     """What stands for the value: its choices, its unit, or what kind of text it is."""
     if leaf.choices:
-        return f"[{'|'.join(leaf.choices)}]"
+        choices = "|".join(leaf.choices)
+        return f"[{choices}]"
+
     if leaf.type is bool:
         return "[true|false]"
     if leaf.type is str:
         return _METAVARS.get(leaf.name, "TEXT")
 
     _, _, unit = leaf.name.rpartition("_")
-    return {"s": "SECONDS", "bytes": "BYTES", "hours": "HOURS", "port": "PORT"}.get(unit, "N")
+    return _UNITS.get(unit, "N")
 
 
 def _default(value: Any) -> str:
@@ -220,4 +247,9 @@ def _default(value: Any) -> str:
 
 def to_flags(values: Mapping[str, Any]) -> list[str]:
     """The command line that sets these values, for starting a service as a process."""
-    return [f"{flag_of(name)}={value}" for name, value in values.items()]
+    flags = []
+    for name, value in values.items():
+        flag = flag_of(name)
+        flags.append(f"{flag}={value}")
+
+    return flags

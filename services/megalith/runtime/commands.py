@@ -209,12 +209,14 @@ def show_error(error: click.ClickException, file: IO[str] | None = None) -> None
     """One line: which command, what is wrong, what to write instead."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(context.get_help() if context else "", file=file)
+        help_text = context.get_help() if context else ""
+        click.echo(help_text, file=file)
         return
 
     name = context.command_path if context is not None else "megalith"
     words = _complaint(error).split()
     line = " ".join(words)
+
     print(f"{name}: {line}", file=file or sys.stderr)
 
 
@@ -227,8 +229,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing if no name is close."""
     # The dashes, which all options share, would make --bogus look like --host
     by_word = {option.lstrip("-"): option for option in known}
-    close = difflib.get_close_matches(name.lstrip("-"), by_word, n=1, cutoff=0.7)
-    return f"; did you mean {by_word[close[0]]}?" if close else ""
+    word = name.lstrip("-")
+
+    close = difflib.get_close_matches(word, by_word, n=1, cutoff=0.7)
+    if not close:
+        return ""
+
+    closest = by_word[close[0]]
+    return f"; did you mean {closest}?"
 
 
 def _complaint(error: click.ClickException) -> str:
@@ -256,7 +264,8 @@ def _out_of_range(name: str, message: str) -> str:
     if not is_told:
         return f"{name}: {message}"
 
-    return f"{name}={value.strip(chr(39))}: not {why}"
+    bare = value.strip("'")
+    return f"{name}={bare}: not {why}"
 
 
 def _options_of(context: click.Context) -> list[str]:

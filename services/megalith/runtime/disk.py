@@ -9,6 +9,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether it says that there is no room, or that the user's share of it is used up."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
 def why(error: Exception, directory: Path) -> str:
     """Why something cannot be written into a directory; other errors say it themselves."""
     number = error.errno if isinstance(error, OSError) else None
@@ -21,7 +26,7 @@ def why(error: Exception, directory: Path) -> str:
 
 
 def _disk(directory: Path) -> str:
-    """Such as "the disk at /data, 12 of 4000 MB are free without it".
+    """Such as "the disk at /data, 12 of 4000 MB are free without the unfinished files".
 
     What was written in vain is removed by then, so that its room is free again.
     """
@@ -36,4 +41,4 @@ def _disk(directory: Path) -> str:
 
     free = usage.free // 10**6
     total = usage.total // 10**6
-    return f"the disk at {at}, {free} of {total} MB are free without it"
+    return f"the disk at {at}, {free} of {total} MB are free without the unfinished files"

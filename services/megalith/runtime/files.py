@@ -75,6 +75,7 @@ def remove_temporaries(directory: Path, older_than_s: float) -> None:
 
         with suppress(OSError):  # what cannot be removed is in nobody's way
             about = path.lstat()
+
             if stat.S_ISREG(about.st_mode) and about.st_mtime < newest_s:
                 path.unlink()
                 logger.info("removed %s, left of a write that was killed", path)

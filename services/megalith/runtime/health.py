@@ -109,7 +109,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         def status() -> Any:
             return self._status if is_known else _Status.SERVICE_UNKNOWN
 
+        def is_over() -> bool:
+            return is_left.is_set() or self._is_over
+
         with self._changed:
-            self._changed.wait_for(lambda: status() != told or is_left.is_set() or self._is_over)
-            is_news = status() != told and not is_left.is_set()
-            return status() if is_news else None
+            self._changed.wait_for(lambda: status() != told or is_over())
+            if status() == told or is_left.is_set():
+                return None
+
+            return status()

@@ -101,6 +101,9 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             timely = self._with_timely_first(requests, context)
             try:
                 yield from behavior(timely, context)
+            except grpc.RpcError:
+                self._metrics.rpc_total.labels(method, "cancelled").inc()
+                raise  # gRPC knows its own
             except Exception as error:
                 self._abort(method, error, context)
 
@@ -152,9 +155,11 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     def _abort(self, method: str, error: Exception, context: grpc.ServicerContext) -> NoReturn:
         known = as_megalith_error(method, error)
         self._metrics.rpc_total.labels(method, known.code).inc()
+
         context.set_trailing_metadata(metadata_of(known))
         status = status_of(type(known))
-        context.abort(status, bounded_text(str(known)))
+        text = bounded_text(str(known))
+        context.abort(status, text)
 
 
 def bounded_text(message: str) -> str:

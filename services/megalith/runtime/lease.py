@@ -33,6 +33,7 @@ class Lease:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+
         self._ends_at = float("-inf")
         self._beat_at = float("-inf")
         self._silent_since = float("inf")  # inf: this process has not begun to beat

@@ -115,9 +115,14 @@ def _serve_signals(exit_request: ExitRequest, *, is_status_telling: bool) -> Non
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
+
     # Python writes into the pipe only for signals that have a handler.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _do_nothing)
+
+    earlier = signal.getsignal(signal.SIGUSR1)
+    if not callable(earlier):  # one that a program has set for itself goes on being called
+        signal.signal(signal.SIGUSR1, _do_nothing)
 
     read = partial(_read_signals, reader, exit_request, is_status_telling)
     threading.Thread(target=read, name="signals", daemon=True).start()

@@ -11,7 +11,9 @@ def configure_logging(name: str, level: str) -> None:
     formatter = logging.Formatter(
         f"%(asctime)s.%(msecs)03dZ %(levelname)-7s {name} %(name)s: %(message)s"
     )
+
     formatter.datefmt = "%Y-%m-%dT%H:%M:%S"
     formatter.converter = time.gmtime
+
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -133,7 +133,11 @@ class _Server(socketserver.ThreadingTCPServer):
         """Between two connections, and twice a second: close those that are too old."""
         now = time.monotonic()
         with self._lock:
-            old = [request for request, began in self._began.items() if now - began > self._life_s]
+            old = []
+            for request, began in self._began.items():
+                if now - began > self._life_s:
+                    old.append(request)
+
             for request in old:
                 del self._began[request]
 

@@ -3,8 +3,7 @@
 A name's dots become underscores after the prefix: `run_steps.all` is
 `monolith_training_run_steps_all_total`. Kinds map as store -> gauge, counter -> counter (with
 Prometheus' `_total`), timer -> summary (`_sum` and `_count`). `embedding_lookup` is measured on the
-ps, without the way there. Parameter sync, serving and export are not built, nor `parameter_sync_*`,
-`lookup_fid_hit_rate` and `export_models.latest_version`.
+ps, without the way there. `lookup_fid_hit_rate` and `export_models.latest_version` are not built.
 """
 
 import os
@@ -40,6 +39,7 @@ class MonolithMetrics:
         full_name = self._name(name, prefix)
         gauge = Gauge(full_name, help, list(tags), registry=self._registry)
         child = gauge.labels(**tags) if tags else gauge
+
         if value is not None:
             child.set_function(value)
 
@@ -52,12 +52,26 @@ class MonolithMetrics:
     def counter(self, name: str, help: str, **tags: str) -> Counter:
         full_name = self._name(name)
         counter = Counter(full_name, help, list(tags), registry=self._registry)
-        return counter.labels(**tags) if tags else counter
+        if not tags:
+            return counter
+
+        return counter.labels(**tags)
 
     def timer(self, name: str, help: str, **tags: str) -> Summary:
         full_name = self._name(name)
         summary = Summary(full_name, help, list(tags), registry=self._registry)
-        return summary.labels(**tags) if tags else summary
+        if not tags:
+            return summary
+
+        return summary.labels(**tags)
+
+    def tagged_counter(self, name: str, help: str, *tags: str) -> Counter:
+        """A count for each value of its tags."""
+        return Counter(self._name(name), help, tags, registry=self._registry)
+
+    def tagged_timer(self, name: str, help: str, *tags: str) -> Summary:
+        """A timer for each value of its tags."""
+        return Summary(self._name(name), help, tags, registry=self._registry)
 
     def _name(self, name: str, prefix: str = "") -> str:
         full_name = f"{prefix or self._prefix}.{name}"

@@ -52,10 +52,12 @@ class Presence:
         self._discovery = discovery
         self._controller = controller
         self._model_dir = model_dir
+
         self._address = ""
         self._looking = threading.Lock()
         self._look: _Look | None = None
         self._last_found = ""  # the controller's address; empty = not found yet
+
         self._stopping = threading.Event()
         self._entering = threading.Thread(target=self._enter, name="presence", daemon=True)
 
@@ -164,8 +166,10 @@ class Presence:
     def stop(self) -> None:
         """Take the entry back and close the back end."""
         self._stopping.set()
+
         if self._entering.is_alive():
             self._entering.join(_JOIN_S)
+
         if self._discovery is not None:
             self._discovery.close()
 
@@ -190,10 +194,12 @@ class Presence:
         return not isinstance(error, InvalidRequest) and not self._stopping.is_set()
 
     def _log_first(self, attempt: tenacity.RetryCallState) -> None:
-        if attempt.attempt_number == 1:
-            error = attempt.outcome.exception() if attempt.outcome is not None else None
-            unforeseen = None if isinstance(error, DiscoveryFailed) else error
-            logger.warning("not registered yet, trying again: %s", error, exc_info=unforeseen)
+        if attempt.attempt_number > 1 or attempt.outcome is None:
+            return
+
+        error = attempt.outcome.exception()
+        unforeseen = None if isinstance(error, DiscoveryFailed) else error
+        logger.warning("not registered yet, trying again: %s", error, exc_info=unforeseen)
 
 
 class _Look:
@@ -202,10 +208,12 @@ class _Look:
     def __init__(self, discovery: Discovery) -> None:
         self._discovery = discovery
         self._began = time.monotonic()
+
         self._answered_at = math.inf
         self._address = ""
         self._error: Exception | None = None
         self._is_done = threading.Event()
+
         threading.Thread(target=self._ask, name="find-controller", daemon=True).start()
 
     @property
@@ -259,3 +267,9 @@ def assigned(name: str, index: int, server: S, settings: DiscoverySettings) -> t
 
     prescribed = dataclasses.replace(server, host=bind, port=port, advertise_host=host)
     return assignment.index, prescribed
+
+
+def only_waits_for(settings: DiscoverySettings) -> str:
+    """The address whose end this process waits for; empty for one that has work to do."""
+    discovery = settings.open_prescribed()
+    return "" if discovery is None else discovery.only_waits_for

@@ -9,7 +9,7 @@ from megalith.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedSettings:
     """The names of settings that another setting has taken the place of.
 
     `successor` gets what was said, texts by setting name, the other setting included. It gives the
@@ -27,26 +27,28 @@ class Removed:
         variables = self._variables(kept, prefix, environ)
         instead = shlex.quote(self.successor(variables | flags))
 
-        gone_flags = [_flag(name) for name in self.names if name in flags]
-        if gone_flags:
-            raise InvalidSetting(f"{_are_gone(gone_flags)}; write {_flag(kept)} {instead}")
+        gone = [_flag(name) for name in self.names if name in flags]
+        if gone:
+            flag = _flag(kept)
+            raise InvalidSetting(f"{_are_gone(gone)}; write {flag} {instead}")
 
-        gone_variables = [_variable(prefix, name) for name in self.names if name in variables]
-        if gone_variables:
-            raise InvalidSetting(
-                f"{_are_gone(gone_variables)}; write {_variable(prefix, kept)}={instead}"
-            )
+        gone = [_variable(prefix, name) for name in self.names if name in variables]
+        if gone:
+            variable = _variable(prefix, kept)
+            raise InvalidSetting(f"{_are_gone(gone)}; write {variable}={instead}")
 
     def _flags(self, kept: str, argv: Sequence[str]) -> dict[str, str]:
         name_by_flag = {_flag(name): name for name in (kept, *self.names)}
         given = {}
         for word, next_word in zip_longest(argv, argv[1:], fillvalue=""):
             flag, equals, text = word.partition("=")
+
             if flag not in name_by_flag:
                 continue
 
-            is_bare = next_word.startswith("-")
-            given[name_by_flag[flag]] = text if equals or is_bare else next_word
+            is_alone = next_word.startswith("-")
+            name = name_by_flag[flag]
+            given[name] = text if equals or is_alone else next_word
 
         return given
 
@@ -69,5 +71,6 @@ def _variable(prefix: str, name: str) -> str:
 
 
 def _are_gone(names: Sequence[str]) -> str:
+    listed = " and ".join(names)
     verb = "is" if len(names) == 1 else "are"
-    return f"{' and '.join(names)} {verb} gone"
+    return f"{listed} {verb} gone"

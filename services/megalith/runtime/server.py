@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -113,7 +113,7 @@ class RpcServer:
         self,
         settings: ServerSettings,
         metrics: Metrics,
-        services: dict[str, Callable[[grpc.Server], None]],
+        services: Mapping[str, Callable[[grpc.Server], None]],
         extra_threads: int = 0,
     ) -> None:
         self._settings = settings
@@ -123,10 +123,12 @@ class RpcServer:
 
         num_threads = settings.rpc_threads + extra_threads
         threads = CallPool(num_threads, "rpc")
+
         request_s = settings.request_timeout_s
         first_message_s = settings.first_message_s
         self._silent = SilentCalls(threads, min(request_s, first_message_s))
         interceptor = ErrorInterceptor(metrics, self._silent, request_s, first_message_s)
+
         self._server = grpc.server(
             threads,
             interceptors=[interceptor],
@@ -189,6 +191,7 @@ class RpcServer:
         self._health.shut_down()
         done: threading.Event = self._server.stop(grace_s)
         done.wait()
+
         self._silent.stop()
         self._reflection.stop()
         self._metrics_server.stop()

@@ -66,6 +66,7 @@ class SessionHandler(Protocol):
     def on_welcome(self, welcome: coordination_pb2.Welcome) -> None: ...
     def on_standby(self) -> None: ...
     def on_measure(self, order: coordination_pb2.Measure) -> None: ...
+    def on_ask_report(self, order: int) -> None: ...
     def on_state(self, state: coordination_pb2.ClusterState) -> None: ...
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None: ...
     def on_shutdown(self, reason: str) -> None: ...
@@ -91,22 +92,31 @@ class ControllerSession:
         self._handler = handler
         self._presence = presence
         self._lease = lease
+
         self._registered_at = 0.0  # when the registration of the present stream was sent
         self._incarnation = secrets.token_hex(8)
         self._stopping = threading.Event()
         self._outbox: _Outbox = queue.SimpleQueue()
         self._call: grpc.RpcContext | None = None
         self._was_welcomed = False
+
         # From the first welcome on the job joined: this member's rows and steps belong to no other.
         self._job = settings.job
         self._address = ""
         self._last_contact = 0.0
         self._taken_since: float | None = None  # the first refusal because another has our seat
+
         self._generation = 0  # of the newest controller that welcomed us
         self._has_said_unknown = False  # that something it was told is not known here
+
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         # Of its own: the other one may wait long for an address or a connection.
         self._beating = threading.Thread(target=self._beat, name="lease-beat", daemon=True)
+
+    @property
+    def incarnation(self) -> str:
+        """What the controller knows this process by."""
+        return self._incarnation
 
     def start(self) -> None:
         self._last_contact = time.monotonic()
@@ -186,9 +196,12 @@ class ControllerSession:
         return is_passing and now - self._last_contact < patience_s
 
     def _log_retry(self, attempt: tenacity.RetryCallState) -> None:
-        if attempt.attempt_number == 1 or attempt.attempt_number % _LOG_EVERY == 0:
-            error = attempt.outcome and attempt.outcome.exception()
-            logger.warning("no session with the controller, trying again: %s", error)
+        number = attempt.attempt_number
+        if number > 1 and number % _LOG_EVERY:
+            return
+
+        error = attempt.outcome and attempt.outcome.exception()
+        logger.warning("no session with the controller, trying again: %s", error)
 
     def _explained(self, error: MegalithError) -> MegalithError:
         if not isinstance(error, Unavailable):
@@ -262,11 +275,13 @@ class ControllerSession:
     def _registration(self) -> coordination_pb2.Register:
         register = self._handler.register()
         register.incarnation = self._incarnation
+
         register.heartbeat_s = self._settings.heartbeat_s
         register.job = self._job
         register.pid = os.getpid()
         register.host = socket.gethostname()
         register.has_lease = self._lease is not None
+
         return register
 
     def _next_message(
@@ -299,6 +314,8 @@ class ControllerSession:
                     self._lease.renew(response.renewed.sent_ns / 1e9)
             case "measure":
                 self._handler.on_measure(response.measure)
+            case "ask_report":
+                self._handler.on_ask_report(response.ask_report.order)
             case "state":
                 self._handler.on_state(response.state)
             case "save_shard":
@@ -354,5 +371,6 @@ def _is_passing(error: MegalithError) -> bool:
 
 
 def _renewal(now: float, *, is_last: bool) -> coordination_pb2.SessionRequest:
-    renewal = coordination_pb2.Renewal(sent_ns=int(now * 1e9), is_last=is_last)
+    sent_ns = int(now * 1e9)
+    renewal = coordination_pb2.Renewal(sent_ns=sent_ns, is_last=is_last)
     return coordination_pb2.SessionRequest(renewal=renewal)

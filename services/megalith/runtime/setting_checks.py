@@ -28,7 +28,10 @@ def check_choices(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         choices = field.metadata.get("choices", ())
         value = getattr(settings, field.name)
-        if choices and value not in choices:
-            *others, last = choices
-            most = ", ".join(others)
-            raise InvalidSetting(f"{flag_of(field.name)}={value}: expected {most} or {last}")
+        if not choices or value in choices:
+            continue
+
+        *others, last = choices
+        most = ", ".join(others)
+        flag = flag_of(field.name)
+        raise InvalidSetting(f"{flag}={value}: expected {most} or {last}")

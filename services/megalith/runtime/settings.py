@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.removed_settings import Removed
+from megalith.runtime.removed_settings import RemovedSettings
 
 T = TypeVar("T")
 _MISSING = dataclasses.MISSING
@@ -28,15 +28,17 @@ def setting(
     section: str = "",
     choices: tuple[str, ...] = (),
     alias: str = "",
-    replaces: Removed | None = None,
+    replaces: RemovedSettings | None = None,
     is_repeated: bool = False,
+    fallback: str = "",
 ) -> Any:
     """A dataclass field that is a setting; without a default it must be given.
 
     `section` is where the help shows it; without one, the SECTION of its class. `choices` are all
     texts that it takes; `check_choices` refuses others. `alias` is a second flag for it. `replaces`
     names settings that are gone, because this one says the same. The texts of a flag that
-    `is_repeated` are joined as a shell would quote them.
+    `is_repeated` are joined as a shell would quote them. `fallback` is a variable of somebody
+    else's, which is read where neither a flag nor our own variable is given.
     """
     metadata = {
         "help": help,
@@ -45,6 +47,7 @@ def setting(
         "alias": alias,
         "replaces": replaces,
         "is_repeated": is_repeated,
+        "fallback": fallback,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -65,8 +68,9 @@ class Setting:
     section: str = ""
     choices: tuple[str, ...] = ()
     alias: str = ""
-    replaces: Removed | None = None
+    replaces: RemovedSettings | None = None
     is_repeated: bool = False
+    fallback: str = ""
 
     @property
     def name(self) -> str:
@@ -84,6 +88,7 @@ class Setting:
         try:
             if self.type is bool:
                 return _parse_bool(text)
+
             return self.type(text)
         except ValueError:
             raise InvalidSetting(f"{source}={text!r}: expected {self.type.__name__}") from None
@@ -97,7 +102,9 @@ class Setting:
             return float(value)
 
         is_stray_bool = isinstance(value, bool) and self.type is not bool
-        if not isinstance(value, self.type) or is_stray_bool:
+        is_of_type = isinstance(value, self.type) and not is_stray_bool
+
+        if not is_of_type:
             raise InvalidSetting(f"{self.name}={value!r}: expected {self.type.__name__}")
 
         return self.type(value)
@@ -124,6 +131,7 @@ def leaves(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[Setting]:
                 metadata.get("alias", ""),
                 metadata.get("replaces"),
                 metadata.get("is_repeated", False),
+                metadata.get("fallback", ""),
             )
 
 
@@ -137,24 +145,28 @@ def refuse_removed(
 
 
 def from_env(cls: type[T], prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Values by setting name from the variables that start with `prefix`.
+    """Values by setting name from the variables that start with `prefix`, and from fallbacks.
 
-    An unknown one is InvalidSetting.
+    An unknown one with the prefix is InvalidSetting.
     """
     by_variable = {leaf.environment(prefix): leaf for leaf in leaves(cls)}
     values = {}
+
+    for leaf in by_variable.values():
+        if leaf.fallback in environ:
+            values[leaf.name] = leaf.parse(environ[leaf.fallback], leaf.fallback)
 
     for variable, text in environ.items():
         if not variable.startswith(prefix):
             continue
 
-        leaf = by_variable.get(variable)
-        if leaf is None:
+        found = by_variable.get(variable)
+        if found is None:
             name = variable.removeprefix(prefix).lower()
             known = {each.name: each.environment(prefix) for each in by_variable.values()}
             raise InvalidSetting(f"{variable} is not a setting{suggestion(name, known)}")
 
-        values[leaf.name] = leaf.parse(text, variable)
+        values[found.name] = found.parse(text, variable)
 
     return values
 
@@ -164,9 +176,11 @@ def build(cls: type[T], values: Mapping[str, Any]) -> T:
     hints = get_type_hints(cls)
     arguments: dict[str, Any] = {}
     dataclass: Any = cls
+
     for field in dataclasses.fields(dataclass):
         name = field.name
         kind = hints[name]
+
         if dataclasses.is_dataclass(kind):
             arguments[name] = build(hints[name], values)
         elif name in values:
@@ -200,10 +214,13 @@ def load(
     for name in (*code, *flags, *defaults):
         if name not in by_name:
             known = {each: each for each in by_name}
-            raise InvalidSetting(f"{name} is not a setting{suggestion(name, known)}")
+            hint = suggestion(name, known)
+            raise InvalidSetting(f"{name} is not a setting{hint}")
 
     refuse_removed(cls, prefix, (), environ)
-    values = dict(defaults) | from_env(cls, prefix, environ)
+    values = dict(defaults)
+    values.update(from_env(cls, prefix, environ))
+
     for name, text in flags.items():
         leaf = by_name[name]
         values[name] = leaf.parse(text, leaf.flag)

@@ -92,8 +92,10 @@ class SilentCalls:
         self._patience_s = patience_s
         shortest_s = min(patience_s, shortest_limit_s)
         self._look_s = look_s or shortest_s / _LOOKS_PER_LIMIT
+
         self._lock = threading.Lock()
         self._silences: dict[_Silence, None] = {}  # the oldest first
+
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="silent-calls", daemon=True)
 
@@ -133,20 +135,25 @@ class SilentCalls:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._look_s):
-            for silence in self._overdue(time.monotonic()):
-                peer = silence.context.peer()
-                silent_s = time.monotonic() - silence.began
-                logger.info("a call of %s is given up: no message in %.1f s", peer, silent_s)
-                silence.context.cancel()
+            now = time.monotonic()
+            for silence in self._overdue(now):
+                context = silence.context
+                silent_s = now - silence.began
+                logger.info(
+                    "a call of %s is given up: no message in %.1f s", context.peer(), silent_s
+                )
+                context.cancel()
 
     def _overdue(self, now: float) -> list[_Silence]:
         overdue: list[_Silence] = []
         with self._lock:
             too_many = len(self._silences) - self._pool.size // 2
             wanted = min(self._pool.num_waiting, too_many)
+
             for silence in self._silences:
                 silent_s = now - silence.began
                 is_in_the_way = wanted > len(overdue) and silent_s > self._patience_s
+
                 if silent_s > silence.limit_s or is_in_the_way:
                     overdue.append(silence)
 

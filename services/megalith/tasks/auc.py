@@ -7,10 +7,14 @@ from numpy.typing import NDArray
 def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
     """The chance that a positive scores above a negative, ties counting half.
 
-    NaN without both kinds.
+    NaN without both kinds, and if a score is NaN: there is no order then.
     """
+    if np.isnan(scores).any():
+        return float("nan")
+
     order = np.argsort(scores, kind="stable")
-    _, starts, counts = np.unique(scores[order], return_index=True, return_counts=True)
+    ordered = scores[order]
+    _, starts, counts = np.unique(ordered, return_index=True, return_counts=True)
     mean_ranks = starts + (counts + 1) / 2  # equal scores share their mean rank
     ranks = np.repeat(mean_ranks, counts)
 

@@ -11,6 +11,9 @@ factory with the keywords of `make_task` below, and trains what it returns. That
     gradients(...)      one forward and backward pass in NumPy; the worker pushes the result
     evaluate(read)      figures of merit at the end; the chief logs and reports them
 
+The methods that begin with `served_` are for replicas, which predict with the same model; a task
+that is not served needs none of them.
+
 Popularity follows Zipf's law. An impression is clicked with probability sigmoid(truth), where the
 truth is a sum of one effect per id and a linear part over dense columns. Since the truth is known,
 so is the best AUC that any model can reach on the evaluation set. Everything is decided by the seed
@@ -18,19 +21,27 @@ and the batch number.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.client import Feature, FeatureLayouts, Located, Slice
+from megalith.errors import ShapeMismatch
+from megalith.kernels.dtypes import F32
+from megalith.replica.served_task import FeatureValues, LayoutArrays, ReadModel, ServedExamples
 from megalith.schema import Adagrad, Segment, TableConfig, VariableConfig
 from megalith.tasks import click_kernels
 from megalith.tasks.auc import auc
+from megalith.tasks.ctr_request import requested_dense
+from megalith.tasks.input.columns import DenseColumn
 from megalith.worker.task import Gradients, IdsByTable, Read, RowsByTable, Variables
 
 DIM = 8
 _NUM_DENSE = 4
+_DENSE_COLUMNS = tuple(DenseColumn(f"dense{number}") for number in range(_NUM_DENSE))
 _BIAS = -1.0  # about a third of the impressions are clicked
 _DENSE_EFFECTS = np.array([1.2, -0.9, 0.6, -0.3], np.float32)
 _EVALUATION_SEED = 1 << 40  # batch numbers stay far below: the evaluation set is never trained on
@@ -96,7 +107,9 @@ def draw_batch(seed: int, number: int, size: int) -> ClickBatch:
         ids[column.name] = column.draw(numbers, truth)
 
     probability = _sigmoid(truth)
-    is_clicked = rng.random(size, np.float32) < probability
+    chance = rng.random(size, np.float32)
+    is_clicked = chance < probability
+
     labels = is_clicked.astype(np.float32)
     return ClickBatch(ids, dense, labels, truth)
 
@@ -118,13 +131,17 @@ class ClicksTask:
         self.tables = tuple(TableConfig(column.name, (segment,)) for column in COLUMNS)
 
         rng = np.random.default_rng(seed)
-        readout = rng.standard_normal((len(COLUMNS), DIM)) / np.sqrt(DIM)
+        drawn = rng.standard_normal((len(COLUMNS), DIM))
+        readout = drawn / np.sqrt(DIM)
+
         dense = np.zeros(_NUM_DENSE, np.float32)
         bias = np.zeros(1, np.float32)
+
+        faster = Adagrad(0.05)
         self.variables = (
             VariableConfig("readout", readout.astype(np.float32), Adagrad(0.01)),
-            VariableConfig("dense", dense, Adagrad(0.05)),
-            VariableConfig("bias", bias, Adagrad(0.05)),
+            VariableConfig("dense", dense, faster),
+            VariableConfig("bias", bias, faster),
         )
 
     def num_batches(self) -> int:
@@ -173,10 +190,58 @@ class ClicksTask:
         names = [variable.name for variable in self.variables]
         rows, variables = read(batch.ids, names)
         logits = _logits(batch, rows, variables)
+
         return {
             "auc": auc(batch.labels, logits),
             "best_auc": auc(batch.labels, batch.truth),
         }
+
+    # ------------------------------------------------------------------ what replicas call
+
+    @property
+    def served_features(self) -> Sequence[str]:
+        return [column.name for column in COLUMNS]
+
+    @property
+    def served_dense(self) -> Sequence[str]:
+        return [column.column for column in _DENSE_COLUMNS]
+
+    def served_layouts(
+        self, features: Mapping[str, FeatureValues], read: ReadModel
+    ) -> LayoutArrays:
+        """The rows of each categorical column; values are ids."""
+        located = _located(features)
+        rows, _ = read(located.ids, ())
+        return _LAYOUTS.assemble(located, rows, {}).outputs
+
+    def served_logits(self, examples: ServedExamples, read: ReadModel) -> F32:
+        """What is missing adds nothing to a logit: an id that is left out, or a dense number."""
+        located = _located(examples.features)
+        dense = requested_dense(examples, _DENSE_COLUMNS, located.size)
+        names = [variable.name for variable in self.variables]
+        rows, variables = read(located.ids, names)
+
+        layouts = _LAYOUTS.assemble(located, rows, {}).outputs
+        rows_of_examples = {name: arrays[0] for name, arrays in layouts.items()}
+
+        known = np.nan_to_num(dense, nan=0.0)
+        return _sum_of_effects(known, rows_of_examples, variables)
+
+
+# How the ids of a request become rows of its examples.
+_LAYOUTS = FeatureLayouts([Feature(column.name, (Slice("row", DIM),)) for column in COLUMNS])
+
+
+def _located(features: Mapping[str, FeatureValues]) -> Located:
+    ids = {}
+    for name, values in features.items():
+        ids[name] = values.as_ids(name)
+
+        longest = int(np.diff(ids[name].row_splits).max(initial=0))
+        if longest > 1:
+            raise ShapeMismatch(f"feature {name}: an example has {longest} ids, expected one")
+
+    return _LAYOUTS.locate(ids)
 
 
 def make_task(*, batch_size: int, num_examples: int, seed: int) -> ClicksTask:
@@ -184,18 +249,27 @@ def make_task(*, batch_size: int, num_examples: int, seed: int) -> ClicksTask:
     return ClicksTask(batch_size=batch_size, num_examples=num_examples, seed=seed)
 
 
-def _logits(batch: ClickBatch, rows: RowsByTable, variables: Variables) -> NDArray[np.float32]:
-    logits: NDArray[Any] = batch.dense @ variables["dense"] + variables["bias"]
+def _logits(batch: ClickBatch, rows: RowsByTable, variables: Variables) -> F32:
+    return _sum_of_effects(batch.dense, rows, variables)
+
+
+def _sum_of_effects(dense: F32, rows: RowsByTable, variables: Variables) -> F32:
+    logits: NDArray[Any] = dense @ variables["dense"]
+    logits += variables["bias"]
+
+    readout = variables["readout"]
     for number, column in enumerate(COLUMNS):
-        logits += rows[column.name] @ variables["readout"][number]
+        logits += rows[column.name] @ readout[number]
 
     return logits
 
 
 def _softplus(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """log(1 + exp(values)); np.logaddexp takes four times as long."""
-    return np.maximum(values, 0.0) + np.log1p(np.exp(-np.abs(values)))
+    beyond = np.exp(-np.abs(values))
+    return np.maximum(values, 0.0) + np.log1p(beyond)
 
 
 def _sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.reciprocal(1.0 + np.exp(-values), dtype=np.float32)
+    odds_against = np.exp(-values)
+    return np.reciprocal(1.0 + odds_against, dtype=np.float32)

@@ -7,6 +7,9 @@ and at least half of all examples are of one label, so that a joining moves the 
 examples whose order is nearly a coin toss.
 """
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +17,7 @@ F64 = NDArray[np.float64]
 
 _BINS = 1 << 16
 _KEPT = 1 << 20  # scores and bins before they are joined again: 24 MB
+_STRETCH_S = 5.0  # as often as a line of metrics.jsonl is written
 _LEAST = 1e-7  # of a probability: the log-loss of a wrong 0 or 1 is 16, not infinite
 
 
@@ -23,13 +27,23 @@ class StreamingAuc:
     def __init__(self, num_bins: int = _BINS, num_kept: int = _KEPT) -> None:
         self._num_bins = num_bins
         self._num_kept = num_kept
+
         self._scores: list[F64] = []
         self._positives: list[F64] = []  # the weight of each score among clicks
         self._negatives: list[F64] = []  # and among the others
+
         self._held = 0
+        self._has_nan = False
 
     def add(self, labels: NDArray[np.floating], scores: NDArray[np.floating]) -> None:
-        """Examples with labels 0 or 1 (above 0.5 counts as 1) and finite scores."""
+        """Examples with labels 0 or 1 (above 0.5 counts as 1) and scores.
+
+        With a score that is NaN there is no order, and so no area.
+        """
+        if np.isnan(scores).any():
+            self._has_nan = True
+            return
+
         is_positive = (labels > 0.5).astype(np.float64)
         self._scores.append(scores.astype(np.float64))
         self._positives.append(is_positive)
@@ -42,10 +56,10 @@ class StreamingAuc:
     def value(self) -> float:
         """The chance that a positive scores above a negative, ties counting half.
 
-        NaN without both kinds.
+        NaN without both kinds, and if a score was NaN.
         """
         self._sort()
-        if not self._held:
+        if self._has_nan or not self._held:
             return float("nan")
 
         positives = self._positives[0]
@@ -63,12 +77,16 @@ class StreamingAuc:
         if not self._scores:
             return
 
-        scores, numbers = np.unique(np.concatenate(self._scores), return_inverse=True)
+        all_scores = np.concatenate(self._scores)
         positives = np.concatenate(self._positives)
         negatives = np.concatenate(self._negatives)
+
+        scores, numbers = np.unique(all_scores, return_inverse=True)
+
         self._scores = [scores]
         self._positives = [_sums(numbers, positives, scores.size)]
         self._negatives = [_sums(numbers, negatives, scores.size)]
+
         self._held = scores.size
 
     def _join(self) -> None:
@@ -80,16 +98,20 @@ class StreamingAuc:
 
         before = np.cumsum(weights) - weights
         bins_per_weight = self._num_bins / weights.sum()
-        bins = (before * bins_per_weight).astype(np.int64)
-        _, starts, numbers = np.unique(bins, return_index=True, return_inverse=True)
+        exact_bins = before * bins_per_weight
+        bins = exact_bins.astype(np.int64)
 
-        weighted_scores = np.add.reduceat(scores * weights, starts)
-        middles = weighted_scores / np.add.reduceat(weights, starts)
+        _, starts, numbers = np.unique(bins, return_index=True, return_inverse=True)
+        num_joined = starts.size
+
+        score_sums = np.add.reduceat(scores * weights, starts)
+        weight_sums = np.add.reduceat(weights, starts)
+        middles = score_sums / weight_sums
 
         self._scores = [middles]
-        self._positives = [_sums(numbers, positives, starts.size)]
-        self._negatives = [_sums(numbers, negatives, starts.size)]
-        self._held = starts.size
+        self._positives = [_sums(numbers, positives, num_joined)]
+        self._negatives = [_sums(numbers, negatives, num_joined)]
+        self._held = num_joined
 
 
 def _sums(numbers: NDArray[np.intp], weights: F64, count: int) -> F64:
@@ -100,8 +122,8 @@ def _sums(numbers: NDArray[np.intp], weights: F64, count: int) -> F64:
 class Evaluation:
     """AUC, log-loss and calibration of predictions against labels. Not for several threads."""
 
-    def __init__(self) -> None:
-        self._auc = StreamingAuc()
+    def __init__(self, num_kept: int = _KEPT) -> None:
+        self._auc = StreamingAuc(num_kept=num_kept)
         self._log_loss = 0.0
         self._predicted = 0.0
         self._clicked = 0.0
@@ -110,7 +132,8 @@ class Evaluation:
     def add(self, labels: NDArray[np.floating], logits: NDArray[np.floating]) -> None:
         wide = logits.astype(np.float64)
         exponents = np.clip(wide, -500.0, 500.0)  # so that exp does not overflow
-        probability = 1.0 / (1.0 + np.exp(-exponents))
+        odds_against = np.exp(-exponents)
+        probability = 1.0 / (1.0 + odds_against)
 
         bounded = np.clip(probability, _LEAST, 1.0 - _LEAST)
         if_clicked = labels * np.log(bounded)
@@ -121,6 +144,7 @@ class Evaluation:
         self._log_loss -= float(log_likelihoods.sum())
         self._predicted += float(probability.sum())
         self._clicked += float(labels.sum())
+
         self.num_examples += labels.size
 
     @property
@@ -136,3 +160,44 @@ class Evaluation:
             "log_loss": self._log_loss / count if count else nothing,
             "calibration": self._predicted / self._clicked if self._clicked else nothing,
         }
+
+
+class OnlineEvaluation:
+    """Evaluate, then train: figures of examples that the model has not been trained on yet.
+
+    Time is divided into stretches of five seconds; the first ones are shorter, so that figures come
+    soon. What is shown are the figures over all examples of the last whole stretch. Not for several
+    threads.
+    """
+
+    def __init__(
+        self, stretch_s: float = _STRETCH_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stretch_s = stretch_s
+        self._clock = clock
+
+        self._length_s = stretch_s / 8
+        self._began_at = clock()
+
+        self._stretch = Evaluation()
+        self._last: dict[str, float] | None = None
+
+    def add(self, labels: NDArray[np.floating], logits: NDArray[np.floating]) -> dict[str, float]:
+        """Add a batch that was scored; the figures of the last whole stretch.
+
+        Before the first stretch is over, they are those of the batch alone.
+        """
+        self._stretch.add(labels, logits)
+        now = self._clock()
+        if now - self._began_at >= self._length_s:
+            self._last = self._stretch.figures()
+            self._stretch = Evaluation()
+            self._began_at = now
+            self._length_s = min(2 * self._length_s, self._stretch_s)
+
+        if self._last is not None:
+            return self._last
+
+        batch = Evaluation()
+        batch.add(labels, logits)
+        return batch.figures()

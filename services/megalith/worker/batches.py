@@ -1,7 +1,9 @@
-"""The batches of a worker's share, the next ones drawn ahead by a thread."""
+"""The batches of a worker's share, drawn from its input by a thread."""
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,70 +11,177 @@ from numpy.typing import ArrayLike
 
 from megalith.client import Ids
 from megalith.errors import InvalidRequest
+from megalith.worker.input import Input, InputBatch
 from megalith.worker.task import Task
 
-NumberOf = Callable[[int], int | None]  # the batch number of a position; None after the share's end
+logger = logging.getLogger(__name__)
+
+_CLOSE_S = 5.0  # for the thread to end; an input that waits for data may not notice
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """A task's batch and its ids by table, which are searched once for its pull and its push."""
+    """A task's batch and its ids by table, which are searched once for its pull and its push.
+
+    The input goes on at `cursor` after it.
+    """
 
     batch: Any
     ids: dict[str, Ids]
+    cursor: bytes = b""
+    req_time_s: int = 0
+    where: str = ""
 
 
 class Batches:
-    """Batches by position in the share. Used by one thread; another one draws `ahead` of them."""
+    """The batches after a cursor, by position; that of the first one is `position`.
 
-    def __init__(self, task: Task[Any], number_of: NumberOf, ahead: int) -> None:
+    A batch stays until it is forgotten, because a step that failed is taken again. A thread draws
+    `ahead` batches more than were asked for. `step` is asked for the global step, which is noted on
+    errors of the input. The condition guards all that changes.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        input_: Input[Any],
+        cursor: bytes,
+        position: int,
+        ahead: int,
+        step: Callable[[], int],
+    ) -> None:
         self._task = task
-        self._number_of = number_of
+        self._step = step
+        self._input = input_
         self._ahead = ahead
-        self._drawn: dict[int, Future[TrainingBatch]] = {}
-        self._thread: ThreadPoolExecutor | None = None
-        if ahead:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="input")
+        self._changed = threading.Condition()
+        self._cursor = cursor  # of the last batch that was drawn
+        self._first = position  # of those that are held
+        self._held: deque[TrainingBatch] = deque()
+        self._wanted = position  # the thread draws up to here
+        self._is_at_end = False
+        self._error: BaseException | None = None  # for whoever asks for the next batch
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="input", daemon=True)
+        self._thread.start()
+
+    def wait_for(self, position: int, timeout_s: float | None) -> bool:
+        """Whether it is known in that time if there is a batch at that position."""
+        with self._changed:
+            self._want(position)
+            return self._changed.wait_for(lambda: self._is_known(position), timeout_s)
 
     def has(self, position: int) -> bool:
-        return self._number_of(position) is not None
+        """Whether there is a batch at that position; waits for the input.
+
+        True also if drawing it has failed, and `get` raises why.
+        """
+        self.wait_for(position, None)
+        with self._changed:
+            return not self._is_beyond_end(position)
+
+    def is_drawn(self, position: int, timeout_s: float) -> bool:
+        """Whether the batch of a position is there within that time."""
+        self.wait_for(position, timeout_s)
+        with self._changed:
+            return position < self._first + len(self._held)
 
     def get(self, position: int) -> TrainingBatch:
-        """The batch of a position, which exists; drawing those after it begins."""
-        if self._thread is None:
-            return self._draw(self._number(position))
+        """The batch of a position, which exists. What went wrong in drawing it is raised."""
+        self.wait_for(position, None)
+        with self._changed:
+            offset = position - self._first
+            if offset < 0 or self._is_beyond_end(position):
+                raise InvalidRequest(f"there is no batch at position {position}")
+            if offset < len(self._held):
+                return self._held[offset]
 
-        after = range(position, position + self._ahead + 1)
-        wanted = [each for each in after if self.has(each)]
+            error = self._error
+            self._error = None  # if it is asked for again, it is drawn again
+            self._changed.notify_all()
 
-        for stale in self._drawn.keys() - wanted:
-            self._drawn.pop(stale).cancel()
+        if error is None:
+            raise InvalidRequest("the input was closed")
 
-        for each in wanted:
-            if each not in self._drawn:
-                number = self._number(each)
-                self._drawn[each] = self._thread.submit(self._draw, number)
+        error.add_note(f"step {self._step()}")
+        raise error
 
-        return self._drawn[position].result()
+    def forget_before(self, position: int) -> None:
+        """These will not be asked for again."""
+        with self._changed:
+            while self._held and self._first < position:
+                self._held.popleft()
+                self._first += 1
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
-    def _draw(self, number: int) -> TrainingBatch:
-        batch = self._task.batch(number)
+        self._input.stop()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            logger.warning("the input still waits for data; it is left behind")
+
+    def _want(self, position: int) -> None:
+        wanted = position + 1 + self._ahead
+        if wanted > self._wanted:
+            self._wanted = wanted
+            self._changed.notify_all()
+
+    def _is_known(self, position: int) -> bool:
+        is_drawn = position < self._first + len(self._held)
+        return is_drawn or self._is_at_end or self._is_closed or self._error is not None
+
+    def _is_beyond_end(self, position: int) -> bool:
+        return self._is_at_end and position >= self._first + len(self._held)
+
+    def _run(self) -> None:
+        try:
+            while self._may_draw():
+                self._draw_until_end_or_error()
+        finally:
+            self._input.close()
+
+    def _draw_until_end_or_error(self) -> None:
+        try:
+            batches = self._input.batches(self._cursor)
+            while self._may_draw():
+                self._draw(batches)
+        except BaseException as error:  # whatever it is, the training thread raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _draw(self, batches: Iterator[InputBatch[Any]]) -> None:
+        drawn = next(batches, None)
+        held = None if drawn is None else self._with_ids(drawn)
+        with self._changed:
+            if held is None:
+                self._is_at_end = True
+            else:
+                self._held.append(held)
+                self._cursor = held.cursor
+
+            self._changed.notify_all()
+
+    def _may_draw(self) -> bool:
+        """Wait until another batch is wanted (True), or none will be (False)."""
+
+        def is_wanted() -> bool:
+            num_drawn = self._first + len(self._held)
+            return num_drawn < self._wanted and self._error is None
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._is_at_end or is_wanted())
+            return not self._is_closed and not self._is_at_end
+
+    def _with_ids(self, drawn: InputBatch[Any]) -> TrainingBatch:
         ids = {}
-        for table, values in self._task.ids(batch).items():
+        for table, values in self._task.ids(drawn.batch).items():
             ids[table] = _ids(table, values)
 
-        return TrainingBatch(batch, ids)
-
-    def _number(self, position: int) -> int:
-        number = self._number_of(position)
-        if number is None:
-            raise InvalidRequest(f"position {position} is after the end of the share")
-
-        return number
+        return TrainingBatch(drawn.batch, ids, drawn.cursor, drawn.req_time_s, drawn.where)
 
 
 def _ids(table: str, values: ArrayLike | Ids) -> Ids:

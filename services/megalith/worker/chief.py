@@ -17,6 +17,7 @@ from megalith.worker.failover import Failover
 from megalith.worker.gate import Gate
 from megalith.worker.progress import Progress
 from megalith.worker.step_counter import StepCounter, StepPublisher
+from megalith.worker.summaries import StepSummaries
 from megalith.worker.task import IdsByTable, RowsByTable, Task, Variables
 from megalith.worker.view import ClusterPhase, ClusterView, KnownState
 
@@ -49,9 +50,12 @@ class Chief:
         publisher: StepPublisher,
         last_variables: Callable[[], Mapping[str, NDArray[Any]]],
         timeout_s: float,
+        on_initialized: Callable[[KnownState], None] = lambda state: None,
         allow_new_layout: bool = False,
+        summaries: StepSummaries | None = None,
     ) -> None:
         self._allow_new_layout = allow_new_layout
+        self._summaries = summaries
         self._task = task
         self._cluster = cluster
         self._view = view
@@ -63,6 +67,7 @@ class Chief:
         self._publisher = publisher
         self._last_variables = last_variables
         self._timeout_s = timeout_s
+        self._on_initialized = on_initialized
         self._publishing: threading.Thread | None = None
 
     def keep_initialized(self) -> None:
@@ -98,6 +103,7 @@ class Chief:
         self._publish_soon(state, position)
         self._progress.set(initialized_epoch=state.epoch)
         self._announce()
+        self._on_initialized(state)
         logger.info("initialized epoch=%d step=%d", state.epoch, self._counter.step)
 
     def _publish_soon(self, state: KnownState, position: int) -> None:
@@ -158,6 +164,8 @@ class Chief:
 
         logger.info("evaluated %s", " ".join(figures))
         self._progress.set(results=results)
+        if self._summaries is not None:
+            self._summaries.evaluated(self._progress.snapshot().global_step, results)
 
     def _read(self, ids: IdsByTable, variables: Sequence[str]) -> tuple[RowsByTable, Variables]:
         pulled = self._cluster.pull(ids, variables)

@@ -50,6 +50,14 @@ class Gate:
         is_running = self.wait_for(lambda state: state.phase is ClusterPhase.RUNNING)
         return is_running and not self._must_stop
 
+    def pause(self, seconds: float) -> bool:
+        """Let that time go by (True); time in which training is held does not count.
+
+        False if the worker stops, or was told to end its share.
+        """
+        self.wait_for(lambda state: False, seconds)
+        return not self._view.is_stopping and not self._must_stop
+
     def wait_for(
         self, condition: Callable[[KnownState], bool], timeout_s: float | None = None
     ) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from megalith.errors import MegalithError
 from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.task_loading import raised_at
 from megalith.worker.chief import Chief
 from megalith.worker.job_end import JobEnd
 from megalith.worker.progress import Progress
-from megalith.worker.task import raised_at
 from megalith.worker.training import Training
 from megalith.worker.view import ClusterView
 
@@ -52,6 +52,8 @@ class WorkerLife:
         if self._view.is_stopping:
             return
 
+        self._progress.set(is_share_over=True)
+        self._announce()
         if self._chief is None or self._chief.see_to_the_end(num_workers):
             self._progress.set(is_finished=True)
             self._announce()
@@ -65,19 +67,29 @@ class WorkerLife:
         threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """The outer edge of a thread: a failure ends the process, with its reason."""
+        """The outer edge of a thread: a failure ends the process, with its reason.
+
+        So does a task that calls sys.exit, which would end this thread and say nothing.
+        """
         try:
             work()
-        except Exception as error:
+        except BaseException as error:
             if self._view.is_stopping:  # what it worked with is being closed
                 logger.info("given up while stopping: %s", error)
             elif isinstance(error, MegalithError):
-                self._fail(f"{type(error).__name__}: {error}")
+                self._fail(f"{type(error).__name__}: {error}{notes_of(error)}")
             else:
                 logger.exception("training failed")
-                self._fail(f"training failed: {error}{raised_at(error)}")
+                what = str(error) if isinstance(error, Exception) else repr(error)
+                self._fail(f"training failed: {what}{raised_at(error)}{notes_of(error)}")
 
     def _fail(self, reason: str) -> None:
         if self._chief is not None:
             self._job_end.chief_failed(reason)
         self._exit_request.request(1, reason)
+
+
+def notes_of(error: BaseException) -> str:
+    """What was noted about an error on its way, such as its step and file; empty if nothing."""
+    notes = getattr(error, "__notes__", ())
+    return "".join(f"; {note}" for note in notes)

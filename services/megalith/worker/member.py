@@ -50,6 +50,13 @@ class WorkerMember:
         self._run_id = ""
         self._newest_epoch = 0  # also under earlier controllers: a new one goes on above it
         self._session = ControllerSession(settings, self, presence, lease)
+        # Called when the session was lost and is open again
+        self.on_return: Callable[[], None] = lambda: None
+
+    @property
+    def incarnation(self) -> str:
+        """What the controller knows this process by."""
+        return self._session.incarnation
 
     def start(self) -> None:
         self._session.start()
@@ -82,6 +89,7 @@ class WorkerMember:
 
     def on_welcome(self, welcome: coordination_pb2.Welcome) -> None:
         if self._was_welcomed.is_set():  # back after a lost stream
+            self.on_return()
             self._session.report_now()
             return
 
@@ -112,6 +120,12 @@ class WorkerMember:
 
         answer = coordination_pb2.Measured(order=order.order, rows_per_s=rates)
         self._session.send(coordination_pb2.SessionRequest(measured=answer))
+
+    def on_ask_report(self, order: int) -> None:
+        # After the report: both go the same way, one behind the other
+        self._session.report_now()
+        answer = coordination_pb2.Reported(order=order)
+        self._session.send(coordination_pb2.SessionRequest(reported=answer))
 
     def on_save_shard(self, order: coordination_pb2.SaveShard) -> None:
         logger.warning("a worker holds no shard; ignored save %s", order.save_id)

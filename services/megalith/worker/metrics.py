@@ -22,6 +22,21 @@ def worker_metrics(progress: Progress, index: int, model_name: str) -> Metrics:
         lambda: progress.snapshot().examples_per_s,
     )
 
+    metrics.counter(
+        "megalith_batches_skipped_total",
+        "Batches read and not trained, because their loss was NaN.",
+        lambda: progress.snapshot().skipped_batches,
+    )
+    metrics.counter(
+        "megalith_messages_skipped_total",
+        "Messages of a topic that are gone or cannot be read, and were passed over.",
+        lambda: progress.snapshot().skipped_messages,
+    )
+    metrics.counter(
+        "megalith_files_late_total",
+        "Files that came after their hour was closed, or went before they were read.",
+        lambda: progress.snapshot().late_files,
+    )
     metrics.gauge("megalith_loss", "Mean over recent steps.", lambda: progress.snapshot().loss)
     metrics.counter(
         "megalith_pushes_unknown_total",

@@ -1,29 +1,30 @@
-"""Input whose batches have numbers, and its cursor: how far the share of one worker is read.
-
-A cursor is opaque to everybody else. Reports carry it to the controller, the journal and
-checkpoints keep it, and a worker that begins gets it back.
-"""
+"""Input whose batches have numbers, and its cursor: how far the share of one worker is read."""
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from megalith.errors import InvalidRequest
+from megalith.worker.input import Input, InputBatch
 
 logger = logging.getLogger(__name__)
 
-_CURSOR = re.compile(rb"numbered batches=(\d+) workers=(\d+) batch_size=(\d+)")
+_CURSOR = re.compile(rb"numbered batches=(\d+) workers=(\d+) batch_size=(\d+)(?: of=(\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """So many batches of a share are read, where so many workers share batches of that size."""
+    """So many batches of a share are read, where so many workers share batches of that size.
+
+    `of` is that of the input.
+    """
 
     batches: int
     workers: int
     batch_size: int
+    of: str = ""
 
     @classmethod
     def parse(cls, cursor: bytes) -> Self:
@@ -34,21 +35,35 @@ class _Cursor:
                 "to read from the start, set --input-cursors false"
             )
 
-        return cls(*map(int, match.groups()))
+        batches, workers, batch_size, of = match.groups(default=b"")
+        return cls(int(batches), int(workers), int(batch_size), of.decode())
 
     def encoded(self) -> bytes:
         text = f"numbered batches={self.batches} workers={self.workers}"
-        return f"{text} batch_size={self.batch_size}".encode()
+        of = f" of={self.of}" if self.of else ""
+        return f"{text} batch_size={self.batch_size}{of}".encode()
 
 
-class NumberedInput:
+class NumberedInput(Input[Any]):
     """The batches of one worker. Of 3 workers, for example, worker-1 reads 1, 4, 7 and so on.
 
-    `num_batches` is that of all workers together; 0 = endless. A position counts the batches that
-    were trained in this run, while the cursor counts those of the whole share.
+    `batch` makes the batch of a number. `num_batches` is that of all workers together; 0 = endless.
+    Batch n of size s has the examples n * s and up. Where that is not so, `of` stands for what
+    decides which examples a number has: letters and digits. If it is another one in a checkpoint,
+    the input is read from its start.
     """
 
-    def __init__(self, num_batches: int, index: int, num_workers: int, batch_size: int = 0) -> None:
+    def __init__(
+        self,
+        batch: Callable[[int], Any],
+        num_batches: int,
+        index: int,
+        num_workers: int,
+        batch_size: int = 0,
+        of: str = "",
+    ) -> None:
+        self._batch = batch
+        self._of = of
         self._index = index
         self._num_workers = num_workers
         self._batch_size = batch_size
@@ -57,33 +72,31 @@ class NumberedInput:
             rounded_up = -(-(num_batches - index) // num_workers)
             self._share = max(0, rounded_up)
 
-        self._before = 0  # batches of the share that were read before position 0
+    def batches(self, cursor: bytes) -> Iterator[InputBatch[Any]]:
+        read = _read_before(cursor)
+        while self._share is None or read < self._share:
+            number = self._index + read * self._num_workers
+            where = f"batch {number}"
+            try:
+                batch = self._batch(number)
+            except Exception as error:
+                error.add_note(where)
+                raise
 
-    def begin(self, cursor: bytes, first_cursors: Sequence[bytes], position: int) -> None:
-        """Go on at `cursor`, where this run stands at `position`.
+            read += 1
+            yield InputBatch(batch, self._cursor(read), where=where)
 
-        A worker that has no cursor yet begins where the checkpoint of this run was saved:
-        `first_cursors` has a cursor for each worker of that time, and none without a checkpoint.
-        """
-        read = _Cursor.parse(cursor).batches if cursor else self._read_until(first_cursors)
-        self._before = read - position
-
-    def number_of(self, position: int) -> int | None:
-        """The number of the batch at that position; None after the end of the share."""
-        read = self._before + position
-        if self._share is not None and read >= self._share:
+    def remaining(self, cursor: bytes) -> int | None:
+        if self._share is None:
             return None
 
-        return self._index + read * self._num_workers
+        return max(0, self._share - _read_before(cursor))
 
-    def cursor_at(self, position: int) -> bytes:
-        """Where a worker goes on that has trained so many batches in this run."""
-        return _Cursor(self._before + position, self._num_workers, self._batch_size).encoded()
+    def resumed(self, saved: Sequence[bytes], index: int, count: int) -> bytes:
+        return self._cursor(self._read_until(saved))
 
-    @property
-    def total(self) -> int | None:
-        """The position at which the share ends; None if it does not."""
-        return None if self._share is None else max(0, self._share - self._before)
+    def _cursor(self, read: int) -> bytes:
+        return _Cursor(read, self._num_workers, self._batch_size, self._of).encoded()
 
     def _read_until(self, first_cursors: Sequence[bytes]) -> int:
         begun = [_Cursor.parse(cursor) for cursor in first_cursors if cursor]
@@ -93,6 +106,13 @@ class NumberedInput:
         # An empty one is of a worker that had not begun. It shared batches of the same size.
         not_begun = replace(begun[0], batches=0)
         saved = [_Cursor.parse(cursor) if cursor else not_begun for cursor in first_cursors]
+
+        if any(cursor.of != self._of for cursor in saved):
+            logger.warning(
+                "the batches of the checkpoint have other examples: files, batch size or seed have "
+                "changed; the input is read from its start, so that nothing is left out"
+            )
+            return 0
 
         layouts = {(cursor.workers, cursor.batch_size) for cursor in saved}
         if len(layouts) > 1:
@@ -128,3 +148,7 @@ class NumberedInput:
 
     def _is_alike(self, cursor: _Cursor) -> bool:
         return (cursor.workers, cursor.batch_size) == (self._num_workers, self._batch_size)
+
+
+def _read_before(cursor: bytes) -> int:
+    return _Cursor.parse(cursor).batches if cursor else 0

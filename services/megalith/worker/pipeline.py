@@ -14,34 +14,43 @@ from numpy.typing import NDArray
 
 from megalith.client import Cluster, PendingCall, Pulled
 from megalith.errors import InvalidRequest, MegalithError, OutcomeLost, OutcomeUnknown
-from megalith.worker.batches import Batches, NumberOf, TrainingBatch
+from megalith.worker.batches import Batches, TrainingBatch
 from megalith.worker.failover import RETRIABLE
 from megalith.worker.task import Task
 
 logger = logging.getLogger(__name__)
 
+# A pull ahead needs the next batch. Input that is slower than this is what training waits for, and
+# the push of the batch in hand does not wait for it too.
+_INPUT_WAIT_S = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a step has found out. `content` are the keywords of the push that teaches it."""
+    """What a step has found out. `content` are the keywords of the push that teaches it.
 
-    loss: float
+    `loss` is None if the batch is left out. `req_time_s` is the Unix time of the batch's data; 0 if
+    it has none.
+    """
+
+    loss: float | None
     metrics: Mapping[str, float]
     content: dict[str, Any]
+    req_time_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """A step whose push was answered.
+    """A step whose push was answered. The input goes on at `cursor` after it.
 
     `raised` has the variables that the push has raised. It is empty if a part of the push was lost:
     nobody knows about that part.
     """
 
     num_examples: int
-    loss: float
-    metrics: Mapping[str, float]
+    lesson: Lesson
     raised: dict[str, NDArray[Any]]
+    cursor: bytes
 
 
 @dataclass(slots=True)
@@ -51,6 +60,7 @@ class _PendingPush:
     answer: PendingCall[dict[str, NDArray[Any]]]
     num_examples: int
     lesson: Lesson
+    cursor: bytes
     is_open: bool = False  # it was asked about, and whether it is applied is not known yet
 
 
@@ -70,9 +80,8 @@ class Pipeline:
         self,
         task: Task[Any],
         cluster: Cluster,
-        number_of: NumberOf,
+        batches: Batches,
         staleness: int,
-        prefetch_batches: int,
         on_step: Callable[[StepResult], None],
     ) -> None:
         self._task = task
@@ -82,7 +91,7 @@ class Pipeline:
         # Steps that are pulled ahead; from a staleness of 2 on one of them is for the push behind.
         self._ahead = min(staleness, max(1, staleness - 1))
         self._names = [variable.name for variable in task.variables]
-        self._batches = Batches(task, number_of, prefetch_batches)
+        self._batches = batches
         self.position = 0  # the next step that counts: everything before it was answered
         self._next = 0  # the next step to compute
         self._pulls: dict[int, tuple[TrainingBatch, PendingCall[Pulled]]] = {}
@@ -104,7 +113,8 @@ class Pipeline:
         An error of a step under way is raised here; then the steps that it left out are the next
         ones. An error of the last push that no retry mends goes before a passing one: servers may
         have applied a part of that push. A push whose outcome is not known leaves out nothing: it
-        is asked about again, and no other push is sent before.
+        is asked about again, and no other push is sent before. With a staleness of 0 the call that
+        hears its outcome takes no other step: workers in step agree on each one.
         """
         try:
             self._step(learn)
@@ -119,8 +129,11 @@ class Pipeline:
             raise
 
     def _step(self, learn: Callable[[Pulled, TrainingBatch], Lesson]) -> None:
-        if self._staleness < 2 or self.has_open_push:
+        was_open = self.has_open_push
+        if self._staleness < 2 or was_open:
             self._wait_for_push()
+        if was_open and not self._staleness:
+            return  # that was the rest of this step
 
         batch, pulled = self._pulled(self._next)
         for ahead in range(1, self._ahead + 1):
@@ -132,7 +145,7 @@ class Pipeline:
         self._wait_for_push()
         answer = self._cluster.begin_push(**lesson.content)
         num_examples = self._task.num_examples(batch.batch)
-        self._push = _PendingPush(answer, num_examples, lesson)
+        self._push = _PendingPush(answer, num_examples, lesson, batch.cursor)
         self._next += 1
         if not self._staleness:
             self._wait_for_push()
@@ -158,9 +171,6 @@ class Pipeline:
         """Whether a push was asked about, and it is still not known whether it is applied."""
         return self._push is not None and self._push.is_open
 
-    def close(self) -> None:
-        self._batches.close()
-
     def _wait_for_push(self) -> None:
         """Wait until no push is on its way.
 
@@ -183,8 +193,8 @@ class Pipeline:
 
         self._push = None
         self.position += 1
-        lesson = push.lesson
-        self._on_step(StepResult(push.num_examples, lesson.loss, lesson.metrics, raised))
+        self._batches.forget_before(self.position)
+        self._on_step(StepResult(push.num_examples, push.lesson, raised, push.cursor))
 
     def _pulled(self, position: int) -> tuple[TrainingBatch, Pulled]:
         if position in self._pulls:
@@ -196,7 +206,7 @@ class Pipeline:
         return batch, pulled
 
     def _pull_ahead(self, position: int) -> None:
-        if position not in self._pulls and self._batches.has(position):
+        if position not in self._pulls and self._batches.is_drawn(position, _INPUT_WAIT_S):
             batch = self._batches.get(position)
             pull = self._cluster.begin_pull(batch.ids, self._names)
             self._pulls[position] = (batch, pull)

@@ -75,6 +75,17 @@ class StepCounter:
         name = _name_of_worker_steps(worker_steps.size)
         return {name: worker_steps, GLOBAL_STEP: np.array(step, np.int64)}
 
+    def position(self, state: KnownState) -> int:
+        """How many batches this worker has trained in this run, also under an earlier holder.
+
+        As far as reports and variables have said so.
+        """
+        reported = state.first_step + np.array(state.positions, np.int64)
+        with self._lock:
+            own = int(self._merged(reported)[self._index])
+
+        return own - state.first_step
+
     def answered(self, state: KnownState, values: Mapping[str, NDArray[Any]]) -> int:
         """The global step, now that the variables are known to have these values."""
         name = _name_of_worker_steps(len(state.positions))
@@ -100,10 +111,29 @@ class StepPublisher:
         self._progress = progress
 
     def publish(self, state: KnownState, position: int) -> None:
-        """Raise the variables, and let the progress say what they are then."""
+        """Raise the variables that are behind, and let the progress say what they are then.
+
+        A push counts as training that is not saved. So there is none if nothing is behind: a job
+        that starts again after its end, and trains nothing, does not save its model once more.
+        """
         least = self._counter.least(state, position)
-        raised = self._cluster.push(raise_variables=least)
-        self._progress.saw(self._counter.answered(state, raised))
+        values = self._cluster.pull(variables=least).variables
+        if _are_behind(values, least, state.first_step):
+            values = self._cluster.push(raise_variables=least)
+
+        self._progress.saw(self._counter.answered(state, values))
+
+
+def _are_behind(
+    values: Mapping[str, NDArray[Any]], least: Mapping[str, NDArray[np.int64]], first: int
+) -> bool:
+    """Whether a value has to be raised. What an earlier run left of a worker counts as `first`."""
+    for name, value in values.items():
+        counted = value if name == GLOBAL_STEP else np.maximum(value, first)
+        if np.any(counted < least[name]):
+            return True
+
+    return False
 
 
 def _name_of_worker_steps(num_workers: int) -> str:

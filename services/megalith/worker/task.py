@@ -1,30 +1,31 @@
-"""What a worker trains: the interface of a task, and how one is found by name."""
+"""What a worker trains: the interface of a task."""
 
-import importlib
-import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-import megalith
-from megalith.client import Ids
+from megalith.client import Ids, Summary
 from megalith.errors import InvalidSetting
 from megalith.schema import TableConfig, VariableConfig
+from megalith.worker.input import Input, Mode
+from megalith.worker.numbered_input import NumberedInput
+from megalith.worker.pieced_input import NumberedPieces
 
-B = TypeVar("B")
+# How the input is divided among workers
+STATIC = "static"
+DYNAMIC = "dynamic"
+SHARDING = (STATIC, DYNAMIC)
 
-_MEGALITH = tuple(megalith.__path__)  # both roots of the package
+B_contra = TypeVar("B_contra", contravariant=True)
+B_co = TypeVar("B_co", covariant=True)
 
 IdsByTable = Mapping[str, NDArray[np.int64] | Ids]
 RowsByTable = Mapping[str, NDArray[np.float32]]
 Variables = Mapping[str, NDArray[Any]]  # their values by name
+MakeSummaries = Callable[[], Sequence[Summary]]
 # Reads the rows of these ids, by table, and the variables of these names.
 Read = Callable[[IdsByTable, Sequence[str]], tuple[RowsByTable, Variables]]
 
@@ -33,10 +34,13 @@ Read = Callable[[IdsByTable, Sequence[str]], tuple[RowsByTable, Variables]]
 class Gradients:
     """What one batch teaches.
 
-    `rows` has, by table, one gradient row for each id that `Task.ids` asked for, in that order.
-    `variables` has the gradients of variables by name. `req_time_s` is the Unix time of the batch's
-    data, by which its rows expire; 0 if the data has none. `metrics` are further figures of the
-    step by name, such as its AUC: means over recent steps are shown beside the loss.
+    `rows` has, by table, one gradient row for each id that `Task.ids` asked for, in that order. If
+    only some ids of a table have a gradient, `trained_ids` has these, and `rows` a row for each of
+    them: the other ids are not pushed, so their rows stay as they are. `variables` has the
+    gradients of variables by name. `req_time_s` is the Unix time of the batch's data, by which its
+    rows expire; 0 if the data has none. `metrics` are further figures of the step by name, such as
+    its AUC: means over recent steps are shown beside the loss. `summaries` makes arrays for
+    TensorBoard, and is called only for steps that are written there.
     """
 
     rows: RowsByTable
@@ -44,13 +48,14 @@ class Gradients:
     loss: float
     req_time_s: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    summaries: MakeSummaries | None = None
+    trained_ids: Mapping[str, Ids] = field(default_factory=dict)
 
 
-class Task(Protocol, Generic[B]):
+class Task(Protocol[B_contra]):
     """A model and its input.
 
-    Batches are numbered, and a number always gives the same batch. For example, a worker that
-    replaces another begins with the number at which that one stood.
+    Its input is one of two kinds, `InputTask` or `NumberedTask`.
 
     A task may also have `on_barrier(action: str) -> None`. It is called once per hold of the
     training, on the training thread, between two steps, before the worker counts as blocked.
@@ -60,90 +65,82 @@ class Task(Protocol, Generic[B]):
     tables: tuple[TableConfig, ...]
     variables: tuple[VariableConfig, ...]
 
-    def num_batches(self) -> int:
-        """Batches of all workers together; 0 = endless."""
+    def num_examples(self, batch: B_contra) -> int: ...
 
-    def batch(self, number: int) -> B:
-        """The batch of that number."""
-
-    def num_examples(self, batch: B) -> int: ...
-
-    def ids(self, batch: B) -> IdsByTable:
+    def ids(self, batch: B_contra) -> IdsByTable:
         """Which rows the batch needs, by table.
 
         Ids that are distinct already may be given as `Ids(values, distinct=True)`, which saves the
         worker the search for equal ones.
         """
 
-    def gradients(self, batch: B, rows: RowsByTable, variables: Variables) -> Gradients:
+    def gradients(self, batch: B_contra, rows: RowsByTable, variables: Variables) -> Gradients:
         """One forward and backward pass."""
 
     def evaluate(self, read: Read) -> dict[str, float]:
         """Figures of merit of the trained model, by name."""
 
 
-def load_task(name: str, options: Mapping[str, Any]) -> Task[Any]:
-    """A built-in task by name, or a class or factory of your own, called with the options.
+@runtime_checkable
+class InputTask(Protocol[B_co]):
+    """A task that says itself what each worker reads."""
 
-    That is package.module:name, or path/to/file.py:name; the folder of the file is where its own
-    imports are looked for.
+    def input(self, mode: Mode, index: int, count: int) -> Input[B_co]:
+        """What worker `index` of `count` reads."""
+
+
+@runtime_checkable
+class NumberedTask(Protocol[B_co]):
+    """A task whose batches are numbered, and a number always gives the same batch.
+
+    For example, worker-1 of 3 trains the batches 1, 4, 7 and so on.
     """
-    module_name, _, attribute = name.rpartition(":")
-    if not module_name:
-        module_name = f"megalith.tasks.{name}"
-        attribute = "make_task"
 
-    try:
-        module = _imported(module_name)
-        factory = getattr(module, attribute)
-    except (ImportError, AttributeError, ValueError, FileNotFoundError) as error:
-        raise InvalidSetting(
-            f"--task={name}: no such task ({error}); "
-            "use clicks, ctr, package.module:factory or file.py:factory of your own"
-        ) from error
-    except Exception as error:
-        raise InvalidSetting(
-            f"--task={name}: it does not import: {type(error).__name__}: {error}{raised_at(error)}"
-        ) from error
+    def num_batches(self) -> int:
+        """Batches of all workers together; 0 = endless."""
 
-    try:
-        task: Task[Any] = factory(**options)
-    except TypeError as error:
-        raise InvalidSetting(
-            f"--task={name}: it does not take the keywords {sorted(options)} ({error})"
-        ) from error
-
-    return task
+    def batch(self, number: int) -> B_co:
+        """The batch of that number."""
 
 
-def _imported(name: str) -> ModuleType:
-    """A module by its name or by the path of its file."""
-    if not name.endswith(".py"):
-        return importlib.import_module(name)
+@runtime_checkable
+class PiecedTask(Protocol[B_co]):
+    """A task whose input can be handed out in pieces."""
 
-    path = Path(name).resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {name}")
-
-    folder = str(path.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-
-    return importlib.import_module(path.stem)
+    def pieced_input(self, mode: Mode) -> Input[B_co]:
+        """A `PiecedInput`, the same for all workers, or one that is made of it."""
 
 
-def raised_at(error: BaseException) -> str:
-    """The last line of the task's own code on the way to this error.
+def open_input(
+    task: object,
+    mode: Mode,
+    index: int,
+    count: int,
+    *,
+    batch_size: int = 0,
+    sharding: str = STATIC,
+) -> Input[Any]:
+    """What worker `index` of `count` reads. Numbered batches of another size have other numbers."""
+    if sharding == DYNAMIC:
+        return _pieced_input(task, mode, batch_size)
+    if isinstance(task, InputTask):
+        return task.input(mode, index, count)
+    if isinstance(task, NumberedTask):
+        return NumberedInput(task.batch, task.num_batches(), index, count, batch_size)
 
-    For example " (my_task.py:31 in batch)". Lines of Megalith, of installed packages and of Python
-    itself are passed over; if there are no others, empty.
-    """
-    python = sysconfig.get_path("stdlib")
-    packages = sysconfig.get_path("purelib")
-    others = (*_MEGALITH, python, packages, "<")  # "<": code that is in no file
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if not frame.filename.startswith(others):
-            return f" ({frame.filename}:{frame.lineno} in {frame.name})"
+    raise InvalidSetting(
+        f"{type(task).__name__} has no input: it needs a method input(mode, index, count), "
+        "or num_batches() and batch(number)"
+    )
 
-    return ""
+
+def _pieced_input(task: object, mode: Mode, batch_size: int) -> Input[Any]:
+    if isinstance(task, PiecedTask):
+        return task.pieced_input(mode)
+    if isinstance(task, NumberedTask) and not isinstance(task, InputTask):
+        return NumberedPieces(task.batch, task.num_batches(), f"batch_size={batch_size}")
+
+    raise InvalidSetting(
+        f"--sharding=dynamic: {type(task).__name__} divides its input itself; it needs a method "
+        "pieced_input(mode), or num_batches() and batch(number). Or use --sharding static"
+    )

@@ -32,6 +32,20 @@ def test_the_checkpoint_that_the_list_names_is_the_newest_also_if_others_are_new
     assert catalog.latest(tmp_path) == older
 
 
+def test_a_save_that_ends_meanwhile_and_keeps_one_checkpoint_is_no_error(tmp_path, monkeypatch):
+    checkpoint(tmp_path, 100)
+    resolved = catalog.resolved
+
+    def end_a_save_before(model_dir, name):
+        monkeypatch.setattr(catalog, "resolved", resolved)
+        checkpoint(model_dir, 200)
+        assert catalog.remove(model_dir, "model.ckpt-100")
+        return resolved(model_dir, name)
+
+    monkeypatch.setattr(catalog, "resolved", end_a_save_before)
+    assert catalog.latest(tmp_path) == tmp_path / "model.ckpt-200"
+
+
 def test_older_checkpoints_may_be_removed(tmp_path):
     older = checkpoint(tmp_path, 100)
     newest = checkpoint(tmp_path, 200)

@@ -169,7 +169,8 @@ def test_filters_that_remember_nothing_leave_no_file(tmp_path):
     store = Store(0)
     rule = AdmissionConfig(kind=FilterKind.PROBABILISTIC, default_threshold=3)
     store.adopt(table=EmbeddingTable(TableConfig("t", (Segment(1),), admission=rule)))
-    assert [file.kind for file in save([store], tmp_path / "c")] == ["table", "variables"]
+    files = save([store], tmp_path / "c")
+    assert [file.kind for file in files] == ["table", "variables", "applied"]
     (after,) = restore(tmp_path / "c", 1)
     assert after.tables()[0].config.admission == rule
 
@@ -194,7 +195,7 @@ def test_a_checkpoint_without_the_filter_of_a_table_is_refused_and_nothing_is_re
 
 def test_a_file_of_unknown_kind_is_refused(tmp_path):
     store = Store(0)
-    (file,) = save([store], tmp_path / "c")
+    file, *_ = save([store], tmp_path / "c")
     strange = manifest.ShardFile(file.name, "codebook", "", file.rows, file.bytes, file.sha256)
     manifest.write(tmp_path / "c", Manifest(step=1, num_ps=1, saved_at_s=1.0, files=(strange,)))
     with pytest.raises(CheckpointDamaged, match="unknown kind 'codebook'"):

@@ -1,127 +1,100 @@
 """A checkpoint and its increments give back what a server held at the last of them."""
 
-import json
-import shutil
 import threading
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from megalith.checkpoint import increments, manifest
+from megalith.checkpoint import copying, manifest
 from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.increment import save_increment, seal_all
 from megalith.checkpoint.increments import read_chain
-from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.storage.location import locate
+from megalith.checkpoint.storage.object_store import ObjectStore
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import UpdateKind
 from megalith.errors import (
     ChangesForgotten,
-    CheckpointDamaged,
     LimitExceeded,
+    OutcomeLost,
     SequenceExpired,
 )
 from megalith.ps.store.chain import ChainPositions, Position
+from megalith.ps.store.remembered_client import WINDOW
 from megalith.ps.store.store import Store
 from megalith.ps.store.writes import Sender, TableGradients, TableValues, VariableUpdate
-from megalith.schema import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
+from megalith.schema import (
+    AdmissionConfig,
+    FilterKind,
+    RandomUniform,
+    Segment,
+    Sgd,
+    TableConfig,
+    VariableConfig,
+)
 from megalith.wire import routing
-from support import at_size
+from support import at_size, object_stores
+from support.chains import DIM, Chain, assert_same, config, contents, mine, restored, routed, train
+from support.waiting import wait_until
 
 DAY_S = 86400
-DIM = 2
 INCARNATION = 2**64 - 1
-WIDTH = 2 * DIM
 
 
-def config(name="t", **settings):
-    return TableConfig(name, (Segment(DIM, RandomUniform(), Adagrad(0.5)),), **settings)
-
-
-def routed(num_ps, run_id="run"):
-    current = routing.Routing(1, ("a",) * num_ps, routing.even_owners(num_ps), run_id)
-    stores = [Store(index) for index in range(num_ps)]
+def test_a_restore_from_an_object_store_asks_for_some_files_at_once(tmp_path, monkeypatch):
+    """One after the other, a long chain would take the way to the store some hundred times."""
+    stores = routed(2)
     for store in stores:
-        store.route(current, is_initialized=True)
-    return stores
+        store.adopt(table=EmbeddingTable(config()))
+    ids = np.arange(1000)
+    train(stores, ids)
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    for turn in range(20):
+        train(stores, ids[turn * 10 :])
+        for store in stores:
+            store.tables()[0].erase(ids[turn : turn + 1])
+        chain.increment()
+
+    base = locate(copying.copy(chain.base, object_stores.new_folder("memory")).path)
+    lock = threading.Lock()
+    under_way = []
+    most = []
+    tried = ObjectStore._tried
+
+    def slowly_tried(store, url, call):
+        with lock:
+            under_way.append(url)
+            most.append(len(under_way))
+        time.sleep(0.001)
+        try:
+            return tried(store, url, call)
+        finally:
+            with lock:
+                under_way.remove(url)
+
+    monkeypatch.setattr(ObjectStore, "_tried", slowly_tried)
+    stores_again, reports = restored(base, 2)
+    assert_same(contents(stores_again), contents(stores))
+    assert [report.increments for report in reports] == [20, 20]
+    assert 8 < max(most) <= 16
+    object_stores.forget_memory()
 
 
-def mine(store_index, num_ps, ids):
-    return ids[routing.even_owners(num_ps)[routing.buckets_of(ids)] == store_index]
+def test_a_chain_is_called_by_the_number_of_its_increments(tmp_path):
+    stores = routed(1)
+    stores[0].adopt(table=EmbeddingTable(config()))
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    assert str(read_chain(chain.base)) == str(chain.base)
 
-
-def train(stores, ids, time_s=0, table="t"):
-    for index, store in enumerate(stores):
-        own = mine(index, len(stores), ids)
-        for each in store.tables():
-            if each.config.name == table:
-                each.apply_gradients(own, np.ones((own.size, DIM), np.float32), req_time_s=time_s)
-
-
-class Chain:
-    """Saves of a job whose servers are `stores`, as its controller would order them."""
-
-    def __init__(self, stores, model_dir):
-        self.stores = stores
-        self.model_dir = model_dir
-        self.base = model_dir / "model.ckpt-1"
-        self.sets = []
-        self.number = 0
-
-    def save(self):
-        self.base.mkdir(parents=True)
-        self.sets = [seal_all(store) for store in self.stores]
-        files = []
-        for index, store in enumerate(self.stores):
-            files += save_shard(store, self.base, "s", index, len(self.stores)).files
-        manifest.write(
-            self.base, Manifest(1, len(self.stores), 1.0, tuple(files), save_id="base-id")
-        )
-
-    def increment(self):
-        self.number += 1
-        work = self.model_dir / f"saving-{self.number}"
-        work.mkdir()
-        files = []
-        for index, store in enumerate(self.stores):
-            saved = save_increment(store, self.sets[index], work, "i", index, len(self.stores))
-            files += saved.shard.files
-            self.sets[index] = saved.sets
-        step = 1 + self.number
-        link = read_chain(self.base).next_link()
-        manifest.write(
-            work,
-            Manifest(step, len(self.stores), float(step), tuple(files), save_id="i", link=link),
-        )
-        return increments.publish(work, self.base, link.number)
-
-
-def restored(base, num_ps, run_id="run"):
-    stores = [Store(index) for index in range(num_ps)]
-    reports = []
-    for index, store in enumerate(stores):
-        reports.append(restore_shard(store, base, routing.even_owners(num_ps), index))
-    current = routing.Routing(2, ("a",) * num_ps, routing.even_owners(num_ps), run_id)
-    for store in stores:
-        store.route(current, is_initialized=True)
-    return stores, reports
-
-
-def contents(stores, table="t"):
-    """All rows in the order of their ids: ids, then embedding, state and time."""
-    tables = [each for store in stores for each in store.tables() if each.config.name == table]
-    parts = [each.dump(limit=1 << 19, with_expired=True) for each in tables]
-    ids = np.concatenate([part.ids for part in parts])
-    rows = np.concatenate([part.rows for part in parts])
-    times = np.concatenate([part.times for part in parts])
-    order = np.argsort(ids)
-    return ids[order], np.column_stack([rows, times])[order]
-
-
-def assert_same(after, before):
-    np.testing.assert_array_equal(after[0], before[0])
-    np.testing.assert_array_equal(after[1], before[1])
+    for words in ("with 1 increment", "with 2 increments"):
+        train(stores, np.arange(5))
+        chain.increment()
+        assert str(read_chain(chain.base)) == f"{chain.base} {words}"
 
 
 @pytest.mark.parametrize(("order", "num_ps"), [("random", 1), ("sorted", 2), ("random", 3)])
@@ -278,123 +251,77 @@ def test_rows_that_expire_by_the_last_increment_are_dropped_and_counted(tmp_path
     )
 
 
-# --- links ---
-
-
-def small_chain(tmp_path, count=3):
+def test_rows_expire_by_the_settings_of_the_last_increment(tmp_path):
+    """A program that gives rows more days keeps those that the old settings would drop."""
     stores = routed(1)
-    stores[0].adopt(table=EmbeddingTable(config()))
-    train(stores, np.arange(100))
+    stores[0].adopt(table=EmbeddingTable(config(expire_days=1)))
+    ids = np.arange(20)
+    train(stores, ids, time_s=100 * DAY_S)
     chain = Chain(stores, tmp_path)
     chain.save()
-    paths = []
-    for turn in range(count):
-        train(stores, np.arange(turn, 100, 7))
-        paths.append(chain.increment())
-    return chain, paths
-
-
-def test_a_gap_is_named_and_nothing_is_restored(tmp_path):
-    chain, paths = small_chain(tmp_path)
-    shutil.rmtree(paths[1])
-    store = Store(0)
-    with pytest.raises(CheckpointDamaged, match=r"increment 2 of .* is missing") as error:
-        restore_shard(store, chain.base, routing.even_owners(1), 0)
-    assert str(paths[1]) in str(error.value)
-    assert store.tables() == []
-
-
-def test_a_missing_last_increment_is_missed(tmp_path):
-    chain, paths = small_chain(tmp_path)
-    shutil.rmtree(paths[2])
-    with pytest.raises(CheckpointDamaged, match=r"increment 3 of .* is missing"):
-        read_chain(chain.base)
-    shutil.rmtree(paths[0].parent)
-    with pytest.raises(CheckpointDamaged, match=r"increment 1 of .* is missing"):
-        read_chain(chain.base)
-
-
-def test_without_the_folder_of_increments_the_checkpoint_itself_is_restored(tmp_path):
-    chain, _ = small_chain(tmp_path)
-    shutil.rmtree(tmp_path / "increments")
-    assert read_chain(chain.base).number == 0
-
-
-def test_a_removal_that_was_cut_short_leaves_all_increments_or_none(tmp_path, monkeypatch):
-    """Whoever goes back to the checkpoint must not get the first few of its increments."""
-    stores = routed(1)
-    stores[0].adopt(table=EmbeddingTable(config()))
-    chain = Chain(stores, tmp_path)
-    chain.save()
-    for turn in range(3):
-        train(stores, np.arange(turn * 10, turn * 10 + 10))
-        chain.increment()
-
-    def killed(path, **_):
-        if path.exists():
-            for file in (path / "000003").iterdir():
-                file.unlink()
-            (path / "000003").rmdir()
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            increments.remove_all(tmp_path)
-    assert read_chain(chain.base).number == 0
-    increments.remove_all(tmp_path)
-    assert list((tmp_path / increments.FOLDER).iterdir()) == []
-
-
-def test_an_increment_of_another_chain_does_not_fit(tmp_path):
-    chain, paths = small_chain(tmp_path / "a")
-    _, others = small_chain(tmp_path / "b", count=4)
-    shutil.rmtree(paths[1])
-    shutil.copytree(others[2], paths[1])
-    with pytest.raises(CheckpointDamaged, match="does not go on from what is before it"):
-        read_chain(chain.base)
-
-
-def test_a_changed_manifest_or_file_is_damaged(tmp_path):
-    chain, paths = small_chain(tmp_path)
-    (rows,) = paths[0].glob("table-*")
-    data = bytearray(rows.read_bytes())
-    data[len(data) // 2] ^= 1
-    rows.write_bytes(data)
-    with pytest.raises(CheckpointDamaged, match=rows.name):
-        restore_shard(Store(0), chain.base, routing.even_owners(1), 0)
-
-    content = json.loads((paths[0] / MANIFEST).read_bytes())
-    content.pop("checksum")
-    content["step"] = 77
-    (paths[0] / MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(CheckpointDamaged, match="000002 does not go on from what is before it"):
-        read_chain(chain.base)
-
-
-def test_rows_that_are_missing_in_the_log_stop_the_restore(tmp_path):
-    """Should an id ever be missed by the log, the count of rows tells it."""
-    stores = routed(1)
-    stores[0].adopt(table=EmbeddingTable(config()))
-    chain = Chain(stores, tmp_path)
-    chain.save()
-    table = stores[0].tables()[0]
-    train(stores, np.arange(10))
-    table.load(np.array([99]), np.zeros((1, WIDTH), np.float32), np.array([1]))  # tells nobody
+    stores[0].create_tables(1, [config(expire_days=30)])
+    train(stores, ids[10:], time_s=110 * DAY_S)
     chain.increment()
-    with pytest.raises(CheckpointDamaged, match=r"gives this ps 10 rows.*had 11"):
-        restore_shard(Store(0), chain.base, routing.even_owners(1), 0)
+    after, (report,) = restored(chain.base, 1)
+    assert (report.rows, report.expired) == (20, 0)
+    assert_same(contents(after), contents(stores))
+
+    stores[0].create_tables(1, [config(expire_days=1)])
+    chain.increment()
+    after, (report,) = restored(chain.base, 1)
+    assert (report.rows, report.expired) == (10, 10)
+    assert contents(after)[0].tolist() == ids[10:].tolist()
 
 
-def test_a_log_that_forgot_changes_makes_no_increment_and_leaves_no_file(tmp_path):
-    stores = routed(1)
-    stores[0].adopt(table=EmbeddingTable(config(touched_capacity=50)))
+# --- admission filters ---
+
+
+def counting(**settings):
+    rule = AdmissionConfig(kind=FilterKind.SLIDING, default_threshold=3, capacity=40_000)
+    return config(admission=rule, **settings)
+
+
+@pytest.mark.parametrize("num_ps", [2, 3])
+def test_sightings_after_an_increment_are_those_at_that_increment(tmp_path, num_ps):
+    ids = np.arange(300)
+    stores = routed(2)
+    for store in stores:
+        store.adopt(table=EmbeddingTable(counting()))
     chain = Chain(stores, tmp_path)
+    train(stores, ids)
     chain.save()
-    train(stores, np.arange(51))
-    with pytest.raises(ChangesForgotten, match="touched_capacity"):
+    for _ in range(2):  # three sightings in all: the next one makes a row
+        train(stores, ids)
         chain.increment()
-    assert list((tmp_path / "saving-1").iterdir()) == []
+
+    early = contents(stores)[0]  # cells do not tell all ids apart
+    assert early.size < 20
+    barred = np.setdiff1d(ids, early)
+    after, _ = restored(chain.base, num_ps)
+    np.testing.assert_array_equal(contents(after)[0], early)
+    for index, store in enumerate(after):
+        own = mine(index, num_ps, barred)
+        assert store.tables()[0].admission.counts_of(own).min() >= 3
+
+    train(after, ids)
+    assert sum(store.rows for store in after) == ids.size
+
+
+def test_increments_of_early_versions_leave_the_sightings_of_the_checkpoint(tmp_path):
+    (store,) = routed(1)
+    store.adopt(table=EmbeddingTable(counting()))
+    chain = Chain([store], tmp_path)
+    train([store], np.arange(10))
+    chain.save()
+    train([store], np.arange(10))
+    folder = chain.increment()
+    saved = manifest.read(folder)
+    old = tuple(file for file in saved.files if file.kind is not FileKind.FILTER)
+    assert len(old) < len(saved.files)
+    manifest.write(folder, replace(saved, files=old))
+    (after,), _ = restored(chain.base, 1)
+    counts = after.tables()[0].admission.counts_of(np.arange(10))
+    assert counts.tolist() == [1] * 10
 
 
 # --- positions ---
@@ -496,6 +423,131 @@ def test_a_push_before_the_increment_is_not_applied_again_by_the_replacement(tmp
     np.testing.assert_array_equal(table.lookup(np.arange(12)), before)
     push(after, 5, [1])
     np.testing.assert_array_equal(table.lookup(np.array([1])), before[1:2] - 1)
+
+
+def push_to_successor(store, sequence, ids):
+    gradients = [TableGradients("t", np.asarray(ids), np.ones((len(ids), DIM), np.float32))]
+    sender = Sender("c", sequence, INCARNATION, is_repeated=True, reached_predecessor=True)
+    store.push(store.epoch, sender, gradients, [])
+
+
+def forget_applied(base):
+    """As checkpoints of early versions are, which have no pushes."""
+    content = manifest.read(base)
+    files = tuple(file for file in content.files if file.kind is not FileKind.APPLIED)
+    (base / MANIFEST).unlink()
+    manifest.write(base, replace(content, files=files))
+
+
+def test_a_replacement_finishes_open_pushes_only_if_its_files_say_what_is_in_its_rows(tmp_path):
+    store = one_store()
+    chain = Chain([store], tmp_path)
+    push(store, 1, [1, 2])
+    chain.save()
+    forget_applied(chain.base)
+    (after,), _ = restored(chain.base, 1)
+    for sequence in (1, 2):
+        with pytest.raises(OutcomeLost, match="does not say which pushes are in it"):
+            push_to_successor(after, sequence, [1, 2])
+
+    push(store, 2, [2, 3])
+    chain.increment()
+    at_increment = store.tables()[0].lookup(np.arange(4))
+    (after,), _ = restored(chain.base, 1)
+    push_to_successor(after, 2, [2, 3])
+    np.testing.assert_array_equal(after.tables()[0].lookup(np.arange(4)), at_increment)
+    push_to_successor(after, 3, [2, 3])
+    expected = at_increment - np.array([[0], [0], [1], [1]], np.float32)
+    np.testing.assert_array_equal(after.tables()[0].lookup(np.arange(4)), expected)
+
+
+def test_a_push_before_a_full_save_is_not_applied_again_and_a_later_one_is_applied(tmp_path):
+    store = one_store()
+    chain = Chain([store], tmp_path)
+    push(store, 1, [1, 2])
+    add_to_row_9(store, 2)
+    chain.save()
+    at_save = store.tables()[0].lookup(np.arange(12))
+    push(store, 3, [1, 2])
+
+    (after,), _ = restored(chain.base, 1)
+    table = after.tables()[0]
+    push_to_successor(after, 1, [1, 2])
+    add_to_row_9(after, 2)
+    np.testing.assert_array_equal(table.lookup(np.arange(12)), at_save)
+    push_to_successor(after, 3, [1, 2])
+    expected = at_save[:4] - np.array([[0], [1], [1], [0]], np.float32)
+    np.testing.assert_array_equal(table.lookup(np.arange(4)), expected)
+
+
+def test_no_push_counts_twice_after_a_full_save_under_load_and_what_is_not_known_is_said(tmp_path):
+    """Three clients push 300,000 rows while they are saved. Each repeats all it has pushed."""
+    store = one_store()
+    ids = np.arange(300_000)
+    store.tables()[0].assign(ids, np.zeros((ids.size, DIM), np.float32))
+    chain = Chain([store], tmp_path)
+    stop = threading.Event()
+    sent = [[] for _ in range(3)]
+
+    def train_on(number):
+        rng = np.random.default_rng(number)
+        while not stop.is_set():
+            batch = rng.choice(ids, 5_000, replace=False)
+            sent[number].append(batch)
+            push(store, len(sent[number]), batch, client=f"c{number}")
+
+    threads = [threading.Thread(target=train_on, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(len(batches) > 2 for batches in sent))
+    acknowledged = [len(batches) - 1 for batches in sent]  # before the save begins
+    chain.save()
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    (after,), _ = restored(chain.base, 1)
+    most = np.zeros(ids.size)
+    least = np.zeros(ids.size)
+    num_lost = 0
+    for number in range(3):
+        outcomes = {}
+        for client in after.applied_writes().clients:
+            if client.client_id == f"c{number}":
+                outcomes = {write.sequence: write.lost for write in client.writes}
+
+        newest = max(outcomes)
+        for sequence, batch in enumerate(sent[number], 1):
+            most[batch] += 1
+            if outcomes.get(sequence):
+                num_lost += 1
+                with pytest.raises(OutcomeLost, match="while the checkpoint was saved"):
+                    push(after, sequence, batch, client=f"c{number}", is_repeated=True)
+            elif sequence <= newest - WINDOW:
+                # Too old to be remembered. More of them than that may have come during the save.
+                with pytest.raises(SequenceExpired):
+                    push(after, sequence, batch, client=f"c{number}", is_repeated=True)
+                least[batch] += sequence <= acknowledged[number]
+            else:
+                push(after, sequence, batch, client=f"c{number}", is_repeated=True)
+                least[batch] += 1
+
+    values = -after.tables()[0].lookup(ids)[:, 0]
+    assert num_lost > 0, "clients pushed during the save"
+    assert (values >= least).all(), "a push that is known to be in it is in it"
+    assert (values <= most).all(), "none of them twice"
+
+
+def test_an_increment_says_whether_clients_were_forgotten(tmp_path):
+    store = one_store()
+    chain = Chain([store], tmp_path)
+    chain.save()
+    push(store, 1, [1])
+    assert not store.applied_writes().has_forgotten
+    store._applied.take_over(has_forgotten=True)
+    chain.increment()
+    (after,), _ = restored(chain.base, 1)
+    assert after.applied_writes().has_forgotten
 
 
 def test_pushes_of_another_run_are_not_remembered(tmp_path):

@@ -1,9 +1,9 @@
 import pytest
 
-from megalith.checkpoint import catalog, exempt_list, listing, manifest, override
+from megalith.checkpoint import catalog, exempt_list, listing, manifest, override, pruning, users
 from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.retention import Retention
-from megalith.errors import CheckpointNotFound
+from megalith.errors import CheckpointDamaged, CheckpointNotFound
 
 
 def checkpoint(model_dir, step, at_s):
@@ -37,6 +37,14 @@ def test_a_job_starts_from_the_named_checkpoint_of_another_directory(source, mod
     assert catalog.latest(model_dir) == source / "model.ckpt-30"
     assert (model_dir / "restore_ckpt").read_text() == str(source / "model.ckpt-30")
     assert exempt_list.read(model_dir).paths == (str(source / "model.ckpt-30"),)
+
+
+def test_an_exempt_list_that_cannot_be_read_is_not_replaced_by_the_choice(source, model_dir):
+    file = model_dir / exempt_list.FILE
+    file.write_text('exempt_model_checkpoint_path: "model.ckpt-7"\n')
+    with pytest.raises(CheckpointDamaged, match="monolith_checkpoint; correct it"):
+        override.apply(model_dir, "model.ckpt-30", str(source))
+    assert file.read_text() == 'exempt_model_checkpoint_path: "model.ckpt-7"\n'
 
 
 @pytest.mark.parametrize("has_own_of_that_step", [False, True])
@@ -119,3 +127,41 @@ def test_a_checkpoint_that_does_not_exist_stops_the_start_and_changes_nothing(
 def test_a_directory_without_checkpoints_to_start_from_is_named(tmp_path, model_dir):
     with pytest.raises(CheckpointNotFound, match="empty/checkpoint names no checkpoint"):
         override.apply(model_dir, source_dir=str(tmp_path / "empty"))
+
+
+def test_what_another_job_starts_from_stays_until_that_job_has_saved(source, model_dir):
+    override.apply(model_dir, "model.ckpt-30", str(source))
+    for at_s, step in enumerate((70, 80, 90)):
+        folder = source / f"model.ckpt-{step}"
+        folder.mkdir()
+        manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=10.0 + at_s, files=()))
+        catalog.record_latest(source, folder, 10.0 + at_s, retention=Retention(1, 0))
+
+    assert users.in_use(source) == {"model.ckpt-30"}
+    kept = {each.name: each.why for each in pruning.plan(source, 1).kept}
+    assert kept["model.ckpt-30"] == "another job starts from it"
+    assert catalog.latest(model_dir) == source / "model.ckpt-30"
+    assert not (source / "model.ckpt-0").exists(), "the others go as ever"
+
+    checkpoint(model_dir, 31, 100.0)
+    assert users.in_use(source) == set()
+    assert list(source.glob("used_by-*")) == []
+
+
+def test_a_checkpoint_stays_while_the_list_of_its_user_cannot_be_seen(source, model_dir):
+    override.apply(model_dir, "model.ckpt-30", str(source))
+    (model_dir / "checkpoint").unlink()
+    assert users.in_use(source) == {"model.ckpt-30"}
+
+
+@pytest.mark.parametrize("user", ["hdfs://cluster/model", "/dev/null/model"])
+def test_a_user_whose_list_cannot_be_read_does_not_fail_the_saves_of_others(source, user, caplog):
+    path = source / "model.ckpt-30"
+    users.note(source, str(path), user)
+    folder = source / "model.ckpt-90"
+    folder.mkdir()
+    manifest.write(folder, Manifest(step=90, num_ps=1, saved_at_s=10.0, files=()))
+    recorded = catalog.record_latest(source, folder, 10.0, retention=Retention(2, 0))
+    assert recorded.removed == ("model.ckpt-0",)
+    assert users.in_use(source) == {"model.ckpt-30"}
+    assert f"whether the job of {user} still starts from it is not known" in caplog.text

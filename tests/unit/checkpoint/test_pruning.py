@@ -93,6 +93,37 @@ def test_the_one_that_the_list_names_stays_although_others_are_newer(model_dir):
     assert catalog.latest(model_dir) == model_dir / "model.ckpt-100"
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_absolute_paths_in_the_list_are_the_folders_beside_it(model_dir, tmp_path_factory, is_link):
+    """As other writers of the list spell them."""
+    spelled = model_dir
+    if is_link:
+        spelled = tmp_path_factory.mktemp("other") / "link"
+        spelled.symlink_to(model_dir)
+
+    text = listing.read_text(model_dir)
+    listing.write(model_dir, text.replace('"model.ckpt-', f'"{spelled}/model.ckpt-'))
+    listed = listing.read(model_dir)
+    listed.newest = f"{spelled}/model.ckpt-100"
+    listing.write(model_dir, listed.text())
+
+    assert catalog.is_newest(model_dir, model_dir / "model.ckpt-100")
+    assert catalog.latest(model_dir) == model_dir / "model.ckpt-100"
+    assert not catalog.remove(model_dir, "model.ckpt-100")
+    pruning.prune(model_dir, keep=1)
+    assert folders(model_dir) == ["model.ckpt-100", "model.ckpt-400"]
+    assert set(listing.read(model_dir).time_by_name) == {"model.ckpt-100", "model.ckpt-400"}
+
+
+def test_a_checkpoint_of_another_directory_with_the_same_name_is_another_one(model_dir):
+    listed = listing.read(model_dir)
+    listed.newest = "/elsewhere/model.ckpt-100"
+    listing.write(model_dir, listed.text())
+    assert not catalog.is_newest(model_dir, model_dir / "model.ckpt-100")
+    pruning.prune(model_dir, keep=1)
+    assert folders(model_dir) == ["model.ckpt-400"]
+
+
 def test_a_damaged_newest_does_not_count_as_kept(model_dir):
     (model_dir / "model.ckpt-400" / MANIFEST).write_text("{")
     pruning.prune(model_dir, keep=1)

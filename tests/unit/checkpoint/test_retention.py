@@ -10,7 +10,7 @@ from megalith.checkpoint.retention import Retention
 HOUR_S = 3600.0
 
 
-def save(model_dir, name, retention, at_s=1.0, *, is_whole=True, needed=()):
+def save(model_dir, name, retention, at_s=1.0, *, is_whole=True, needed=(), outdated=""):
     """A checkpoint of that name, saved and kept to the rule; what was removed."""
     folder = model_dir / name
     if not folder.exists():
@@ -18,7 +18,13 @@ def save(model_dir, name, retention, at_s=1.0, *, is_whole=True, needed=()):
         manifest.write(folder, Manifest(step=1, num_ps=1, saved_at_s=at_s, files=()))
 
     recorded = catalog.record_latest(
-        model_dir, folder, at_s, is_whole=is_whole, retention=retention, needed=needed
+        model_dir,
+        folder,
+        at_s,
+        is_whole=is_whole,
+        retention=retention,
+        needed=needed,
+        outdated=outdated,
     )
     return recorded.removed
 
@@ -71,6 +77,17 @@ def test_with_nothing_to_keep_nothing_is_removed_and_the_newest_is_listed(tmp_pa
     for step in (1, 2, 3):
         assert save(tmp_path, f"model.ckpt-{step}", Retention(max_to_keep=0)) == ()
     assert on_disk(tmp_path) == {"1", "2", "3"}
+    assert listed(tmp_path) == ["model.ckpt-3"]
+
+
+def test_what_was_saved_in_place_of_an_increment_goes_though_all_others_are_kept(tmp_path):
+    """One a minute, each of the whole model, would fill any disk."""
+    keep_all = Retention(max_to_keep=0)
+    save(tmp_path, "model.ckpt-1", keep_all)
+    save(tmp_path, "model.ckpt-2", keep_all)
+    removed = save(tmp_path, "model.ckpt-3", keep_all, outdated="model.ckpt-2")
+    assert removed == ("model.ckpt-2",)
+    assert on_disk(tmp_path) == {"1", "3"}
     assert listed(tmp_path) == ["model.ckpt-3"]
 
 
@@ -205,3 +222,11 @@ def test_a_directory_that_was_moved_is_started_from_and_kept_on(tmp_path):
     assert catalog.latest(after) == after / "model.ckpt-2"
     assert save(after, "model.ckpt-3", Retention(max_to_keep=2)) == ("model.ckpt-1",)
     assert listed(after) == ["model.ckpt-2", "model.ckpt-3"]
+
+
+def test_a_checkpoint_whose_files_cannot_be_removed_is_named(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("shutil.rmtree", lambda path, **_: None)
+    for at_s in range(2):
+        save(tmp_path, f"model.ckpt-{at_s}", Retention(1, 0), float(at_s))
+
+    assert "removing-model.ckpt-0 are left, the next controller removes them" in caplog.text

@@ -1,5 +1,9 @@
 """State files are compared with protobuf's own text format of Monolith's messages."""
 
+import contextlib
+import re
+import threading
+
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from hypothesis import given
@@ -9,6 +13,7 @@ from megalith.checkpoint import exempt_list, row_counts, state_text
 from megalith.checkpoint.exempt_list import ExemptList
 from megalith.checkpoint.listing import Listing
 from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.storage import files as stored
 
 Field = descriptor_pb2.FieldDescriptorProto
 
@@ -115,7 +120,8 @@ def test_what_a_person_may_write_is_read_as_protobuf_reads_it(text):
 def test_no_text_makes_reading_it_fail(text):
     state_text.parse(text)
     Listing.parse(text)
-    ExemptList.parse(text)
+    with contextlib.suppress(ValueError):
+        ExemptList.parse(text)
 
 
 def test_a_save_says_when_it_was_and_leaves_what_is_exempt(tmp_path):
@@ -139,6 +145,59 @@ def test_a_file_of_somebody_else_under_that_name_is_left_alone_and_exempts_nothi
     assert file.read_text() == "{not text format}"
     assert exempt_list.read(tmp_path) is None
     assert exempt_list.is_unreadable(tmp_path)
+
+
+EXEMPT = 'exempt_model_checkpoint_paths: "model.ckpt-1"\n'
+SAVED = "last_checkpoint_save_timestamp: 1790003600\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (EXEMPT + SAVED + 'exempt_model_checkpoint_paths = "model.ckpt-2"', "line 3: .* has no :"),
+        (SAVED + 'exempt_model_checkpoint_path: "model.ckpt-2"', "line 2: .* is no field"),
+        (SAVED + EXEMPT.replace('1"', "1"), "line 2: .* is not closed"),
+        (SAVED + "exempt_model_checkpoint_paths:", "line 2: .* has no value"),
+        (SAVED + 'exempt_model_checkpoint_paths: ["model.ckpt-1"', "line 2: .* is not closed"),
+        (SAVED + 'exempt_model_checkpoint_paths: "model.ckpt-1", "model.ckpt-2"', "line 2"),
+        (EXEMPT + '"model.ckpt-2"\n', "line 2: .* a text below another"),
+        (EXEMPT + "model.ckpt-2\n", "line 2"),
+        (SAVED + "exempt_model_checkpoint_paths { }", "line 2"),
+    ],
+)
+def test_a_slip_makes_the_exempt_list_unreadable_and_a_save_leaves_it(
+    tmp_path, caplog, text, fault
+):
+    """What comes before the slip would pass for all of it, and an exempt checkpoint would go."""
+    file = tmp_path / "monolith_checkpoint"
+    file.write_text(text)
+    assert exempt_list.is_unreadable(tmp_path)
+    assert re.search(fault, caplog.text)
+    exempt_list.note_save(tmp_path, 1790003700.0)
+    assert file.read_text() == text
+
+
+def test_what_is_exempted_while_a_save_is_noted_stays_exempt(tmp_path, monkeypatch):
+    """Whoever holds the lock of the folder may rewrite the file until it lets go."""
+    exempt_list.create(tmp_path)
+    file = tmp_path / "monolith_checkpoint"
+    with stored.locked(tmp_path):
+        noting = threading.Thread(target=exempt_list.note_save, args=(tmp_path, 5.0))
+        noting.start()
+        noting.join(0.2)
+        file.write_text(EXEMPT + SAVED)
+    noting.join()
+    assert exempt_list.read(tmp_path) == ExemptList(("model.ckpt-1",), 5, "UNKNOWN")
+
+
+@pytest.mark.timeout(20)  # in time that grows with the square of its lines it takes minutes
+def test_a_list_of_thousands_is_read_in_one_pass():
+    listed = Listing("model.ckpt-0", {f"model.ckpt-{step}": "1.0" for step in range(10_000)}, 0.0)
+    assert len(Listing.parse(listed.text()).time_by_name) == 10_000
+    exempt = ExemptList(tuple(listed.time_by_name)).text()
+    lines = exempt.count("\n")
+    with pytest.raises(ValueError, match=f"^line {lines + 1}: model.ckpt-x has no :"):
+        ExemptList.parse(exempt + "model.ckpt-x\n")
 
 
 def test_row_counts_are_what_protobuf_would_write(tmp_path):

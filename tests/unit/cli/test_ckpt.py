@@ -1,10 +1,15 @@
 """`megalith ckpt` as a person or a script meets it: what it prints, and how it ends."""
 
+import contextlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +20,7 @@ from megalith.checkpoint.inspection import files
 from megalith.cli.app import app
 from support import checkpoints, monolith_files
 
+NOBODY = 65534
 IDS = np.arange(2000) * 0x0123456789ABCDE
 
 
@@ -209,6 +215,33 @@ def test_what_is_not_there_is_one_line_that_names_it(tmp_path, words):
     assert not (tmp_path / "out").exists()
 
 
+@contextlib.contextmanager
+def as_nobody():
+    """Root may read everything."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_file_that_may_not_be_read_is_one_line_that_names_it_and_the_way_out(model_dir):
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "model.ckpt-1"
+        shutil.copytree(model_dir / "model.ckpt-120", checkpoint)
+        os.chmod(folder, 0o755)
+        run("show", folder, expected=1)  # nobody may not be able to import what an error needs
+        (checkpoint / MANIFEST).chmod(0)
+        with as_nobody():
+            result = run("show", checkpoint, expected=1)
+
+    (line,) = result.stderr.splitlines()
+    assert f"{checkpoint / MANIFEST} may not be read by user" in line
+    assert "or start as the user who owns it" in line
+
+
 def test_a_manifest_of_another_version_is_one_line(model_dir, tmp_path):
     (tmp_path / MANIFEST).write_text('{"format": 99}')
     for command in ("show", "verify"):
@@ -228,3 +261,25 @@ def test_ctrl_c_ends_a_command_without_a_trace(model_dir, tmp_path, monkeypatch,
     result = run(command, model_dir, *out, expected=130)
     assert result.stdout == ""
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_nas_weights_are_the_values_of_the_first_variable_with_that_name(tmp_path):
+    gradients = {
+        "b/arch_weights": np.float32([1.0, 2.0]),
+        "a/arch_weights": np.float32([[0.5, 0.8]]),
+        "dense": np.ones(4, np.float32),
+    }
+    checkpoints.write(checkpoints.stores_with([], gradients), tmp_path, 120)
+    shown = json.loads(run("nas-weights", tmp_path).stdout)
+    # One step of Adagrad from 0, at the rate 0.1.
+    expected = [-0.1 * g / np.sqrt(0.1 + g * g) for g in (0.5, 0.8)]
+    assert all(isinstance(text, str) for text in shown)
+    np.testing.assert_allclose([float(text) for text in shown], expected, rtol=1e-5)
+
+    answer = json.loads(run("nas-weights", tmp_path, "--name", "dense", "--json").stdout)
+    assert (answer["variable"], answer["step"], len(answer["weights"])) == ("dense", 120, 4)
+
+
+def test_nas_weights_that_are_not_there_are_said_with_what_is(model_dir):
+    result = run("nas-weights", model_dir, expected=1)
+    assert "has no variable with 'arch_weights' in its name; it has dense/kernel" in result.stderr

@@ -59,6 +59,9 @@ def test_a_group_names_commands_that_exist_and_have_a_help(path):
         ("up --num-ps", "megalith up: --num-ps needs a value"),
         ("up --num-ps 0", "megalith up: --num-ps=0: outside 1..1024"),
         ("up --num-ps two", "megalith up: --num-ps='two': expected int"),
+        ("up --ps 0", "megalith up: --ps=0: outside 1..1024"),
+        ("train --workers=two", "megalith train: --workers='two': expected int"),
+        ("train --workers 1 --ps two", "megalith train: --ps='two': expected int"),
         ("up --log-level loud", "megalith up: --log-level=loud: expected debug, info, warning or error"),
         ("train --workers 0", "megalith train: train needs workers and an end: --num-workers, and --num-examples or --max-steps, above 0"),
         ("ps", "megalith ps: neither --controller nor --model-dir is given, nor --discovery; one of them must say where to join"),
@@ -84,6 +87,17 @@ def test_a_group_alone_shows_its_help(words):
     done = invoke(*words)
     assert done.exit_code == 2
     assert done.stdout == invoke(*words, "--help").stdout
+
+
+@pytest.mark.parametrize("path", [("ctl",), ("ctl", "app")])
+def test_the_line_that_ctl_shows_of_a_command_is_the_first_of_its_help(path):
+    group = dict(tree(app))[path]
+    listed = [lazy for commands in group.sections.values() for lazy in commands]
+    assert len(listed) >= 9
+    for lazy in listed:
+        command = lazy.load()
+        first_line, _, _ = command.help.strip().partition("\n")
+        assert (command.name, first_line) == (lazy.name, lazy.summary)
 
 
 def test_the_settings_that_matter_come_first():

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,11 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import megalith.client as mg
 from megalith.cli.ctr import CtrJob, prepared
-from megalith.errors import BadData
+from megalith.cli.run_record import RunRecord
+from megalith.collective.ranks import Ranks
+from megalith.errors import BadData, InvalidSetting
+from megalith.local import saving
+from megalith.local.model import LocalModel
 from megalith.runner.config import RunnerConfig
-from megalith.tasks.ctr_options import CtrOptions
-from megalith.worker.task import load_task
+from megalith.runtime.settings import refuse_removed
+from megalith.runtime.task_loading import load_task
+from megalith.tasks.ctr_options import CtrOptions, options_of
+from megalith.worker.config import TaskSettings
 
 
 @pytest.fixture
@@ -33,7 +41,8 @@ def files(tmp_path):
     return tmp_path
 
 
-def prepare(files, data="day1.parquet", **options):
+def prepare(files, data="day1.parquet", params_override="", told=None, **options):
+    """`told` are settings of the job, and `options` those of the model and its data."""
     values = {
         "data": str(files / data),
         "label": "click",
@@ -43,16 +52,59 @@ def prepare(files, data="day1.parquet", **options):
         "time": "ts",
         **options,
     }
-    job = RunnerConfig(model_dir=str(files / "model"), num_workers=3, batch_size=16)
+    job = RunnerConfig(
+        model_dir=str(files / "model"),
+        num_workers=3,
+        batch_size=16,
+        params_override=params_override,
+        **(told or {}),
+    )
     console = Console(file=io.StringIO(), width=100)
     config = prepared(CtrJob(ctr=CtrOptions(**values), job=job), console)
     return config, console.file.getvalue()
 
 
+def trained(files, config):
+    """As if a job of these settings had saved a checkpoint."""
+    model_dir = files / "model"
+    RunRecord(model_dir, pytest.fail).write_settings(config)
+    saving.save(LocalModel(1), model_dir, 1, b"", Ranks())
+
+
+def test_the_next_day_has_ids_of_the_kinds_of_the_first(files):
+    config, _ = prepare(files)
+    trained(files, config)
+    table = pq.read_table(files / "day2.parquet")
+    for day in (2, 3):
+        items = pa.array(["5"] * 100) if day == 3 else table.column("item")
+        pq.write_table(table.set_column(2, "item", items), files / f"day{day}.parquet")
+
+    told = json.loads(prepare(files, "day2.parquet")[0].task_options)
+    assert told["kinds"] == {"user": "text", "item": "number", "history": "list of number"}
+    with pytest.raises(BadData, match=r"day3.parquet: column item is text, and the model is trai"):
+        prepare(files, "day3.parquet")
+    with pytest.raises(BadData, match=r"day3.parquet: column item is text, and the model is trai"):
+        prepare(files, "day2.parquet", eval_data=str(files / "day3.parquet"))
+
+
+def test_text_that_looks_like_numbers_on_the_next_day_is_text(files):
+    (files / "day1.csv").write_text("click,item\n0,5\n1,x5\n")
+    (files / "day2.csv").write_text("click,item\n0,5\n1,6\n")
+    options = {"features": "item", "lists": "", "dense": "", "time": ""}
+    config, _ = prepare(files, "day1.csv", **options)
+    trained(files, config)
+
+    config, shown = prepare(files, "day2.csv", eval_data=str(files / "day2.csv"), **options)
+    assert "item    string  ids" in shown
+    task = load_task("ctr", TaskSettings(task="ctr", task_options=config.task_options).keywords())
+    fields = task.batch(0).examples.ids["item"].values
+    assert set(fields) == set(mg.hash_ids(["5", "6"]))
+
+
 def test_columns_and_types_are_shown_before_anything_starts(files):
     _, shown = prepare(files, eval_data=str(files / "day2.parquet"))
-    assert "day1.parquet: 1 files, 100 rows in 3 blocks, counted in" in shown
-    assert "day2.parquet: 1 files, 100 rows in 1 blocks, counted in" in shown
+    assert "day1.parquet: 1 file, 100 rows in 3 blocks, counted in" in shown
+    assert "day2.parquet: 1 file, 100 rows in 1 block, counted in" in shown
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     for line in (
         "click int64 label",
@@ -63,6 +115,16 @@ def test_columns_and_types_are_shown_before_anything_starts(files):
     ):
         assert line in lines
     assert "rows do not expire; --expire-days 30" in shown
+
+
+def test_data_of_params_override_is_what_is_counted_and_read(files):
+    override = json.dumps({"data": str(files / "day2.parquet"), "model": "fm"})
+    config, shown = prepare(files, params_override=override)
+    assert "day2.parquet: 1 file, 100 rows in 1 block" in shown
+    assert "day1.parquet" not in shown
+    told = json.loads(config.task_options)
+    assert told["model"] == "fm"
+    assert "day2.parquet" in Path(told["index"]).read_text()
 
 
 def test_what_workers_are_told_is_a_task(files):
@@ -80,6 +142,18 @@ def test_other_files_workers_or_batches_are_an_input_of_another_name(files):
     assert prepare(files, data="day2.parquet")[0].input_name != name
 
 
+@pytest.mark.parametrize("sharding", ["static", "dynamic"])
+def test_rows_in_another_order_are_an_input_of_another_name(files, sharding):
+    """The cursors say nothing of it, so it is read from its start, and the job says so."""
+
+    def name(shuffle, seed):
+        told = {"sharding": sharding, "seed": seed}
+        return prepare(files, told=told, shuffle=shuffle)[0].input_name
+
+    assert len({name("no", 1), name("yes", 1), name("yes", 2)}) == 3
+    assert name("no", 2) == name("no", 1)  # the seed decides nothing else of the input
+
+
 def test_a_column_that_is_not_there_is_refused_before_anything_starts(files):
     with pytest.raises(BadData, match=r"day1\.parquet has no column city; it has ts, user, item"):
         prepare(files, features="user,item,city")
@@ -93,4 +167,22 @@ def test_values_that_are_not_what_they_are_used_as_are_refused_before_anything_s
     with pytest.raises(BadData, match=r"day1\.parquet, row group 0, column price: ids are made of"):
         prepare(files, features="user,item,price")
     with pytest.raises(BadData, match=r"day2\.parquet, row group 0, column history: .* divide"):
-        prepare(files, eval_data=str(files / "day2.parquet"), slice_by="history")
+        prepare(files, eval_data=str(files / "day2.parquet"), group_by="history")
+
+
+def test_groups_without_data_to_evaluate_are_said_to_have_no_effect(files):
+    said = "--group-by has no effect, because there is no --eval-data"
+    assert said in prepare(files, group_by="user")[1]
+    evaluated = {"eval_data": str(files / "day2.parquet")}
+    assert said not in prepare(files, group_by="user", **evaluated)[1]
+
+
+def test_the_old_name_of_group_by_is_refused_with_the_new_one():
+    with pytest.raises(InvalidSetting, match="--slice-by is gone; write --group-by gender"):
+        refuse_removed(CtrOptions, "", ["--data", "d", "--slice-by", "gender"], {})
+
+
+def test_a_model_that_was_trained_with_the_old_name_of_group_by_is_still_read():
+    told = {"data": "day1.parquet", "label": "click", "features": "user", "slice_by": "gender"}
+    assert options_of(told).group_by == "gender"
+    assert options_of(told | {"group_by": "age"}).group_by == "age"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -10,33 +11,15 @@ from megalith.cli.news import News
 from megalith.control import (
     BarrierHolder,
     BarrierStatus,
-    ClusterStatus,
     LastSave,
     LossReport,
     MemberStatus,
     RestoreReport,
 )
+from support.training_status import TRAINING
 
 PS = MemberStatus("ps", 0, "h:1", "h:2", True, 0.0, "alive", is_ready=True)
-STATUS = ClusterStatus(
-    address="h:0",
-    model_dir="/a b",
-    phase="running",
-    epoch=1,
-    is_stopped=False,
-    global_step=40,
-    last_checkpoint="",
-    outcome="",
-    reason="",
-    results={},
-    members=(PS,),
-    job="job",
-    up_s=1.0,
-    barrier=BarrierStatus(0, False, "", ""),
-    last_save=None,
-    next_save_s=None,
-    next_save_step=None,
-)
+STATUS = dataclasses.replace(TRAINING, model_dir="/a b", members=(PS,))
 FAILED = LastSave(1.0, 0.1, 40, "", "no space left on device")
 SAVED = LastSave(2.0, 0.1, 40, "/m/model.ckpt-40", "")
 
@@ -83,6 +66,27 @@ def test_each_loss_is_said_once_also_over_a_restart_of_the_controller(tell):
     assert tell(dataclasses.replace(STATUS, losses=(first, second))) == ["lost: worker-1"]
 
 
+def test_a_hook_that_raises_while_training_goes_on_is_said_once_for_each_worker(tell):
+    raised = "Clumsy.before_step raised RuntimeError: the hook is clumsy"
+    also = "Clumsy.end raised KeyError: 1"
+
+    def status(*failures_by_worker):
+        workers = [
+            dataclasses.replace(PS, role="worker", index=index, hook_failures=failures)
+            for index, failures in enumerate(failures_by_worker)
+        ]
+        return dataclasses.replace(STATUS, members=(PS, *workers))
+
+    first = f"worker-0: the hook {raised}; training goes on"
+    second = f"worker-1: the hook {raised}; training goes on"
+    assert tell(status((), ())) == []
+    assert tell(status((raised,), ())) == [first]
+    assert tell(status((raised,), (raised,)), status((raised,), (raised,))) == [second]
+    assert tell(status((raised, also), (raised,))) == [
+        f"worker-0: the hook {also}; training goes on"
+    ]
+
+
 def test_a_journal_that_cannot_be_written_is_said_once_and_so_is_that_it_is_written_again(tell):
     failing = dataclasses.replace(
         STATUS, journal_error="/m/controller_state.json: No space left on device"
@@ -91,6 +95,28 @@ def test_a_journal_that_cannot_be_written_is_said_once_and_so_is_that_it_is_writ
         "the journal cannot be written (/m/controller_state.json: No space left on device); if the controller dies "
         "now, the next one forgets a stop of training",
         "the journal is written again",
+    ]
+
+
+def test_failing_increments_are_said_once_with_their_reason_and_so_is_that_they_work_again(tell):
+    at_s = time.mktime((2026, 11, 18, 20, 15, 30, 0, 0, -1))
+    failing = dataclasses.replace(
+        STATUS, increment_error="ps-1: no space left", increments_fail_since_s=at_s
+    )
+    other = dataclasses.replace(failing, increment_error="ps-0: no space left")
+    assert tell(failing, failing, other, STATUS, STATUS) == [
+        "increments fail since 20:15:30: ps-1: no space left; a ps that dies now loses what it "
+        "learned since the last save or increment",
+        "increments work again",
+    ]
+
+
+def test_a_file_that_ends_training_is_named_and_nobody_is_told_to_resume(tell):
+    by_file = BarrierStatus(
+        0, True, "Stop", "", holders=(BarrierHolder("action", "stop_300", "Stop", 0),)
+    )
+    assert tell(dataclasses.replace(STATUS, barrier=by_file), STATUS) == [
+        "training is ended by the file stop_300 in the model directory (action Stop)"
     ]
 
 
@@ -104,7 +130,15 @@ def test_a_failing_save_is_said_once_and_so_is_that_saves_work_again(tell):
     assert tell(saved, saved) == ["saves work again: /m/model.ckpt-40"]
 
 
-@pytest.mark.parametrize("change", [{"phase": "recovering"}, {"is_stopped": True}], ids=str)
+LOST = MemberStatus("worker", 0, "h:3", "h:4", False, 9.0, "suspect")
+DONE = MemberStatus("worker", 1, "h:5", "h:6", True, 0.1, "alive", is_finished=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"phase": "recovering"}, {"is_stopped": True}, {"members": (PS, LOST, DONE)}],
+    ids=["recovering", "stopped", "no worker that trains"],
+)
 def test_a_failing_save_does_not_claim_that_training_goes_on_where_it_does_not(tell, change):
     assert tell(dataclasses.replace(STATUS, last_save=FAILED, **change)) == [
         "a save failed: no space left on device"
@@ -132,6 +166,11 @@ def test_the_farewell_says_what_is_not_saved(tell):
     assert tell.news.farewell() == "not saved: steps 7..40 since /m/model.ckpt-7"
     tell(dataclasses.replace(STATUS, last_checkpoint="/m/model.ckpt-40"))
     assert tell.news.farewell() == "saved: /m/model.ckpt-40"
+
+
+def test_a_checkpoint_that_the_job_failed_to_start_from_is_not_called_saved(tell):
+    tell(dataclasses.replace(STATUS, phase="forming", last_checkpoint="/m/model.ckpt-40"))
+    assert tell.news.farewell() == "the newest checkpoint is /m/model.ckpt-40"
 
 
 def test_who_holds_training_is_said_with_the_way_out_and_that_it_goes_on(tell):

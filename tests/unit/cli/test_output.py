@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import time
 
 import pytest
 from rich.console import Console
@@ -16,8 +18,13 @@ from megalith.control import (
     LossReport,
     MemberStatus,
     PsCandidate,
+    ReplicaReport,
+    ReplicaStatus,
+    SaveProgress,
+    TableFreshness,
 )
 from megalith.errors import PeerUnreachable
+from megalith.wire.pieces import PieceCounts
 
 STATUS = ClusterStatus(
     address="127.0.0.1:7600",
@@ -125,6 +132,20 @@ def test_every_figure_of_the_issue_is_there():
     assert "…" not in text  # a figure that is cut is a wrong one
 
 
+def test_a_save_into_another_directory_is_not_taken_for_the_checkpoint_of_the_job():
+    """Both have a name and rows; the line of one had the rows of the other."""
+    elsewhere = LastSave(0.0, 1.25, 1200, "/else[where]/model.ckpt-1200", "", rows=7)
+    lines = shown(dataclasses.replace(STATUS, last_save=elsewhere)).splitlines()
+    assert "checkpoint /models/[a]/model.ckpt-1200" in lines
+    (line,) = [line for line in lines if line.startswith("last save")]
+    assert line.startswith("last save  /else[where]/model.ckpt-1200, step 1200, ")
+
+
+def test_a_save_into_the_directory_of_the_job_is_named_once():
+    text = shown(STATUS)
+    assert text.count("/models/[a]/model.ckpt-1200") == 1
+
+
 def test_saves_that_are_not_there_are_said_so():
     text = shown(dataclasses.replace(STATUS, last_save=None, next_save_s=None))
     assert "none by this controller" in text
@@ -135,6 +156,13 @@ def test_saves_that_are_not_there_are_said_so():
     assert "failed" in shown(failed)
     assert "disk full" in shown(failed)
     assert "at step 90" in shown(dataclasses.replace(failed, next_save_s=None))
+
+
+def test_a_planned_save_that_waits_is_said_with_what_it_waits_for():
+    waiting = dataclasses.replace(
+        STATUS, next_save_s=1.5, planned_saves_wait="there is no /m/ONLINE"
+    )
+    assert "next save  waits: there is no /m/ONLINE" in shown(waiting)
 
 
 def test_a_watch_outlives_the_controller_and_ends_with_the_job(capsys):
@@ -202,6 +230,14 @@ def test_a_journal_that_cannot_be_written_is_in_the_status():
     assert "journal" not in shown(STATUS)
 
 
+def test_increments_that_fail_are_in_the_status():
+    failing = dataclasses.replace(
+        STATUS, increment_error="ps-1: no [space]", increments_fail_since_s=time.time()
+    )
+    assert re.search(r"increments fail since \d\d:\d\d:\d\d: ps-1: no \[space\]; ", shown(failing))
+    assert "increments" not in shown(STATUS)
+
+
 def test_what_is_lost_and_not_saved_is_in_the_status():
     losses = (
         LossReport(0.0, 135_280, "ps-1 was replaced by an empty one"),
@@ -220,6 +256,38 @@ def test_what_is_lost_and_not_saved_is_in_the_status():
         "ending     done; saving what was trained",
     ):
         assert line in text
+
+
+def test_while_a_save_is_under_way_it_is_said_that_increments_wait_for_it():
+    """A ps that dies then goes back to the last increment, which may be many minutes old."""
+    saving = dataclasses.replace(STATUS, saving=SaveProgress(1300, 754.0, 5_000_000, 1_000))
+    line = "saving     step 1300, 5.0 MB written of about 1,000 rows, for 754.0 s"
+    assert f"{line}; no increment before it ends" in shown(
+        dataclasses.replace(saving, unsaved="steps 1200..1300 since increment 3 of m/model.ckpt-9")
+    )
+    assert "no increment" not in shown(saving)
+
+
+def replica_of(index, *tables):
+    report = ReplicaReport(index, f"h:{index}", is_ready=True, tables=tables)
+    return ReplicaStatus(report, 0.1)
+
+
+def test_status_has_the_slowest_tables_as_their_slowest_replica_has_them():
+    tables = [TableFreshness(f"table {n}", n / 10, n / 5, n * 1e4, n * 1e4) for n in range(1, 12)]
+    other = replica_of(1, dataclasses.replace(tables[-1], p50_s=4.0, p99_s=5.0))
+    status = dataclasses.replace(STATUS, replicas=(replica_of(0, *tables), other))
+    lines = [" ".join(line.split()) for line in shown(status).splitlines()]
+    begin = lines.index("table fresh p50 fresh p99 event p50 event p99")
+    assert "table 11 4.00 s 5.00 s 31 h 31 h" in lines[begin:]
+    assert "table 4 0.40 s 0.80 s 11 h 11 h" in lines[begin:]
+    assert not any(line.startswith("table 3") for line in lines)
+    assert "3 faster ones - - - -" in lines[begin:]
+
+
+def test_status_has_no_times_of_data_that_has_none():
+    status = dataclasses.replace(STATUS, replicas=(replica_of(0, TableFreshness("t", 0.1, 0.2)),))
+    assert "t 0.10 s 0.20 s - -" in " ".join(shown(status).split())
 
 
 def on_a_terminal(width, status):
@@ -291,3 +359,37 @@ def test_a_ps_that_took_a_shard_over_is_called_by_its_own_name():
     lines = shown(dataclasses.replace(STATUS, candidates=candidates)).splitlines()
     first, second = (line.split()[0] for line in lines if " ready " in line or "suspect" in line)
     assert (first, second) == ("ps-2", "ps-1")
+
+
+def test_what_workers_left_out_is_in_the_status():
+    worker = MemberStatus(
+        "worker", 0, "h:1", "h:2", True, 0.1, "alive", skipped_messages=1200, late_files=1
+    )
+    text = shown(dataclasses.replace(STATUS, members=(worker,)))
+    assert "left out   1,200 messages, 1 file; the logs of the workers name them" in text
+
+
+def test_hooks_that_raised_are_counted_and_named_in_the_status():
+    failures = ("Clumsy.before_step raised RuntimeError: [red]",)
+    worker = MemberStatus(
+        "worker",
+        1,
+        "h:1",
+        "h:2",
+        True,
+        0.1,
+        "alive",
+        hook_errors=1200,
+        hook_failures=failures,
+    )
+    text = shown(dataclasses.replace(STATUS, members=(worker,)))
+    assert "hooks      1,200 calls raised; training goes on" in text
+    assert "           worker-1: the hook Clumsy.before_step raised RuntimeError: [red]" in text
+
+
+def test_a_status_says_how_many_pieces_are_done_held_and_left():
+    counts = PieceCounts(total=300, done=120, held=4, returned=3, is_followed=False)
+    text = shown(dataclasses.replace(STATUS, pieces=counts))
+    assert "pieces     120 done, 4 held, 176 left; 3 taken back from lost workers" in text
+    endless = PieceCounts(total=0, done=7, held=1, returned=0, is_followed=False)
+    assert "pieces     7 done, 1 held\n" in shown(dataclasses.replace(STATUS, pieces=endless))

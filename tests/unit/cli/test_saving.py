@@ -5,19 +5,22 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from megalith.cli.ctl import saving
-from megalith.control import SaveProgress, SaveResult
+from megalith.cli.ctl.drive import save as saving
+from megalith.control import LastSave, SaveProgress, SaveResult
 from megalith.errors import PeerUnreachable, SaveFailed
 
 SAVED = SaveResult("model.ckpt-7", 7, 30)
+LAST = LastSave(1.0, 0.5, 6, "model.ckpt-6", "", rows=10_000, bytes=10_000_000)
+FAILED = LastSave(1.0, 0.5, 6, "", "no space left on device")
 PROGRESS = SaveProgress(step=7, seconds=1.5, bytes=2_500_000, rows=12_345)
 
 
 class Job:
     """Says how far a save is; the save ends once it was asked twice."""
 
-    def __init__(self, progress):
+    def __init__(self, progress, last=None):
         self._progress = progress
+        self._last = last
         self._asked = 0
         self.was_asked = threading.Event()
 
@@ -27,7 +30,7 @@ class Job:
             self.was_asked.set()
         if isinstance(self._progress, Exception):
             raise self._progress
-        return SimpleNamespace(saving=self._progress)
+        return SimpleNamespace(saving=self._progress, last_save=self._last)
 
 
 @pytest.fixture(autouse=True)
@@ -41,16 +44,23 @@ def watched(job, save):
 
 
 @pytest.mark.parametrize(
-    ("progress", "said"),
+    ("progress", "last", "said", "share"),
     [
-        (PROGRESS, "saving step 7: 2.5 MB of about 12,345 rows in 1.5 s"),
-        (None, "waiting for another save, or for workers to block"),
-        (PeerUnreachable("gone"), "saving; the controller does not answer"),
+        (PROGRESS, None, "saving step 7: 2.5 MB of about 12,345 rows in 1.5 s", None),
+        (PROGRESS, FAILED, "saving step 7: 2.5 MB of about 12,345 rows in 1.5 s", None),
+        (
+            PROGRESS,
+            LAST,
+            "saving step 7: about 2,500 of 12,345 rows, 2.5 MB in 1.5 s",
+            2500 / 12345,
+        ),
+        (None, LAST, "waiting for another save, or for workers to block", None),
+        (PeerUnreachable("gone"), None, "saving; the controller does not answer", None),
     ],
 )
-def test_a_save_is_followed_until_it_is_done(progress, said):
-    job = Job(progress)
-    assert saving._progress(job) == said
+def test_a_save_is_followed_until_it_is_done(progress, last, said, share):
+    job = Job(progress, last)
+    assert saving._progress(job) == (said, pytest.approx(share) if share else None)
 
     def save():
         assert job.was_asked.wait(20)

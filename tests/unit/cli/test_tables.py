@@ -3,7 +3,8 @@
 import pytest
 from rich.console import Console
 
-from megalith.cli.ctl import tables
+from megalith.cli import columns
+from megalith.cli.ctl.look import tables
 from megalith.client import TableStats
 
 STATS = {
@@ -25,7 +26,7 @@ STATS = {
 def show(monkeypatch, capsys):
     def on(width):
         monkeypatch.setattr(
-            tables, "Console", lambda: Console(width=width, force_terminal=True, color_system=None)
+            columns, "Console", lambda: Console(width=width, force_terminal=True, color_system=None)
         )
         tables._show_tables(STATS)
         return capsys.readouterr().out

@@ -1,5 +1,7 @@
 import io
+import re
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from rich.console import Console
@@ -7,11 +9,14 @@ from rich.console import Console
 from megalith.cli import training
 from megalith.cli.local_process import ProcessFailed
 from megalith.cli.training import TimeLeft, summary_line
-from megalith.control import BarrierHolder, BarrierStatus
+from megalith.control import BarrierHolder, BarrierStatus, MemberStatus
 from megalith.errors import DeadlinePassed
+from megalith.wire.pieces import PieceCounts
 
 
-def status(*positions, phase="running", finished=False, metrics=None, holders=()):
+def status(
+    *positions, phase="running", finished=False, metrics=None, holders=(), pieces=None, ending=""
+):
     workers = [
         SimpleNamespace(
             role="worker",
@@ -26,7 +31,22 @@ def status(*positions, phase="running", finished=False, metrics=None, holders=()
         for done, total in positions
     ]
     barrier = BarrierStatus(0, bool(holders), "", "", holders)
-    return SimpleNamespace(phase=phase, members=workers, global_step=7, barrier=barrier)
+    return SimpleNamespace(
+        phase=phase,
+        members=workers,
+        global_step=7,
+        barrier=barrier,
+        pieces=pieces,
+        ending=ending,
+        outcome="",
+    )
+
+
+def test_of_an_input_that_is_handed_out_the_pieces_say_how_far_it_is():
+    pieces = PieceCounts(total=9, done=4, held=2, returned=0, is_followed=False)
+    assert summary_line(status((50, 0), (60, 0), pieces=pieces))[:2] == (4, 9)
+    followed = PieceCounts(total=9, done=4, held=2, returned=0, is_followed=True)
+    assert summary_line(status((50, 0), (60, 0), pieces=followed))[:2] == (110, 0)
 
 
 def test_workers_that_have_not_begun_are_not_taken_for_done():
@@ -35,6 +55,26 @@ def test_workers_that_have_not_begun_are_not_taken_for_done():
 
 def test_an_endless_job_shows_its_rate():
     assert summary_line(status((5, 0), (6, 0))) == (11, 0, "step 7  20 examples/s  loss 0.5000")
+
+
+def test_the_total_is_known_once_every_worker_has_said_its_share():
+    assert summary_line(status((0, 440), (0, 0)))[:2] == (0, 0)
+    assert summary_line(status((0, 440), (0, 440)))[:2] == (0, 880)
+
+
+def test_a_narrow_terminal_shows_the_figures_and_the_bar(monkeypatch):
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80)
+    running = status((3, 10), metrics={"auc": 0.75, "calibration": 1.0})
+    monkeypatch.setattr(training, "statuses", lambda *_: iter([running]))
+    anything = MagicMock()
+    with pytest.raises(ProcessFailed):
+        training.follow(anything, anything, anything, anything, console)
+
+    said = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", text.getvalue())
+    assert "…" not in said
+    assert "predicted / actual 1.0000" in said
+    assert re.search(r"\u2501 +30% 0:00:00 -:--:--", said)
 
 
 def test_when_all_batches_are_done_the_rest_is_evaluation():
@@ -113,15 +153,73 @@ def test_the_time_left_is_that_of_the_batches_left_at_the_rate_so_far():
     assert time_left.text(150, 0) == ""
 
 
+@pytest.mark.parametrize(
+    ("now", "is_shown"),
+    [
+        (status((4, 10), (4, 10)), True),
+        (status((4, 10), (4, 10), ending="worker-1 failed"), False),
+        (status((4, 10), (4, 10), finished=True), False),  # by --max-steps
+    ],
+)
+def test_no_time_is_left_once_the_job_ends_before_its_last_batch(now, is_shown, monkeypatch):
+    monkeypatch.setattr(training, "_LINE_S", 0.0)
+    monkeypatch.setattr(training.TimeLeft, "text", lambda *args: "  1:05 left")
+    monkeypatch.setattr(training, "statuses", lambda *args: iter([now]))
+    console = Console(file=io.StringIO(), width=200)
+    anything = MagicMock()
+    with pytest.raises(ProcessFailed, match="the controller is gone"):
+        training.follow(anything, anything, anything, anything, console)
+    assert ("left" in console.file.getvalue()) == is_shown
+    assert "8/20 batches" in console.file.getvalue()
+
+
 def test_training_that_is_held_says_who_holds_it_instead_of_a_rate_of_0():
     held = status((1, 9), holders=(BarrierHolder("operator", "look at data", "", 1),))
     assert summary_line(held)[2] == "step 7  stopped by an operator: look at data"
 
 
-@pytest.mark.parametrize(("examples", "is_said"), [(0, True), (500, False)])
-def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(examples, is_said):
+def test_the_summary_counts_what_killed_workers_had_trained():
     console = Console(width=200, record=True, file=io.StringIO())
-    worker = SimpleNamespace(examples=examples, rows=0)
+    there = ("127.0.0.1:1", "", True, 0.0, "alive")
+    worker = MemberStatus("worker", 0, *there, examples=500, examples_before=40)
+    ended = SimpleNamespace(
+        outcome="succeeded",
+        reason="all workers finished",
+        results={},
+        members=[worker],
+        global_step=7,
+        last_checkpoint="model.ckpt-7",
+        input="",
+    )
+    training.print_summary(ended, 10.0, console)
+    text = console.export_text()
+    assert re.search(r"examples +│ 540 ", text)
+    assert re.search(r"examples/s +│ 54 ", text)
+
+
+@pytest.mark.parametrize(
+    ("examples", "skipped", "stop_reason", "is_said"),
+    [
+        (0, 0, "", True),
+        (500, 3, "", False),
+        (0, 3, "", False),
+        (0, 0, "not the hours of --train-window", False),
+    ],
+)
+def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(
+    examples, skipped, stop_reason, is_said
+):
+    console = Console(width=200, record=True, file=io.StringIO())
+    worker = SimpleNamespace(
+        examples=examples,
+        examples_before=0,
+        rows=0,
+        skipped_batches=skipped,
+        skipped_messages=0,
+        late_files=2,
+        hook_errors=4000,
+        stop_reason=stop_reason,
+    )
     ended = SimpleNamespace(
         outcome="succeeded",
         reason="all workers finished",
@@ -136,3 +234,7 @@ def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(example
     text = console.export_text()
     assert ("no batch was trained" in text) == is_said
     assert "1,691 " in text
+    assert bool(re.search(r"batches left out +│ 3 ", text)) == (skipped == 3)
+    assert re.search(r"files left out +│ 2 ", text)
+    assert "messages left out" not in text
+    assert re.search(r"errors of hooks +│ 4,000 ", text)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from megalith.cli.waiting import WaitingLines, complaint
+from megalith.cli.waiting import WaitingLines, complaint, failure_in
 
 LOG = """2026-11-17T03:43:48.5Z INFO    worker-0 megalith.worker.server: worker listening address=127.0.0.1:3
 2026-11-17T03:43:58.5Z WARNING worker-0 megalith.runtime.membership: trying again: no ZooKeeper answers at [::1]:1
@@ -74,6 +74,15 @@ def test_with_everybody_here_the_parameter_servers_are_waited_for(lines, clock, 
 
 def test_a_log_without_warnings_complains_of_nothing():
     assert complaint(LOG.replace("WARNING", "INFO   ")) == ""
+
+
+def test_a_process_failed_for_its_last_error_and_not_for_what_it_gave_up_then():
+    log = LOG + (
+        "2026-11-17T03:44:01.5Z ERROR   worker-0 megalith.runtime.lifecycle: worker-0 stops: a bug\n"
+        "2026-11-17T03:44:02.5Z WARNING worker-0 megalith.client: gave up 1 pushes\n"
+    )
+    assert failure_in(log) == "worker-0 stops: a bug"
+    assert failure_in(LOG) == "trying again: no ZooKeeper answers at [::1]:1"
 
 
 def test_a_restore_is_not_taken_for_compiling(lines, clock, screen):

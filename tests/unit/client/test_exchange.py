@@ -124,6 +124,32 @@ def test_a_repeated_write_says_how_long_ago_it_was_first_sent():
     assert 50 <= request.message.first_try_ms_ago < 30_000
 
 
+class Replaced(SameMap):
+    """The first server has another process after the map was asked for again."""
+
+    def __init__(self):
+        self._routing = Routing(1, ("a",), even_owners(1), instances=("first",))
+
+    def refresh(self, timeout_s=None):
+        self._routing = Routing(2, ("a",), even_owners(1), instances=("second",))
+        return self._routing
+
+
+def test_the_replacement_of_a_server_is_told_that_a_write_may_have_reached_it_before():
+    request = request_of(reached_predecessor=False)
+    sent = []
+    tries = [Lost(), Answered()]
+
+    def start(address, request, deadline):
+        sent.append(request.message.reached_predecessor)
+        return tries.pop(0)
+
+    exchange = Exchange(Replaced(), Links(start), {0: request}, 60.0, Counted())
+    exchange.send()
+    assert exchange.finish() == {0: "answer"}
+    assert sent == [False, True]
+
+
 class BrokenCall(grpc.RpcError, grpc.Call):
     """A call that the transport ended: no server's error is in it."""
 

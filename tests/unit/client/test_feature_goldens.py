@@ -3,7 +3,8 @@
 Where Monolith has an operation of its own for a step, several of them meet in one here; the numbers
 are the same. What only names a place in its buffers (finalize_shared_tensor) has nothing to stand
 for, and the reversed order of reorder_by_indices is by first appearance here, as everywhere else.
-The table side (fused_lookup, fused_apply_gradient) is in tests/unit/ps/test_several_tables.py.
+The table side (fused_lookup, fused_apply_gradient) is in tests/unit/ps/test_several_tables.py, what
+is sent to each server in test_plans.py.
 """
 
 import numpy as np
@@ -171,89 +172,6 @@ def test_ids_split_by_server_keep_their_order():
     assert (ordered.tolist(), counts.tolist()) == ([0, 3, 1, 2, 2], [2, 1, 2])
     assert ordered[places].tolist() == keys.tolist()
     assert split(keys[:0], keys[:0], 3)[0].tolist() == []
-
-
-@pytest.mark.golden("DistributionOps.ragged_split_by_indices")
-def test_ids_of_two_tables_are_split_by_server():
-    """Values [4,3,2] and [1] of two tables over servers 0,1,0,1: each server has [4,2] and [], [3]
-    and [1]."""
-    first, second = np.array([4, 3, 2]), np.array([1])
-    assert split(first, np.array([0, 1, 0]), 2)[0].tolist() == [4, 2, 3]
-    assert split(second, np.array([1]), 2)[1].tolist() == [0, 1]
-    assert np.argsort(split(first, np.array([0, 1, 0]), 2)[2]).tolist() == [0, 2, 1]
-
-
-def reorder(tables, num_servers, dims):
-    """Distinct ids of all tables by server, sizes by server and by (server, table), and the float
-    offset of each id."""
-    parts = []
-    for ids in tables:
-        ids = np.array(ids, np.int64)
-        keys, numbers = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
-        count = distinct.distinct(distinct.SECRET, ids, keys, numbers)
-        ordered, counts, places = split(keys[:count], keys[:count] % num_servers, num_servers)
-        distinct.follow(places, numbers, numbers)
-        parts.append((ordered, counts, numbers))
-    out, sizes, starts, floats = [], [], {}, 0
-    for server in range(num_servers):
-        for table, (ordered, counts, _) in enumerate(parts):
-            begin = counts[:server].sum()
-            out += ordered[begin : begin + counts[server]].tolist()
-            sizes.append(int(counts[server]))
-            starts |= {(table, begin + k): floats + k * dims[table] for k in range(counts[server])}
-            floats += int(counts[server]) * dims[table]
-    offsets = [
-        starts[table, number] for table, part in enumerate(parts) for number in part[2].tolist()
-    ]
-    shards = np.array(sizes).reshape(num_servers, -1).sum(axis=1).tolist()
-    return out, shards, sizes, offsets
-
-
-@pytest.mark.golden("DistributionOps.fused_reorder_by_indices")
-@pytest.mark.parametrize(
-    ("tables", "num_servers", "dims", "expected"),
-    [
-        (
-            [[0, 1, 0], [3, 2, 3], [5, 6, 7]],
-            2,
-            [1, 2, 3],
-            ([0, 2, 6, 1, 3, 5, 7], [3, 4], [1, 1, 1, 1, 1, 2], [0, 6, 0, 7, 1, 7, 9, 3, 12]),
-        ),
-        (
-            [[2, 3, 1, 2, 7, 2], [5, 8, 4, 4, 5, 11, 6]],
-            3,
-            [3, 2],
-            (
-                [3, 6, 1, 7, 4, 2, 5, 8, 11],
-                [2, 3, 4],
-                [1, 1, 2, 1, 1, 3],
-                [13, 0, 5, 13, 8, 13, 16, 18, 11, 11, 16, 20, 3],
-            ),
-        ),
-        (
-            [[0, 1, 2, 2, 3, 5], [6, 7, 8, 8, 9, 11]],
-            3,
-            [1, 1],
-            (
-                [0, 3, 6, 9, 1, 7, 2, 5, 8, 11],
-                [4, 2, 4],
-                [2, 2, 1, 1, 2, 2],
-                [0, 4, 6, 6, 1, 7, 2, 5, 8, 8, 3, 9],
-            ),
-        ),
-        ([[], []], 2, [1, 1], ([], [0, 0], [0, 0, 0, 0], [])),
-        (
-            [[0, 1, 2, 2, 3, 5], []],
-            3,
-            [1, 1],
-            ([0, 3, 1, 2, 5], [2, 1, 2], [2, 0, 1, 0, 2, 0], [0, 2, 3, 3, 1, 4]),
-        ),
-    ],
-)
-def test_requests_are_ordered_by_server_then_table_with_their_offsets(
-    tables, num_servers, dims, expected
-):
-    assert reorder(tables, num_servers, dims) == expected
 
 
 @pytest.mark.golden("DistributionOps.reorder_by_indices")

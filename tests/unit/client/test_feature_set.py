@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from megalith.client import (
+    V1,
     Columns,
     Feature,
     FeatureSet,
@@ -119,6 +120,14 @@ def test_ids_that_no_gradient_reaches_are_not_pushed(model, rows):
     merged.apply(batch, {"b": np.ones((2, 3), np.float32)})
     assert rows.pushes[-1] == {"t": {12: [1, 1, 1], 21: [1, 1, 1]}}
     merged.apply(batch, {})
+    assert rows.pushes[-1] == {}
+
+
+def test_a_part_without_a_gradient_is_not_pushed(model, rows):
+    batch = model.lookup(BATCH)
+    model.apply(batch, {"non": (None, np.ones((2, 2), np.float32))})
+    assert rows.pushed() == {21: [0, 0.5, 0.5], 22: [0, 0.5, 0.5]}
+    model.apply(batch, {"non": (None, None)})
     assert rows.pushes[-1] == {}
 
 
@@ -247,6 +256,12 @@ def test_an_id_of_another_slot_is_refused_before_any_call(rows):
         ({"bias": np.ones((2, 1), np.int64)}, DtypeMismatch, "int64"),
         ({"non": np.ones((2, 2))}, ShapeMismatch, r"expected float32 of \[\[2, 2\], \[2, 2\]\]"),
         ({"non": (np.ones((2, 2)),)}, ShapeMismatch, "layout non"),
+        (
+            {"non": (None, np.ones((3, 2)))},
+            ShapeMismatch,
+            r"layout non: gradients are \['None', 'float64 \[3, 2\]'\]",
+        ),
+        ({"non": None}, DtypeMismatch, "layout non"),
     ],
 )
 def test_a_bad_gradient_is_refused_and_nothing_is_pushed(model, rows, gradients, error, message):
@@ -381,3 +396,44 @@ def test_200_random_features_equal_loops_and_finite_differences():
                 loss += sum(changed[name].sum() + changed[name][:, 1:].sum() for name in sums)
                 losses.append(loss)
             assert pushed[key][column] == pytest.approx((losses[0] - losses[1]) / 2e-4, rel=1e-3)
+
+
+@pytest.mark.golden("G13")
+def test_ten_examples_with_shared_features_have_the_shapes_of_their_layouts():
+    batch_size = 10
+    row = (Slice("bias", 1), Slice("vec", 4), Slice("user_only", 3))
+    users = [Feature(f"user{k}", row, slot=k, fid_layout=V1) for k in range(1, 4)]
+    items = [Feature(f"item{k}", row, slot=k) for k in range(4, 6)]
+    ffm = [Feature(f"ffm{k}", (Slice("user_only", 3),), slot=k) for k in range(6, 11)]
+    history = Feature("history", (Slice("seq", 2),), slot=11, combiner=FirstN(3))
+
+    main = [feature.name for feature in (*users, *items)]
+    model = FeatureSet(
+        RecordedRows(),
+        [*users, *items, *ffm, history],
+        {
+            "bias": Layout.concat(*(f"{name}.bias" for name in main)),
+            "vec": Layout.concat(*(f"{name}.vec" for name in main)),
+            "user_only": Layout.stack(*(f"{f.name}.user_only" for f in (*users, *ffm))),
+            "uffm": Layout.none(*(f"{f.name}.vec" for f in users)),
+            "iffm": Layout.none(*(f"{f.name}.vec" for f in items)),
+            "seq": Layout.none("history"),
+        },
+    )
+
+    ids = {user.name: Ragged.shared(user.fids([42])) for user in users}
+    for feature in (*items, *ffm, history):
+        ids[feature.name] = feature.fids(np.arange(batch_size))
+
+    assert ids["user3"].values.tolist() == [3 << 54 | 42]
+    assert ids["item4"].tolist() == [4 << 48 | k for k in range(batch_size)]
+    assert [len(ids[user.name]) for user in users] == [1, 1, 1]
+
+    batch = model.lookup(ids)
+    assert batch.size == batch_size
+    assert batch["bias"].shape == (10, 5)
+    assert batch["vec"].shape == (10, 20)
+    assert batch["user_only"].shape == (10, 8, 3)
+    assert [part.shape for part in batch.parts("uffm")] == [(10, 4)] * 3
+    assert [part.shape for part in batch.parts("iffm")] == [(10, 4)] * 2
+    assert [part.shape for part in batch.parts("seq")] == [(10, 3, 2)]

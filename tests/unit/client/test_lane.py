@@ -8,8 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from megalith.client._transport.lane import Lane, LaneClosed
-from megalith.client._transport.requests import DataCall, NotSent
+from megalith.client._transport.requests import DataCall
 from megalith.errors import (
     DeadlinePassed,
     MalformedArray,
@@ -19,6 +18,7 @@ from megalith.errors import (
 )
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import frames
+from megalith.wire.lane import Lane, LaneClosed, NotSent
 
 
 class Server:

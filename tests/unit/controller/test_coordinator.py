@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import time_machine
 
+from megalith.controller.codec import encode_seat
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import (
     ClusterState,
     Phase,
+    ReportOrder,
     SaveShard,
     SessionEnd,
     ShutdownOrder,
@@ -17,7 +19,7 @@ from megalith.controller.members.roster import Patience, Registration, Role, Sta
 from megalith.controller.saving.schedule import SaveSchedule
 from megalith.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
 from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
-from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from megalith.wire.reports import LeftOut, PsReport, RestoreReport, WorkerReport
 from support.waiting import wait_until
 
 SILENCE_S, SUSPECT_S, LOST_S = 10.0, 5.0, 60.0
@@ -191,6 +193,49 @@ def test_a_replacement_goes_on_where_the_lost_worker_stood(cluster):
     assert cluster.state().positions == (0, 17)  # it has not begun: its 0 says nothing
 
 
+def test_what_a_replaced_worker_had_trained_stays_counted(cluster):
+    _, workers = formed(cluster)
+    said = WorkerReport(examples=500, skipped_batches=1, skipped_messages=10, late_files=2)
+    cluster.report_worker(workers[1].session, said)
+    cluster.leave(workers[1].session)
+    again = Member(cluster, Role.WORKER, 1, "two")
+    cluster.report_worker(again.session, WorkerReport(examples=30, late_files=3))
+    cluster.leave(again.session)
+    cluster.leave(Member(cluster, Role.WORKER, 1, "two").session)  # the same one: it counts on
+    Member(cluster, Role.WORKER, 1, "three")
+    seat = cluster.seats()[3][0]
+    assert (seat.name, seat.examples_before, seat.progress.examples) == ("worker-1", 530, 0)
+    assert seat.left_out == LeftOut(1, 10, 5)
+
+    said = encode_seat(seat, Standing.ALIVE, 0.0, {}).worker
+    assert (said.skipped_batches, said.skipped_messages, said.late_files) == (1, 10, 5)
+
+
+def test_reports_are_asked_for_and_waited_for(cluster):
+    _, workers = formed(cluster)
+    late = []
+    asking = threading.Thread(target=lambda: late.append(cluster.ask_for_reports(60.0)))
+    asking.start()
+    for worker in workers:
+        wait_until(lambda: any(isinstance(each, ReportOrder) for each in worker.told))  # noqa: B023
+    (order,) = [each for each in workers[0].told if isinstance(each, ReportOrder)]
+    cluster.report_worker(workers[0].session, WorkerReport(global_step=20))
+    cluster.has_reported(workers[0].session, order.number)
+    assert not late
+    cluster.leave(workers[1].session)  # whoever is gone is not waited for
+    asking.join(60.0)
+    assert late == [[]]
+    assert cluster.global_step == 20
+
+
+def test_a_worker_that_hangs_is_not_waited_for_longer_than_asked(cluster):
+    _, workers = formed(cluster)
+    assert cluster.ask_for_reports(0.0) == [0, 1]
+    cluster.has_reported(workers[0].session, 1)
+    cluster.has_reported(workers[1].session, 2**60)  # of no order that was given
+    assert cluster.ask_for_reports(0.0) == [0, 1]
+
+
 def test_a_silent_member_loses_its_place(cluster, clock):
     servers, workers = formed(cluster)
     clock.now += SILENCE_S - 1
@@ -239,6 +284,57 @@ def test_the_first_end_decides_the_outcome(cluster):
     assert cluster.outcome == (False, "killed")
     assert servers[0].state.phase is Phase.FINISHED
     assert not cluster.wait_until_workers_finish(lambda: False)
+
+
+def test_a_ps_whose_session_was_lost_a_moment_ago_is_waited_for(cluster):
+    """After a controller was started again, its ps come back one after the other."""
+    servers, _ = formed(cluster)
+    cluster.leave(servers[0].session)
+    ordered = []
+
+    def save():
+        cluster.wait_for_returning_ps()
+        ordered.extend(cluster.order_save(SaveShard("id", "/somewhere", 1)))
+
+    saving = threading.Thread(target=save)
+    saving.start()
+    again = Member(cluster, Role.PS, 0)
+    cluster.report_ps(again.session, PsReport(is_ready=True))
+    saving.join(30)
+    assert ordered == [again.session, servers[1].session]
+
+
+def test_a_ps_that_was_replaced_is_waited_for_until_all_tables_are_there(cluster):
+    servers, workers = formed(cluster)
+    cluster.leave(servers[0].session)
+    waiting = threading.Thread(target=cluster.wait_for_returning_ps)
+
+    def is_waiting():
+        waiting.join(0.05)
+        return waiting.is_alive()
+
+    waiting.start()
+    assert is_waiting()  # it is lost
+    again = Member(cluster, Role.PS, 0, "two")
+    assert is_waiting()  # it restores
+    cluster.report_ps(again.session, PsReport(is_ready=True))
+    assert cluster.state().phase is Phase.INITIALIZING
+    assert is_waiting()  # the chief creates what it lacks
+    cluster.report_worker(workers[0].session, WorkerReport(initialized_epoch=2))
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert cluster.order_save(SaveShard("id", "/somewhere", 1))
+
+
+def test_a_ps_or_a_chief_that_nobody_has_seen_is_not_waited_for(cluster):
+    begin = time.monotonic()
+    cluster.wait_for_returning_ps()
+    for index in range(2):
+        cluster.report_ps(Member(cluster, Role.PS, index).session, PsReport(is_ready=True))
+
+    assert cluster.state().phase is Phase.INITIALIZING
+    cluster.wait_for_returning_ps()
+    assert time.monotonic() - begin < 5
 
 
 def test_a_save_is_ordered_from_every_ps_and_needs_all_of_them(cluster):
@@ -336,6 +432,16 @@ def test_a_hold_does_not_wait_for_dead_workers_and_is_bounded_for_others(cluster
     assert cluster.moving_workers() == (1,)
     let_go()
     assert not cluster.state().barrier.is_placed
+
+
+def test_a_worker_whose_share_is_over_takes_no_step_while_it_evaluates(cluster):
+    """A save that the chief waits for leaves no batch behind that would be trained again."""
+    _, workers = formed(cluster)
+    over = WorkerReport(initialized_epoch=1, position=5, is_share_over=True)
+    cluster.report_worker(workers[0].session, over)
+    assert cluster.moving_workers() == (1,)
+    cluster.report_worker(workers[1].session, replace(over, is_finished=True))
+    assert cluster.moving_workers() == ()
 
 
 def test_a_ps_of_another_job_is_refused(clock):
@@ -496,7 +602,7 @@ def replaced_ps(cluster, clock, **changes):
 def test_no_map_names_a_replacement_before_the_lease_of_its_predecessor_is_over(cluster, clock):
     heard_at = clock.now
     holder, _ = replaced_ps(cluster, clock)
-    assert not cluster.renew(holder.session, is_last=False), "the place is another's"
+    assert not cluster.renew(holder.session, is_last=False), "the seat is another's"
     clock.now = heard_at + LEASE_S
     cluster.watch()
     assert cluster.state().routing.epoch == 1

@@ -256,14 +256,24 @@ def test_an_override_wins_and_nothing_is_measured(tmp_path):
         scene.arrive(index)
     assert scene.orders == []
     assert scene.shards() == {0: 1, 1: None, 2: 0}
-    assert ps_ranking.overridden("overridden", {})[0] == "overridden"
+    assert scene.ps_list.read() == ("host2:1000", "host0:1000")
     with pytest.raises(InvalidSetting, match="ps-9 is not here"):
         ps_ranking.overridden("9", {0: "h:1"})
 
 
 @pytest.mark.golden("G7")
-def test_one_of_two_ps_is_chosen():
-    assert len(ps_ranking.best({"ps0:1": 1.0, "ps1:1": 2.0}, ("ps0:1", "ps1:1"), 1)) == 1
+@pytest.mark.parametrize("fastest", [0, 1])
+def test_one_of_two_ps_is_chosen_by_what_the_workers_measured(tmp_path, fastest):
+    scene = Scene(tmp_path, num_ps=1, num_extra_ps=1, num_workers=2)
+    scene.sessions = [1, 2]
+    for index in range(2):
+        scene.arrive(index)
+    # The mean of both workers decides, whatever one of them alone would say.
+    scene.answer(1, **{f"host{fastest}": 1.0, f"host{1 - fastest}": 2.0})
+    assert scene.shards() == {0: None, 1: None}
+    scene.answer(2, **{f"host{fastest}": 9.0, f"host{1 - fastest}": 2.0})
+    assert scene.shards() == {fastest: 0, 1 - fastest: None}
+    assert scene.ps_list.read() == (f"host{fastest}:1000",)
 
 
 def test_the_best_ps_of_a_host_is_credited_with_the_slower_ones_of_it():

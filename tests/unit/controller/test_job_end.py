@@ -20,9 +20,13 @@ class Cluster:
     has_unsaved_pushes = True
     ending = (False, "rows are missing")
 
-    def __init__(self):
+    def __init__(self, dropped=None):
         self.outcome = None
         self.saved = []
+        self.dropped = dropped or {}
+
+    def dropped_tables(self):
+        return self.dropped
 
     def wait_until_saving(self, stop):
         return True
@@ -69,3 +73,82 @@ def test_a_part_of_a_model_is_not_called_saved_and_what_is_not_saved_is_said(is_
     assert f"{PART} has what is left" in reason
     assert unsaved.text() == "steps 5..12 since /m/model.ckpt-5"
     assert cluster.saved == [], "a ps that is replaced starts from the complete one"
+
+
+class TrainedCluster(Cluster):
+    """A job whose workers are done, and whose model was saved at its last step."""
+
+    global_step = 5
+    has_unsaved_pushes = False
+    ending = None
+
+    def mark_saved(self):
+        """Nobody evaluates."""
+
+    def wait_until_workers_finish(self, stop):
+        return True
+
+    def early_ends(self):
+        return {}
+
+    def untrained_shares(self):
+        return []
+
+
+class WholeSaver:
+    def __init__(self, news):
+        self._news = news
+
+    def save(self):
+        path = Path("/m/model.ckpt-r1-5")
+        self._news.tell(SaveRecord(200.0, 1.0, 5, str(path)))
+        return SavedCheckpoint(path, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ({}, "nothing new since /m/model.ckpt-5"),
+        ({"old": 100.0}, "saved /m/model.ckpt-r1-5"),  # else it would come back at the next start
+    ],
+)
+def test_the_last_save_leaves_out_a_table_that_was_dropped_since(dropped, said):
+    cluster = TrainedCluster(dropped)
+    unsaved = Unsaved(cluster, "", 0)
+    unsaved.saved("/m/model.ckpt-5", 5, began_at_s=50.0)
+    news = SaveNews(cluster, SaveSchedule(0, 0, 0.0, 5), unsaved, Metrics())
+    JobEnding(cluster, WholeSaver(news), unsaved, timeout_s=1.0).run(lambda: False)
+    assert cluster.outcome == (True, f"all workers finished; {said}")
+
+
+@pytest.mark.parametrize(
+    ("early", "said"),
+    [
+        ({}, "all workers finished"),
+        ({"worker-0": "late", "worker-1": "late"}, "all workers ended their shares early: late"),
+        (
+            {"worker-1": "low loss"},
+            "all workers finished; their shares ended early: worker-1 (low loss)",
+        ),
+        (
+            {"worker-0": "late", "worker-1": "low loss"},
+            "all workers finished; their shares ended early: worker-0 (late), worker-1 (low loss)",
+        ),
+    ],
+)
+def test_a_job_whose_workers_were_ended_early_says_why(early, said):
+    cluster = Cluster()
+    cluster.num_workers = 2
+    cluster.ending = None
+    cluster.has_trained = False
+    cluster.is_saving_last = True
+    cluster.early_ends = lambda: early
+    cluster.mark_saved = lambda: None
+    cluster.wait_until_workers_finish = lambda stop: True
+    cluster.has_unsaved_pushes = False
+    cluster.global_step = 5
+    cluster.untrained_shares = list
+    ending = JobEnding(cluster, None, Unsaved(cluster, "/m/model.ckpt-5", 5), timeout_s=1.0)
+    assert ending.said == said
+    ending.run(lambda: False)
+    assert cluster.outcome == (True, f"{said}; nothing was trained")

@@ -20,7 +20,7 @@ def test_a_ps_that_comes_back_empty_has_lost_all_its_rows(losses):
     (loss,) = losses.said
     assert loss.what == (
         "ps-1 was replaced and starts empty, there is no checkpoint. Lost: 140,000 rows, all updates. Its last report, "
-        "before it was lost, was of 140,000 rows; what it got after that is lost too, and not counted"
+        "before it was lost, was of 140,000 rows at step 50; what it got after that is lost too, and not counted"
     )
 
 
@@ -59,11 +59,11 @@ def test_from_an_older_checkpoint_the_rows_and_updates_since_are_lost(losses):
         RestoreReport("/m/model.ckpt-40", 40, rows=120_000, expired=900, left_out=100),
         counts_steps=True,
     )
-    assert losses.rows == 19_900
+    assert losses.rows == 20_000
     assert losses.said[0].what == (
         "ps-1 was replaced and starts from checkpoint /m/model.ckpt-40 (step 40, saved 35 s ago). "
-        "Lost: 19,900 rows (up to 900 of them had expired), all updates since. "
-        "Its last report, before it was lost, was of 140,000 rows; what it got after that is lost too, and not counted"
+        "Lost: 20,000 rows (up to 900 of them had expired), all updates since. "
+        "Its last report, before it was lost, was of 140,000 rows at step 50; what it got after that is lost too, and not counted"
     )
 
 

@@ -66,12 +66,29 @@ def test_endless_texts_of_a_member_are_refused():
 
 
 @pytest.mark.parametrize(
-    "field", ["global_step", "position", "total_batches", "initialized_epoch", "barrier_id"]
+    "field",
+    [
+        "global_step",
+        "position",
+        "total_batches",
+        "initialized_epoch",
+        "barrier_id",
+        "hook_errors",
+    ],
 )
 def test_a_worker_s_report_with_a_number_that_no_run_has_is_refused(field):
     for value in (GREATEST, -1):
         with pytest.raises(InvalidRequest, match=f"worker report: {field}={value}"):
             decode_worker_report(coordination_pb2.WorkerReport(**{field: value}))
+
+
+def test_endless_failures_of_hooks_are_refused():
+    many = coordination_pb2.WorkerReport(hook_failures=["x"] * 5000)
+    with pytest.raises(InvalidRequest, match="5000 failures of hooks, at most 256 are taken"):
+        decode_worker_report(many)
+    long = coordination_pb2.WorkerReport(hook_failures=["x" * 5000])
+    with pytest.raises(InvalidRequest, match="a failure of a hook: 5000 characters"):
+        decode_worker_report(long)
 
 
 def test_negative_loads_of_a_ps_are_refused():

@@ -12,7 +12,7 @@ from megalith.controller.members.directives import ClusterState, Phase
 from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.roster import Patience, Registration, Role
 from megalith.errors import InvalidRequest, NotInCluster, NotReady, RunUndecided, WrongRun
-from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from megalith.wire.reports import LeftOut, PsReport, RestoreReport, WorkerReport
 from support.waiting import wait_until
 
 SUSPECT_S = 5.0
@@ -104,6 +104,17 @@ def test_a_worker_that_died_with_the_controller_is_replaced_where_it_stood(left,
     assert last_state(told).positions == (16, 14)
 
 
+def test_what_a_worker_that_died_with_the_controller_had_trained_stays_counted(left, clock):
+    left_out = {"left_out": LeftOut(1, 10, 2), "left_out_before": LeftOut(late_files=3)}
+    before = replace(left.workers[1], examples=70, examples_before=5, **left_out)
+    cluster = coordinator(clock, replace(left, workers=(left.workers[0], before)))
+    join(cluster, Role.WORKER, 0)
+    join(cluster, Role.WORKER, 1, "another")
+    seats = [seat for seat, _, _ in cluster.seats()]
+    assert [seat.examples_before for seat in seats] == [0, 0, 0, 75]
+    assert [seat.left_out for seat in seats] == [LeftOut()] * 3 + [LeftOut(1, 10, 5)]
+
+
 def test_a_ps_that_died_with_the_controller_is_waited_for_and_then_missed(left, clock):
     cluster = coordinator(clock, left)
     for role, index in ((Role.PS, 0), (Role.WORKER, 0), (Role.WORKER, 1)):
@@ -151,6 +162,9 @@ def test_a_cluster_of_another_size_is_a_new_run(left, clock):
 
 
 def test_a_journal_comes_back_from_disk_as_it_was(left, tmp_path):
+    left_out = {"left_out": LeftOut(1, 10, 2), "left_out_before": LeftOut(late_files=3)}
+    worker = replace(left.workers[1], **left_out)
+    left = replace(left, workers=(left.workers[0], worker))
     keeper = JournalKeeper(tmp_path, lambda: left)
     keeper.start()
     keeper.flush()
@@ -528,6 +542,38 @@ def test_cursors_go_on_with_a_run_and_those_of_the_checkpoint_with_a_new_one(clo
     assert last_state(told).first_cursors == (b"a\x00", b"b")
     again.report_worker(join(again, Role.WORKER, 0)[0], WorkerReport())  # it has not begun yet
     assert again.cursors() == (b"\xff5", b"b")
+
+
+def test_cursors_of_another_number_of_workers_stay_until_all_have_begun(clock):
+    cluster = coordinator(clock, checkpoint_step=10, first_cursors=(b"a", b"b", b"c"))
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsReport(is_ready=True))
+    workers = [join(cluster, Role.WORKER, index)[0] for index in range(2)]
+    begun = WorkerReport(initialized_epoch=1, position=5, has_begun=True, global_step=15)
+    cluster.report_worker(workers[0], replace(begun, cursor=b"first"))
+    assert cluster.cursors() == (b"a", b"b", b"c")
+    assert cluster.cursors_step() == 10  # the steps since then are trained again
+
+    again = coordinator(clock, cluster.journal())
+    workers = [join(again, Role.WORKER, index)[0] for index in range(2)]
+    assert again.cursors() == (b"a", b"b", b"c")
+    again.report_worker(workers[1], replace(begun, cursor=b"second"))
+    assert again.cursors() == (b"first", b"second")
+    assert again.cursors_step() == 15
+
+
+def test_a_worker_that_begins_at_the_start_of_its_input_has_begun(clock):
+    """An empty cursor is the start: without a batch in its share it never reports another."""
+    cluster = coordinator(clock, checkpoint_step=10, first_cursors=(b"a", b"b", b"c"))
+    for index in range(2):
+        cluster.report_ps(join(cluster, Role.PS, index)[0], PsReport(is_ready=True))
+    workers = [join(cluster, Role.WORKER, index)[0] for index in range(2)]
+    begun = WorkerReport(initialized_epoch=1, has_begun=True, global_step=15)
+    cluster.report_worker(workers[0], replace(begun, position=5, cursor=b"first"))
+    assert cluster.cursors() == (b"a", b"b", b"c")
+    cluster.report_worker(workers[1], begun)
+    assert cluster.cursors() == (b"first", b"")
+    assert cluster.cursors_step() == 15
 
 
 def test_a_run_that_does_not_go_on_leaves_its_cursors_behind(left, clock):

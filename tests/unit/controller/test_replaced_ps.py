@@ -150,3 +150,13 @@ def test_a_controller_that_was_stopped_gives_nobody_away_who_was_silent_only_mea
         clock.now += 1.0
         cluster.watch()
     join(cluster, "b")
+
+
+def test_what_the_only_ps_has_dropped_is_known_after_it_was_replaced(clock):
+    """Its replacement would restore the table."""
+    cluster = coordinator(clock)
+    session = routed(cluster, clock, "a")
+    cluster.report_ps(session, PsReport(is_ready=True, dropped_tables={"old": 5.0}))
+    be_lost(cluster, clock, session)
+    cluster.report_ps(join(cluster, "b"), PsReport())
+    assert cluster.dropped_tables() == {"old": 5.0}

@@ -40,12 +40,12 @@ def test_a_live_holder_keeps_its_index(roster, clock):
 
 
 def test_a_silent_or_lost_holder_is_replaced(roster, clock):
-    place = roster.take(registration())
-    place.load = PsReport(is_ready=True)
+    seat = roster.take(registration())
+    seat.load = PsReport(is_ready=True)
     clock.now = 4.0
     assert roster.take(registration(incarnation="two")).address == "host:two"
-    assert not place.load.is_ready
-    place.is_connected = False
+    assert not seat.load.is_ready
+    seat.is_connected = False
     clock.now = 4.1
     assert roster.take(registration(incarnation="three")).address == "host:three"
 
@@ -60,11 +60,11 @@ def test_silence_is_measured_in_the_holder_s_own_heartbeats(roster, clock):
 
 
 def test_the_same_process_may_come_back_at_once(roster, clock):
-    place = roster.take(registration())
-    place.load = PsReport(is_ready=True)
+    seat = roster.take(registration())
+    seat.load = PsReport(is_ready=True)
     clock.now = 0.1
     roster.take(registration())
-    assert place.load.is_ready
+    assert seat.load.is_ready
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_a_cluster_without_workers_is_never_done_by_itself():
 
 
 def test_time_that_is_forgiven_is_no_silence(roster, clock):
-    place = roster.take(registration(index=1))
+    seat = roster.take(registration(index=1))
     clock.now = 10.1
-    assert place in roster.silent()
+    assert seat in roster.silent()
     roster.forgive(1.0)
-    assert (place in roster.silent(), roster.unheard_s(place)) == (False, pytest.approx(9.1))
+    assert (seat in roster.silent(), roster.unheard_s(seat)) == (False, pytest.approx(9.1))
     roster.forgive(60.0)
-    assert roster.unheard_s(place) == 0.0, "nobody is heard in the future"
+    assert roster.unheard_s(seat) == 0.0, "nobody is heard in the future"

@@ -1,84 +1,21 @@
 import errno
-import itertools
-import os
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from megalith.checkpoint import catalog, listing, manifest
-from megalith.checkpoint.format import MANIFEST
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint.manifest import ShardFile
 from megalith.checkpoint.retention import Retention
-from megalith.controller.saving import leftovers
+from megalith.controller import codec
+from megalith.controller.members.directives import Phase
 from megalith.controller.saving.saves import Saver
+from megalith.controller.saving.schedule import SaveSchedule, ScheduledSaves
 from megalith.controller.saving.whole_model import ShardSaved
-from megalith.errors import LimitExceeded, MegalithError, ModelDirInUse, NotReady, SaveFailed
+from megalith.errors import AccessDenied, LimitExceeded, MegalithError, SaveFailed, SaveTimedOut
+from support.saves import CONTENT, FakeCoordinator, answer_both, everything_in, file
 from support.waiting import wait_until
-
-
-class FakeCoordinator:
-    """Two ps with sessions 1 and 2; `on_order` decides what they answer."""
-
-    global_step = 12
-    lacks_rows = False
-
-    def __init__(self):
-        self.alive = {1, 2}
-        self.on_order = lambda order: None
-        self.orders = []
-
-    def order_save(self, order):
-        self.orders.append(order)
-        self.on_order(order)
-        return [1, 2]
-
-    def is_alive(self, session):
-        return session in self.alive
-
-    def moving_workers(self):
-        return ()
-
-    def check_current(self):
-        """It is never replaced, unless a test says so."""
-
-    def cursors(self):
-        return (b"here", b"")
-
-    def index_of(self, session):
-        return session - 1
-
-
-CONTENT = b"ten bytes."
-
-
-def file(name, rows=3):
-    return ShardFile(name, "table", "t", rows, len(CONTENT), "00")
-
-
-def everything_in(directory):
-    """Names and contents of all files, and when each was last changed."""
-    return {
-        path.relative_to(directory): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
-@pytest.fixture
-def cluster():
-    return FakeCoordinator()
-
-
-@pytest.fixture
-def saver(cluster, tmp_path):
-    return Saver(cluster, tmp_path, timeout_s=60.0, clock=lambda: 99.5, appear_s=0.0)
-
-
-def answer_both(saver, order):
-    for session in (1, 2):
-        name = f"t-{session}-{order.save_id}"
-        (manifest.Path(order.directory) / name).write_bytes(CONTENT)
-        saver.answer(session, ShardSaved(order.save_id, [file(name)]))
 
 
 def test_a_save_lists_every_shard_and_becomes_the_newest(saver, cluster, tmp_path):
@@ -123,6 +60,60 @@ def test_a_save_that_holds_training_writes_behind_the_barrier_and_always_lets_go
     assert events == ["Save", "write", "let go", "Save", "fail", "let go"]
 
 
+def test_the_last_save_holds_training_while_another_one_is_under_way(saver, cluster):
+    """That one rests as long as somebody trains."""
+    is_written = threading.Event()
+    is_held = threading.Event()
+    seen = []
+
+    def hold(action, reason, timeout_s):
+        is_held.set()
+        return lambda: seen.append("let go")
+
+    def write_slowly(order):
+        is_written.set()
+        seen.append(is_held.wait(5))
+        answer_both(saver, order)
+
+    cluster.hold = hold
+    cluster.on_order = write_slowly
+    first = threading.Thread(target=saver.save)
+    first.start()
+    assert is_written.wait(5)
+    last = saver.save(hold=True, is_last=True)
+    first.join()
+
+    assert seen == [True, True]
+    assert last.path.name == "model.ckpt-r1-12"
+
+
+def test_a_last_save_that_fails_lets_go(saver, cluster):
+    events = []
+    cluster.hold = lambda action, reason, timeout_s: lambda: events.append("let go")
+    cluster.on_order = lambda order: cluster.alive.discard(2)
+    with pytest.raises(SaveFailed, match="a ps was lost"):
+        saver.save(hold=True, is_last=True)
+
+    assert events == ["let go"]
+
+
+def test_every_ps_hears_how_long_the_save_may_take(saver, cluster):
+    """It rests no longer than a third of that."""
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save()
+    assert [order.timeout_s for order in cluster.orders] == [60.0]
+    assert codec.encode_save_order(cluster.orders[0]).timeout_s == 60.0
+
+
+@pytest.mark.parametrize("is_stopgap", [True, False])
+def test_whether_a_save_is_in_place_of_an_increment_is_told(cluster, tmp_path, is_stopgap):
+    records = []
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0, on_saved=records.append)
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save(is_stopgap=is_stopgap)
+    assert [record.is_stopgap for record in records] == [is_stopgap]
+
+
 def test_a_save_that_went_on_without_some_workers_says_so(saver, cluster):
     cluster.hold = lambda action, reason, timeout_s: lambda: None
     cluster.moving_workers = lambda: (1, 3)
@@ -143,7 +134,7 @@ def test_older_checkpoints_stay_in_the_list(saver, cluster, tmp_path):
 def test_a_save_that_one_ps_cannot_finish_does_not_exist(saver, cluster, tmp_path):
     def answer(order):
         name = f"t-1-{order.save_id}"
-        (manifest.Path(order.directory) / name).write_bytes(CONTENT)
+        (Path(order.directory) / name).write_bytes(CONTENT)
         saver.answer(1, ShardSaved(order.save_id, [file(name)]))
         saver.answer(2, ShardSaved(order.save_id, [], error="ps-1: disk full"))
 
@@ -234,7 +225,7 @@ def test_a_file_that_a_ps_lists_but_that_is_not_here_fails_the_save(
 ):
     def answer(order):
         answer_both(saver, order)
-        path = manifest.Path(order.directory) / f"t-2-{order.save_id}"
+        path = Path(order.directory) / f"t-2-{order.save_id}"
         path.unlink() if content is None else path.write_bytes(content)
 
     cluster.on_order = answer
@@ -250,140 +241,12 @@ def test_a_file_that_other_machines_show_late_is_waited_for(cluster, tmp_path):
 
     def answer(order):
         answer_both(saver, order)
-        path = manifest.Path(order.directory) / f"t-2-{order.save_id}"
+        path = Path(order.directory) / f"t-2-{order.save_id}"
         path.unlink()
         threading.Timer(0.3, path.write_bytes, [CONTENT]).start()
 
     cluster.on_order = answer
     assert saver.save().rows == 6
-
-
-def no_space(*arguments):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize("step", ["write", "publish", "record_latest"])
-def test_a_disk_that_is_full_at_any_step_leaves_the_old_checkpoint_and_nothing_else(
-    saver, cluster, tmp_path, monkeypatch, step
-):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    saver.save()
-    before = everything_in(tmp_path)
-    monkeypatch.setattr(manifest if step == "write" else catalog, step, no_space)
-    with pytest.raises(SaveFailed, match="No space left on device"):
-        saver.save()
-    assert everything_in(tmp_path) == before
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model.ckpt-12"]
-    monkeypatch.undo()
-    assert catalog.latest(tmp_path).name == "model.ckpt-12"
-    assert saver.save().path.name == "model.ckpt-r1-12"
-
-
-def test_a_checkpoint_that_the_list_names_stays_though_the_list_cannot_be_synced(
-    saver, cluster, tmp_path, monkeypatch
-):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    saver.save()
-    record = catalog.record_latest
-
-    def record_and_fail(*arguments):
-        record(*arguments)
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(catalog, "record_latest", record_and_fail)
-    saved = saver.save()
-    assert catalog.latest(tmp_path) == saved.path
-    assert manifest.read(saved.path).rows == 6
-    assert saver.last.error == ""
-
-
-def test_a_checkpoint_that_the_list_may_name_stays_though_the_list_cannot_be_read_again(
-    saver, cluster, tmp_path, monkeypatch
-):
-    """The process runs out of file descriptors right after the list was replaced."""
-    cluster.on_order = lambda order: answer_both(saver, order)
-    saver.save()
-    state_text = listing.read_text
-    record = catalog.record_latest
-
-    def too_many_files(*arguments):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    def record_and_fail(*arguments):
-        record(*arguments)
-        monkeypatch.setattr(listing, "read_text", too_many_files)
-        too_many_files()
-
-    monkeypatch.setattr(catalog, "record_latest", record_and_fail)
-    with pytest.raises(SaveFailed, match=r"model.ckpt-r1-12 is complete and stays, .* Too many"):
-        saver.save()
-    monkeypatch.setattr(listing, "read_text", state_text)
-    assert catalog.latest(tmp_path).name == "model.ckpt-r1-12"
-    assert manifest.read(tmp_path / "model.ckpt-r1-12").rows == 6
-
-
-def test_a_checkpoint_that_the_list_names_as_an_older_one_stays_too(
-    saver, cluster, tmp_path, monkeypatch
-):
-    cluster.on_order = lambda order: answer_both(saver, order)
-
-    def record_and_fail(model_dir, folder, *arguments):
-        text = (
-            f'model_checkpoint_path: "model.ckpt-99"\nall_model_checkpoint_paths: "{folder.name}"'
-        )
-        (model_dir / "checkpoint").write_text(text + "\n")
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(catalog, "record_latest", record_and_fail)
-    saver.save()
-    assert manifest.read(tmp_path / "model.ckpt-12").rows == 6
-
-
-@pytest.mark.parametrize("moment", ["before it is published", "before it is listed"])
-def test_a_controller_that_was_replaced_during_a_save_publishes_nothing(
-    saver, cluster, tmp_path, moment
-):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    saver.save()
-    before = everything_in(tmp_path)
-    looks = []
-
-    def check_current():
-        looks.append(sorted(path.name for path in tmp_path.glob("model.ckpt-*")))
-        if len(looks) == ["before it is published", "before it is listed"].index(moment) + 1:
-            raise NotReady("a newer controller serves it")
-
-    cluster.check_current = check_current
-    with pytest.raises(NotReady, match="a newer controller"):
-        saver.save()
-    assert len(looks[-1]) == (1 if moment == "before it is published" else 2)
-    assert everything_in(tmp_path) == before
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model.ckpt-12"]
-
-
-def test_a_checkpoint_older_than_the_newest_of_the_list_does_not_become_the_newest(
-    cluster, tmp_path, caplog
-):
-    """A controller that was paused in a save, on a file system where it cannot see another one."""
-    times = itertools.count(100.0)
-    saver = Saver(cluster, tmp_path, timeout_s=60.0, clock=lambda: next(times), appear_s=0.0)
-    newer = tmp_path / "model.ckpt-500"
-
-    def paused(order):
-        answer_both(saver, order)
-        newer.mkdir()
-        manifest.write(newer, Manifest(step=500, num_ps=2, saved_at_s=500.0, files=()))
-        catalog.record_latest(tmp_path, newer, 500.0)
-
-    cluster.on_order = paused
-    saver.save()
-    assert "model.ckpt-12 is saved, but a newer checkpoint was saved into" in caplog.text
-    assert catalog.latest(tmp_path) == newer
-    assert catalog.is_listed(tmp_path, tmp_path / "model.ckpt-12")
-    cluster.on_order = lambda order: answer_both(saver, order)
-    later = saver.save()  # by a clock that is behind: it is the newest all the same
-    assert catalog.latest(tmp_path) == later.path
-    assert manifest.read(later.path).saved_at_s == 500.0
 
 
 def test_a_save_of_servers_that_restored_too_little_is_listed_and_never_the_newest(
@@ -410,13 +273,22 @@ def test_a_model_that_lacks_rows_is_not_copied_into_another_directory(saver, clu
     assert catalog.latest(elsewhere) is None
 
 
+def test_a_ps_that_was_waited_for_and_lacks_rows_is_noticed_before_a_copy(saver, cluster, tmp_path):
+    cluster.on_order = lambda order: answer_both(saver, order)
+    cluster.wait_for_returning_ps = lambda: setattr(cluster, "lacks_rows", True)
+    with pytest.raises(SaveFailed, match="rows of this model are missing"):
+        saver.save(str(tmp_path / "elsewhere"))
+    assert cluster.orders == []
+
+
 def test_a_ps_that_is_late_with_a_save_that_timed_out_cannot_write_into_a_checkpoint(
     cluster, tmp_path
 ):
     saver = Saver(cluster, tmp_path, timeout_s=0.1, appear_s=0.0)
-    with pytest.raises(SaveFailed, match="2 ps did not finish within"):
+    with pytest.raises(SaveTimedOut, match="2 ps did not finish within"):
         saver.save()
     assert list(tmp_path.iterdir()) == []
+    assert len(cluster.orders) == 1, "a second try would write beside the first, and block as long"
     with pytest.raises(FileNotFoundError):
         answer_both(saver, cluster.orders[0])
 
@@ -485,119 +357,38 @@ def test_saves_take_turns(saver, cluster):
     assert len({order.save_id for order in cluster.orders}) == 3
 
 
-def test_a_save_may_go_to_another_directory(saver, cluster, tmp_path):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    saved = saver.save(str(tmp_path / "elsewhere"))
-    assert catalog.latest(tmp_path / "elsewhere") == saved.path
-    assert catalog.latest(tmp_path) is None
-
-
-def test_the_own_model_directory_under_another_name_is_the_own_one(saver, cluster, tmp_path):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    other_name = tmp_path.parent / "link"
-    other_name.symlink_to(tmp_path)
-    assert saver.save(str(other_name)).path == tmp_path / "model.ckpt-12"
-
-
-def test_what_own_saves_of_a_dead_controller_left_is_removed_and_nothing_else(
-    saver, cluster, tmp_path, caplog
-):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    good = saver.save()
-    own = catalog.work_directory(tmp_path, 13, "0a1b2c3d")
-    foreign = catalog.work_directory(tmp_path, 13, "0a1b2c3d", is_own=False)
-    somebodys = tmp_path / "saving-money"
-    for folder in (own, foreign, somebodys):
-        folder.mkdir()
-        (folder / MANIFEST).write_bytes(CONTENT)
-    link = tmp_path / "saving-14-0a1b2c3e"
-    link.symlink_to(somebodys)
-    kept = everything_in(good.path) | everything_in(foreign) | everything_in(somebodys)
-    leftovers.remove_leftovers(tmp_path)
-    assert not own.exists()
-    assert everything_in(good.path) | everything_in(foreign) | everything_in(somebodys) == kept
-    assert f"removing {own}, left of a save whose controller died" in caplog.text
-    assert f"{foreign} is a save of another job, or left of one" in caplog.text
-
-
-def test_files_of_killed_writes_are_removed_once_nobody_can_be_writing_them(tmp_path):
-    names = ("checkpoint-tmp-0a1b2c3d", "controller_journal.json-tmp-99999999")
-    others = ("notes-tmp-old", "checkpoint", "checkpoint-tmp-0a1b2c3d4", "young-tmp-0a1b2c3d")
-    for name in (*names, ".write-probe-0a1b2c3d", *others):
-        (tmp_path / name).write_bytes(CONTENT)
-        if not name.startswith("young"):
-            os.utime(tmp_path / name, (1.0, 1.0))
-    (tmp_path / "folder-tmp-0a1b2c3d").mkdir()
-    leftovers.remove_leftovers(tmp_path)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*others, "folder-tmp-0a1b2c3d"}
-
-
-def test_a_save_that_another_job_is_writing_into_this_directory_outlives_a_start_here(
-    cluster, tmp_path
-):
-    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    theirs.mkdir()
-    saver = Saver(cluster, theirs, timeout_s=60.0, appear_s=0.0)
-    cluster.on_order = lambda order: (answer_both(saver, order), leftovers.remove_leftovers(ours))
-    saved = saver.save(str(ours))
-    assert saved.path == ours / "model.ckpt-12"
-    assert all((saved.path / item.name).exists() for item in manifest.read(saved.path).files)
-
-
-def become_a_job(directory, name):
-    """Leave in the directory what a job leaves there."""
-    directory.mkdir(exist_ok=True)
-    path = directory / name
-    path.mkdir() if name == "controller.generation" else path.touch()
-
-
-JOB_FILES = [
-    "controller.lock",
-    "controller.generation",
-    "controller_state.json",
-    "controller_server_addr.txt",
-]
-
-
-@pytest.mark.parametrize("name", JOB_FILES)
-def test_a_save_into_the_model_directory_of_another_job_is_refused_and_changes_nothing(
-    saver, cluster, tmp_path, name
-):
-    cluster.on_order = lambda order: answer_both(saver, order)
-    theirs = tmp_path / "theirs"
-    saver.save(str(theirs))  # no job is there yet
-    become_a_job(theirs, name)
-    before = everything_in(theirs)
-    with pytest.raises(
-        ModelDirInUse, match=r"theirs: it is the model directory of another job.*choose a directory"
-    ):
-        saver.save(str(theirs))
-    assert everything_in(theirs) == before
-    assert sorted(path.name for path in theirs.iterdir()) == sorted(
-        ["checkpoint", "model.ckpt-12", name]
+def test_a_planned_save_is_not_made_after_the_one_that_it_has_waited_for(cluster, tmp_path):
+    """A job that is over before the first look at the schedule ended with two of one step."""
+    schedule = SaveSchedule(0.0, 10, now=0.0, step=0)
+    saver = Saver(
+        cluster,
+        tmp_path,
+        timeout_s=60.0,
+        appear_s=0.0,
+        on_saved=lambda record: schedule.restart(0.0, record.step),
     )
-    assert len(cluster.orders) == 1
-    assert saver.last.error.startswith("cannot save into")
+    cluster.state = lambda: SimpleNamespace(phase=Phase.RUNNING)
+    orders = []
+    cluster.on_order = orders.append
+    last = threading.Thread(target=saver.save, daemon=True)
+    last.start()
+    wait_until(lambda: orders)
 
+    has_looked = threading.Event()
+    planned = ScheduledSaves(cluster, saver, schedule, is_wanted=lambda: has_looked.set() or True)
+    looks = iter([False, True])
+    stopping = SimpleNamespace(wait=lambda seconds: next(looks))
+    waiting = threading.Thread(target=planned.run, args=(stopping,), daemon=True)
+    waiting.start()
+    assert has_looked.wait(10)
 
-def test_a_save_into_a_directory_in_which_a_job_starts_meanwhile_leaves_nothing_there(
-    saver, cluster, tmp_path
-):
-    theirs = tmp_path / "theirs"
-    cluster.on_order = lambda order: (
-        answer_both(saver, order),
-        become_a_job(theirs, "controller.lock"),
-    )
-    with pytest.raises(ModelDirInUse):
-        saver.save(str(theirs))
-    assert [path.name for path in theirs.iterdir()] == ["controller.lock"]
-
-
-def test_the_own_model_directory_is_saved_into_by_name_too(saver, cluster, tmp_path):
     cluster.on_order = lambda order: answer_both(saver, order)
-    become_a_job(tmp_path, "controller.lock")
-    assert saver.save(str(tmp_path)).path == tmp_path / "model.ckpt-12"
+    answer_both(saver, orders[0])
+    last.join(10)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert [path.name for path in tmp_path.glob("model.ckpt-*")] == ["model.ckpt-12"]
+    assert saver.save().path.name == "model.ckpt-r1-12", "one that is asked for is made"
 
 
 def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_and_says_what(
@@ -614,7 +405,7 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
             files = []
             for table in tables:
                 name = f"{table}-{session}-{order.save_id}"
-                (manifest.Path(order.directory) / name).write_bytes(CONTENT)
+                (Path(order.directory) / name).write_bytes(CONTENT)
                 files.append(ShardFile(name, "table", table, 3, len(CONTENT), "00"))
             saver.answer(session, ShardSaved(order.save_id, files, tuple(parts)))
 
@@ -686,3 +477,23 @@ def test_after_the_last_save_training_stays_held_unless_the_save_failed(saver, c
     cluster.on_order = lambda order: answer_both(saver, order)
     saver.save(hold=True, is_last=True)
     assert held == [1]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), AccessDenied("list")])
+def test_a_save_that_is_complete_is_not_called_failed_because_what_follows_from_it_fails(
+    cluster, tmp_path, error, caplog
+):
+    def fail(record):
+        raise error
+
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0, on_saved=fail)
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saved = saver.save()
+    assert catalog.latest(tmp_path) == saved.path
+    assert saver.last.error == ""
+    assert "what follows from a save could not be done" in caplog.text
+
+    cluster.on_order = lambda order: saver.answer(1, ShardSaved(order.save_id, [], error="full"))
+    cluster.alive = {1}
+    with pytest.raises(SaveFailed):  # and the error of one that failed is its own
+        saver.save()

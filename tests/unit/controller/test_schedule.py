@@ -1,13 +1,16 @@
 import math
 from dataclasses import replace
 from datetime import time
+from types import SimpleNamespace
 
 import pytest
 
 from megalith.controller.config import ControllerConfig
-from megalith.controller.saving.schedule import SaveSchedule
-from megalith.controller.saving.tide import TideWindow
+from megalith.controller.saving.records import SaveRecord
+from megalith.controller.saving.schedule import SaveNews, SaveSchedule, Unsaved
+from megalith.controller.saving.tide import Tide
 from megalith.errors import InvalidSetting
+from megalith.runtime.day_window import DayWindow
 
 
 def test_by_the_clock_it_counts_from_the_last_save():
@@ -30,11 +33,79 @@ def test_by_steps_it_counts_from_the_last_saved_step():
 
 def test_without_a_cadence_it_is_never_due():
     assert not SaveSchedule(0.0, 0, now=0.0, step=0).is_due(10.0**9, 10**9)
+    assert not SaveSchedule(0.0, 0, now=0.0, step=0, first_s=5.0).is_due(10.0**9, 10**9)
+
+
+@pytest.mark.parametrize(("every_s", "every_steps"), [(600.0, 0), (0.0, 100)])
+def test_the_first_save_may_be_due_earlier(every_s, every_steps):
+    """Also one that fails is the first: a disk without room is left alone until the next one."""
+    schedule = SaveSchedule(every_s, every_steps, now=100.0, step=0, first_s=60.0)
+    assert not schedule.is_due(159.0, 99)
+    assert schedule.is_due(160.0, 0)
+    schedule.restart(160.0, 50)
+    assert not schedule.is_due(700.0, 149)
+    assert schedule.is_due(760.0, 150)
+
+
+def test_a_first_save_is_no_later_than_any_other():
+    schedule = SaveSchedule(10.0, 0, now=100.0, step=0, first_s=60.0)
+    assert schedule.is_due(110.0, 0)
 
 
 def test_two_cadences_are_refused():
     with pytest.raises(InvalidSetting, match="give one of them"):
         ControllerConfig(model_dir="m", save_every_s=1.0, save_every_steps=1)
+
+
+@pytest.mark.parametrize("error", ["", "no room"])
+def test_a_save_in_place_of_an_increment_does_not_put_off_the_planned_one(error):
+    """One comes every minute where a delta log is too small, and goes with the next save."""
+    cluster = SimpleNamespace(checkpoint_saved=lambda path, at_s, pushes: None)
+    schedule = SaveSchedule(0.0, 100, now=0.0, step=0)
+    unsaved = Unsaved(cluster, "/m/model.ckpt-0", 0)
+    metrics = SimpleNamespace(saved=lambda record: None)
+    news = SaveNews(cluster, schedule, unsaved, metrics)
+    stopgap = SaveRecord(9.0, 1.0, 90, "/m/model.ckpt-90", error, is_stopgap=True)
+
+    news.tell(stopgap)
+    assert schedule.next_step == 100
+    news.tell(replace(stopgap, step=110, is_stopgap=False))
+    assert schedule.next_step == 210
+
+
+def test_a_checkpoint_is_behind_a_table_that_was_dropped_since():
+    """Nothing may be trained any more: then only a planned save makes the drop outlast the job."""
+    dropped = {"old": 100.0}
+    cluster = SimpleNamespace(
+        global_step=7,
+        has_unsaved_pushes=False,
+        dropped_tables=lambda: dropped,
+        checkpoint_saved=lambda path, at_s, pushes: None,
+    )
+    unsaved = Unsaved(cluster, "/m/model.ckpt-7", 7)
+    metrics = SimpleNamespace(saved=lambda record: None)
+    news = SaveNews(cluster, SaveSchedule(0.0, 0, 0.0, 0), unsaved, metrics)
+    assert unsaved.is_behind
+    news.tell(SaveRecord(106.0, 5.0, 7, "/m/model.ckpt-r1-7"))
+    assert not unsaved.is_behind
+    dropped["older"] = 103.0  # while it was written
+    assert unsaved.is_behind
+
+
+def test_what_a_crash_loses_counts_from_the_begin_of_a_save():
+    """Rows that were read first lack what was trained while the others were written."""
+    told = []
+    cluster = SimpleNamespace(checkpoint_saved=lambda *arguments: told.append(arguments))
+    unsaved = Unsaved(cluster, "", 0)
+    metrics = SimpleNamespace(saved=lambda record: None)
+    news = SaveNews(cluster, SaveSchedule(0.0, 0, 0.0, 0), unsaved, metrics)
+    news.tell(SaveRecord(2000.0, 1500.0, 7, "/m/model.ckpt-7", pushes={1: 40}))
+    assert told == [("/m/model.ckpt-7", 500.0, {1: 40})]
+
+
+def tide_at(now):
+    window = DayWindow.parse("01:00-03:00", "--tide-window")
+    return Tide(replace(window, now=now), 5.0)
 
 
 @pytest.mark.golden("G11")
@@ -46,26 +117,34 @@ def test_outside_the_hours_of_the_tide_its_seconds_count_alone(hour, passed_s, i
     """Every 10 s; with a window of 1 to 3 h every 5 s outside it."""
     tide = None
     if hour is not None:
-        tide = replace(TideWindow.parse("01:00-03:00", 5.0), now=lambda: time(hour))
+        tide = tide_at(lambda: time(hour))
     schedule = SaveSchedule(10.0, 0, now=100.0, step=0, tide=tide)
     assert schedule.is_due(100.0 + passed_s, 10**9) == is_due
 
 
 def test_outside_the_hours_of_the_tide_steps_do_not_count():
     hour = 2
-    tide = replace(TideWindow.parse("01:00-03:00", 5.0), now=lambda: time(hour))
+    tide = tide_at(lambda: time(hour))
     schedule = SaveSchedule(0.0, 10, now=100.0, step=0, tide=tide)
     assert (schedule.is_due(101.0, 10), schedule.next_step) == (True, 10)
     hour = 4
     assert (schedule.is_due(101.0, 10), schedule.next_step) == (False, 0)
 
 
+@pytest.mark.parametrize(("hour", "is_due"), [(2, False), (4, True)])
+def test_the_first_save_is_due_only_at_hours_that_plan_saves(hour, is_due):
+    """No saves in the window of 1 to 3 h, and every 5 s outside it."""
+    tide = tide_at(lambda: time(hour))
+    schedule = SaveSchedule(0.0, 0, now=100.0, step=0, tide=tide, first_s=2.0)
+    assert schedule.is_due(103.0, 10**9) == is_due
+
+
 @pytest.mark.parametrize(
     ("now", "is_open"), [("21:59", False), ("22:00", True), ("03:00", True), ("06:30", False)]
 )
 def test_a_window_over_midnight_is_open_at_night_alone(now, is_open):
-    tide = TideWindow.parse("22:00-06:30", 5.0)
-    assert replace(tide, now=lambda: time.fromisoformat(now)).is_open == is_open
+    window = DayWindow.parse("22:00-06:30", "--tide-window")
+    assert replace(window, now=lambda: time.fromisoformat(now)).is_open == is_open
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 import shutil
+import threading
 
 import pytest
 
-from megalith.checkpoint import catalog, increments, manifest
+from megalith.checkpoint import catalog, increments, manifest, override
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.controller.saving.start_point import StartPoint
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
@@ -28,11 +29,21 @@ def test_a_new_model_directory_starts_empty(tmp_path):
     assert start_point.fault([RestoreReport(), RestoreReport()], is_first=True) == ""
 
 
+def test_rows_of_a_save_that_this_controller_has_not_read_are_a_fault(tmp_path, saved):
+    """Nobody could tell whether all of them are there."""
+    start_point = StartPoint(tmp_path)
+    start_point.find()
+    unknown = RestoreReport(path=str(tmp_path / "model.ckpt-8"), rows=150, saved_at_s=2.0)
+    said = start_point.fault([unknown, unknown], is_first=False)
+    assert "restored 300 rows from" in said
+    assert "does not know how many there are; start the job again" in said
+
+
 def test_a_checkpoint_of_a_running_job_that_is_gone_with_its_list_is_no_reason_to_start_empty(
     tmp_path, saved
 ):
     start_point = StartPoint(tmp_path)
-    assert start_point.find() == saved
+    assert start_point.find().directory == saved
     shutil.rmtree(saved)
     (tmp_path / "checkpoint").unlink()
     assert StartPoint(tmp_path).find() is None
@@ -147,5 +158,97 @@ def test_what_is_known_of_checkpoints_does_not_grow_with_their_number(tmp_path):
         manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=float(step), files=()))
         catalog.record_latest(tmp_path, folder, float(step))
         start_point.saved(folder)
-        assert start_point.find() == folder
+        assert start_point.find().directory == folder
     assert len(start_point._rows_by_save) < 20
+
+
+def publish_increment(base, step, saved_at_s):
+    work = base.parent / f"saving-{step}-ab"
+    work.mkdir()
+    chain = increments.read_chain(base)
+    content = Manifest(step, 1, saved_at_s, (), save_id=f"i{step}", link=chain.next_link())
+    manifest.write(work, content)
+    increments.publish(work, base, chain.number + 1)
+
+
+def checkpoint_of(model_dir, step):
+    folder = model_dir / f"model.ckpt-{step}"
+    folder.mkdir()
+    content = Manifest(step, 1, saved_at_s=float(step), files=(), save_id=f"s{step}")
+    manifest.write(folder, content)
+    catalog.record_latest(model_dir, folder, float(step))
+    return folder
+
+
+@pytest.mark.parametrize("is_base_kept", [True, False])
+@pytest.mark.parametrize("has_read", ["nothing", "some increments"])
+def test_a_save_that_ends_meanwhile_is_not_taken_for_the_loss_of_increments(
+    tmp_path, monkeypatch, has_read, is_base_kept
+):
+    """A ps that was replaced in this moment went back to the checkpoint before the last."""
+    base = checkpoint_of(tmp_path, 7)
+    publish_increment(base, 8, 8.0)
+    publish_increment(base, 9, 9.0)
+    read_chain = increments.read_chain
+
+    def end_a_save():
+        checkpoint_of(tmp_path, 10)
+        increments.remove_all(tmp_path)
+        if not is_base_kept:
+            assert catalog.remove(tmp_path, base.name)
+
+    def end_a_save_before(directory):
+        monkeypatch.setattr(increments, "read_chain", read_chain)
+        end_a_save()
+        return read_chain(directory)
+
+    read = manifest.read_with_sha256
+    one_reader = threading.Lock()
+    ended = []
+
+    def end_a_save_between(directory):
+        with one_reader:
+            if directory != base and not ended:
+                ended.append(directory)
+                end_a_save()
+
+        return read(directory)
+
+    if has_read == "nothing":
+        monkeypatch.setattr(increments, "read_chain", end_a_save_before)
+    else:
+        monkeypatch.setattr(manifest, "read_with_sha256", end_a_save_between)
+
+    chain = StartPoint(tmp_path).find()
+    assert chain.directory == tmp_path / "model.ckpt-10"
+    assert chain.last.step == 10
+
+
+def test_a_checkpoint_of_another_directory_is_loaded_through_the_increment_that_was_its_last(
+    tmp_path,
+):
+    source = tmp_path / "source"
+    model_dir = tmp_path / "model"
+    base = source / "model.ckpt-7"
+    base.mkdir(parents=True)
+    model_dir.mkdir()
+    manifest.write(base, Manifest(step=7, num_ps=1, saved_at_s=1.0, files=(), save_id="base"))
+    catalog.record_latest(source, base, 1.0)
+    publish_increment(base, 8, 2.0)
+    override.apply(model_dir, source_dir=str(source))
+
+    assert StartPoint(model_dir).find().number == 1
+    publish_increment(base, 9, 3.0)
+    start_point = StartPoint(model_dir)
+    assert start_point.find().number == 1
+    assert StartPoint(source).find().number == 2
+    with_one = RestoreReport(str(base), 8, saved_at_s=2.0)
+    assert start_point.fault([with_one], is_first=True) == ""
+
+    shutil.rmtree(source / "increments")
+    with pytest.raises(
+        CheckpointDamaged, match=r"has loaded 1 increments .*remove .*restored_incr"
+    ):
+        start_point.find()
+    (model_dir / "restored_increments.json").unlink()
+    assert start_point.find().number == 0

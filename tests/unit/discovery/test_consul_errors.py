@@ -1,7 +1,7 @@
 import pytest
 import requests
 
-from megalith.discovery import consul
+from megalith.discovery import consul_agent
 from megalith.errors import DiscoveryFailed
 
 
@@ -26,7 +26,7 @@ from megalith.errors import DiscoveryFailed
     ],
 )
 def test_an_agent_that_is_not_reached_is_named_with_the_reason_alone(error, said):
-    with pytest.raises(DiscoveryFailed) as raised, consul._translated("127.0.0.1:1"):
+    with pytest.raises(DiscoveryFailed) as raised, consul_agent.errors_translated("127.0.0.1:1"):
         raise error
 
     assert str(raised.value) == f"Consul agent 127.0.0.1:1: {said}"

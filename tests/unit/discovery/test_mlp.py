@@ -89,3 +89,19 @@ def test_wrong_or_missing_variables_are_named():
         MlpDiscovery({**ENVIRON, "MLP_PS_NUM": "two"})
     with pytest.raises(InvalidSetting, match="MLP_PS_2_HOST"):
         MlpDiscovery({**ENVIRON, "MLP_PS_NUM": "3"})
+
+
+@pytest.mark.parametrize("role", ["dispatcher", "DSWORKER"])
+def test_a_role_of_the_data_service_only_waits_for_worker_0(role):
+    environ = {**ENVIRON, "MLP_ROLE": role, f"MLP_{role.upper()}_NUM": "1"}
+    assert MlpDiscovery(environ).only_waits_for == "w0:10"
+    assert MlpDiscovery({**environ, "MLP_SSH_PORT": "22"}).only_waits_for == "w0:22"
+    chief = {"MLP_CHIEF_NUM": "1", "MLP_CHIEF_0_HOST": "c0", "MLP_CHIEF_0_PORT": "9"}
+    assert MlpDiscovery({**environ, **chief}).only_waits_for == "c0:9"
+    with pytest.raises(InvalidSetting, match="waits for worker 0, and MLP_WORKER_NUM is not set"):
+        _ = MlpDiscovery({**environ, "MLP_WORKER_NUM": "0"}).only_waits_for
+
+
+@pytest.mark.parametrize("role", ["worker", "ps", "chief"])
+def test_other_roles_have_work(role):
+    assert MlpDiscovery({**ENVIRON, "MLP_ROLE": role}).only_waits_for == ""

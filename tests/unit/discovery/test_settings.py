@@ -2,11 +2,11 @@ import sys
 
 import pytest
 
-from megalith.discovery.consul import agent_address
+from megalith.discovery.consul_agent import agent_address
 from megalith.discovery.files import FileDiscovery
 from megalith.discovery.settings import DiscoverySettings
 from megalith.discovery.tf_config import TfConfigDiscovery
-from megalith.discovery.zookeeper import server_list
+from megalith.discovery.zookeeper_client import server_list
 from megalith.errors import InvalidSetting
 
 TF_CONFIG = '{"cluster": {"ps": ["h:1"]}, "task": {"type": "ps", "index": 0}}'

@@ -183,23 +183,6 @@ def test_a_filter_is_not_restored_from_a_state_that_is_not_there():
         filter_.restore({})
 
 
-@pytest.mark.golden("HashTableOpsTest.test_gradients_with_hash_filter")
-def test_a_filter_that_is_asked_for_absent_ids_only_admits_in_four_runs():
-    """Three sightings a run and a table that asks about absent ids only.
-
-    Containment is tested before any write.
-    """
-    filter_, table = CountingFilter.sliding(thresholds(3), 100), {}
-    for expected in ((0, 0), (0.1, 0), (0.3, 0), (0.5, 0.1)):
-        ids = [0, 0, 1]
-        absent = [key for key in ids if key not in table]
-        answers = iter(admit(filter_, absent))
-        for key, applied in [(key, key in table or next(answers)) for key in ids]:
-            if applied:
-                table[key] = table.get(key, 0) + 0.1
-        assert (table.get(0, 0), table.get(1, 0)) == pytest.approx(expected)
-
-
 @pytest.mark.golden("HashTableOpsTest.test_hash_table_and_hash_filter_save_restore_hook_together")
 def test_a_restored_filter_asks_for_the_sightings_after_its_save_again():
     filter_ = CountingFilter.sliding(thresholds(2), 100)

@@ -12,6 +12,7 @@ UNIT = Path(__file__).parents[1]
 SUITE = (
     "engine/test_index_kernels.py",
     "engine/test_row_kernels.py",
+    "engine/test_loading_new_rows.py",
     "engine/test_table_properties.py",
     "engine/test_touched.py::test_the_kernel_does_what_its_twin_does",
     "engine/test_admission_kernels.py",
@@ -28,6 +29,7 @@ SUITE = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.skipif("NUMBA_BOUNDSCHECK" in os.environ, reason="this is that run")
 @pytest.mark.timeout(1800)
 def test_all_kernels_stay_within_their_arrays(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_thousand_random_uniform_values_fill_their_range():
     assert values.min() >= -1
 
 
-def test_draws_of_the_reference_become_its_numbers():
+def test_draws_of_monolith_become_its_numbers():
     draws = np.array([3499211612, 581869302, 3890346734, 3586334585, 545404204], np.uint64)
     out = np.empty(5, np.float32)
     for bound, expected in (

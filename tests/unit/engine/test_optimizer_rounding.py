@@ -53,7 +53,7 @@ def test_stochastic_rounding_stores_halves_near_the_plain_result():
     assert not np.array_equal(halves, values)
 
 
-def test_the_first_random_numbers_of_the_reference_round_as_written_down():
+def test_the_first_random_numbers_of_monolith_round_as_written_down():
     p = multiply_with_carry(6)
     close(p, [4.19095e-6, 0.0754371, 0.2328169, 0.2438792, 0.2384898, 0.1837266], atol=1e-7)
     np.testing.assert_array_equal(rounded_with(-0.1, p[0]), np.float32([-0.099975586]))

@@ -65,7 +65,6 @@ def test_one_bit_rows_read_plus_or_minus_the_amplitude_and_absent_ones_zero():
     np.testing.assert_array_equal(table.lookup(KEYS[1:]), np.where(VALUES[1:] > 0, 0.5, -0.5))
     np.testing.assert_array_equal(table.lookup(KEYS[:1]), np.zeros((1, 16)))
     assert table.contains(KEYS[:2]).tolist() == [False, True]
-    assert table.hit_rate == (KEYS.size - 1) / KEYS.size
 
 
 def test_segments_share_a_row_that_is_filled_up_to_whole_words():

@@ -97,7 +97,7 @@ BAD_CALLS: dict[str, tuple[type[errors.MegalithError], str, Callable[[EmbeddingT
     ),
     "a negative time": (errors.InvalidRequest, "time -1", lambda t: t.assign(KEYS, ROWS, -1)),
     "a time after 2106": (errors.InvalidRequest, "time", lambda t: t.assign(KEYS, ROWS, 2**32)),
-    "a shard that is none": (errors.InvalidRequest, "shard 3 of 3", lambda t: t.dump(3, 3)),
+    "a share that is none": (errors.InvalidRequest, "share 3 of 3", lambda t: t.dump(3, 3)),
     "a dump of no rows": (errors.InvalidRequest, "limit 0", lambda t: t.dump(limit=0)),
     "loading another width": (errors.ShapeMismatch, "need", lambda t: t.load(KEYS, ROWS, KEYS)),
     "loading other optimizers": (

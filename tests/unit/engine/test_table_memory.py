@@ -301,3 +301,44 @@ def test_writes_allocate_nothing_for_the_blocks_that_they_latch(
         for _ in range(2):  # new rows, and rows that there are
             assert num_allocations(lambda: write(few)) == num_allocations(lambda: write(many)) > 0  # noqa: B023
         table.clear()
+
+
+def expecting(rows: int, config: TableConfig = NARROW) -> EmbeddingTable:
+    table = EmbeddingTable(config)
+    table.expect(rows)
+    return table
+
+
+def filled(table: EmbeddingTable, count: int) -> EmbeddingTable:
+    ids = np.random.default_rng(5).permutation(10 * count)[:count]
+    values = (ids % 1009).astype(np.float32)[:, None]
+    assert table.assign(ids, values).created == count
+    np.testing.assert_array_equal(table.lookup(ids), values)
+    assert len(table) == count
+    return table
+
+
+def test_the_index_of_a_table_that_expects_its_rows_hardly_grows_while_they_come():
+    table = expecting(300_000)
+    empty_bytes = table.nbytes
+
+    filled(table, 300_000)
+
+    # The smallest of the 32 partitions may get some more ids than its share, and grow.
+    assert table.nbytes - 300_000 * 4 < 1.05 * empty_bytes
+    assert table.nbytes < 1.4 * filled(EmbeddingTable(NARROW), 300_000).nbytes
+
+
+def test_more_rows_than_a_table_expects_find_room():
+    filled(expecting(1000), 300_000)
+
+
+def test_a_table_that_has_rows_or_a_budget_expects_nothing():
+    held = filled(EmbeddingTable(NARROW), 100)
+    before = held.nbytes
+    held.expect(300_000)
+    assert held.nbytes == before
+    assert len(held) == 100
+
+    bounded = replace(NARROW, memory_budget_bytes=1 << 20)
+    assert expecting(300_000, bounded).nbytes == EmbeddingTable(bounded).nbytes

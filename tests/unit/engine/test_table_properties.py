@@ -89,14 +89,14 @@ class TableMachine(RuleBasedStateMachine):
         self.naive.rows.clear()
         self.touched.clear()  # whoever followed the table has been told to copy all rows
 
-    @rule(limit=st.integers(1, 20), num_shards=st.integers(1, 3))
-    def reload(self, limit: int, num_shards: int) -> None:
+    @rule(limit=st.integers(1, 20), num_shares=st.integers(1, 3))
+    def reload(self, limit: int, num_shares: int) -> None:
         pieces = []
-        for shard in range(num_shards):
-            piece = self.table.dump(shard, num_shards, limit, with_expired=True)
+        for share in range(num_shares):
+            piece = self.table.dump(share, num_shares, limit, with_expired=True)
             pieces.append(piece)
             while piece.ids.size == limit:
-                piece = self.table.dump(shard, num_shards, limit, piece.offset, with_expired=True)
+                piece = self.table.dump(share, num_shares, limit, piece.offset, with_expired=True)
                 pieces.append(piece)
         self.table.clear()
         self.touched.clear()

@@ -71,7 +71,7 @@ def test_a_gradient_without_an_optimizer_is_refused():
 
 
 def test_another_shape_or_optimizer_is_a_conflict():
-    with pytest.raises(TableConflict, match="use another name"):
+    with pytest.raises(TableConflict, match="use another name, or another model dir"):
         variable().reconfigure(VariableConfig("v", np.zeros(3, np.float32)))
     with pytest.raises(TableConflict):
         variable().reconfigure(VariableConfig("v", np.zeros(2, np.float32), Sgd()))

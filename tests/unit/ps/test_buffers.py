@@ -1,6 +1,6 @@
 import numpy as np
 
-from megalith.ps.lane.connection import BufferPool
+from megalith.runtime.lane.connection import BufferPool
 
 MB = 1 << 20
 

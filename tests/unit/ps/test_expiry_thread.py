@@ -5,6 +5,7 @@ from megalith.ps.expiry_thread import ExpiryThread
 
 
 def test_it_goes_on_after_an_error_says_what_it_dropped_and_ends_when_it_is_stopped(caplog):
+    before = set(threading.enumerate())
     calls, third = [], threading.Event()
 
     def expire():
@@ -23,7 +24,8 @@ def test_it_goes_on_after_an_error_says_what_it_dropped_and_ends_when_it_is_stop
     count = len(calls)
     messages = [record.getMessage() for record in caplog.records]
     assert messages[:3] == ["expiry failed", "expired a=2", "expired a=3"]
-    assert not [running for running in threading.enumerate() if running.name == "expiry"]
+    started = set(threading.enumerate()) - before
+    assert not [running for running in started if running.name == "expiry"]
     assert len(calls) == count
 
 

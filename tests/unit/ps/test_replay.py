@@ -294,3 +294,24 @@ def test_bytes_of_replies_that_must_be_kept_are_free_again_once_their_client_is_
         assert applied.once("c", 1, ready("status", 700_000)) == "status"
         clock.now += 601
     assert applied.nbytes == 0
+
+
+# --- the memory of a predecessor ---
+
+
+def test_a_write_that_reached_the_predecessor_is_lost_unless_its_memory_is_here():
+    applied = AppliedPushes()
+    with pytest.raises(OutcomeLost, match="has replaced the one that it was sent to"):
+        applied.once("c", 1, ready(never), reached_predecessor=True)
+
+    applied.take_over(has_forgotten=False)
+    assert applied.once("c", 1, ready("done"), reached_predecessor=True) == "done"
+    assert applied.once("c", 1, ready(never), reached_predecessor=True) == "done"
+
+
+def test_a_late_repetition_is_lost_if_the_predecessor_has_forgotten_clients():
+    applied = AppliedPushes(retention_s=100.0)
+    applied.take_over(has_forgotten=True)
+    with pytest.raises(OutcomeLost, match="forgets a client"):
+        applied.once("c", 1, ready(never), is_repeated=True, first_try_s_ago=90.0)
+    assert applied.once("c", 1, ready("done"), is_repeated=True, first_try_s_ago=10.0) == "done"

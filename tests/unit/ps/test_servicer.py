@@ -1,9 +1,9 @@
 import threading
 
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.ps.lane.settings import LaneSettings
 from megalith.ps.servicer import ParameterServicer
 from megalith.ps.store.store import Store
+from megalith.runtime.lane.settings import LaneSettings
 from megalith.wire.budget import ByteBudget
 
 

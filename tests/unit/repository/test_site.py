@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from megalith.schema.optimizers import Optimizer
 from support.pages import ROOT
 
 # What a browser fetches to show a page; a link that a reader may click is none of it.
@@ -25,7 +26,13 @@ FETCHED = {
     "image": "href",
 }
 OUTSIDE = re.compile(r"\s*(https?:)?//")
-API = ("megalith.client", "megalith.torch", "megalith.control", "megalith.errors")
+API = (
+    "megalith.client",
+    "megalith.serving",
+    "megalith.torch",
+    "megalith.control",
+    "megalith.errors",
+)
 
 
 class Fetches(HTMLParser):
@@ -122,6 +129,13 @@ def test_every_public_name_is_on_the_page_of_its_module(module):
     }
     public &= {f"{module}.{name}" for name in getattr(imported, "__all__", vars(imported))}
     assert sorted(listed) == sorted(public)
+
+
+def test_every_optimizer_of_rows_is_in_the_page_of_the_sdk():
+    page = (ROOT / "docs" / "sdk.md").read_text()
+    choices = re.search(r"^\| optimizer \| (.*) \|$", page, re.MULTILINE)[1]
+    named = re.findall(r"`(\w+)`", choices)
+    assert sorted(named) == sorted(kind.__name__ for kind in Optimizer.kinds.values())
 
 
 def pages_in_docs():

@@ -87,7 +87,7 @@ def test_a_changed_copy_is_checked_again():
 
 @pytest.mark.parametrize("field", dataclasses.fields(RunnerConfig), ids=lambda field: field.name)
 def test_every_field_reaches_a_service_that_has_it_with_the_same_type(field):
-    is_of_up_itself = field.name in ("save_on_exit", "set")
+    is_of_up_itself = field.name in ("num_replicas", "save_on_exit", "set", "sync", "collective")
     assert bool(field.metadata["reaches"]) != is_of_up_itself
     for service in field.metadata["reaches"]:
         types = {leaf.name: leaf.type for leaf in settings.leaves(SERVICES[service])}

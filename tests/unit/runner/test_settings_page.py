@@ -58,7 +58,7 @@ def test_every_setting_of_a_service_is_on_the_page(service):
         assert own in text or shared in text, leaf.flag
 
 
-def test_every_field_of_the_reference_is_here_renamed_or_left_out_with_a_reason():
+def test_every_field_of_monolith_is_here_renamed_or_left_out_with_a_reason():
     ours = {field.name for field in dataclasses.fields(RunnerConfig)}
     assert set(RENAMED.values()) <= ours
     assert not ours & (LEFT_OUT.keys() | RENAMED.keys())

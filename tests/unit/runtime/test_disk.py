@@ -9,7 +9,7 @@ def test_a_full_disk_is_named_with_its_room(tmp_path):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     said = disk.why(full, tmp_path / "saving-12-ab")
     assert re.match(
-        r"no space left on the disk at /\S*, \d+ of \d+ MB are free without it; make room there \(.*28",
+        r"no space left on the disk at /\S*, \d+ of \d+ MB are free without the unfinished files; make room there \(.*28",
         said,
     )
 

@@ -3,6 +3,8 @@ import sys
 import textwrap
 import threading
 
+import pytest
+
 from megalith.runtime.lifecycle import ExitRequest
 
 
@@ -21,7 +23,7 @@ def test_the_first_request_decides():
     assert (request.status, request.reason) == (3, "first")
 
 
-def run_service(body, exit_with_stdin=False):
+def run_service(body, exit_with_stdin=False, before=""):
     """(exit status, log) of a process that runs a service with these methods.
 
     Its standard input stays open.
@@ -31,14 +33,16 @@ def run_service(body, exit_with_stdin=False):
         import threading
         from concurrent.futures import ThreadPoolExecutor
         from megalith.runtime import lifecycle
-
+        {}
         class Service:
             def __init__(self, exit_request):
                 self.exit_request = exit_request
         {}
         lifecycle.run("it", Service, log_level="info", exit_with_stdin={})
         """
-    ).format(textwrap.indent(textwrap.dedent(body), "    "), exit_with_stdin)
+    ).format(
+        textwrap.dedent(before), textwrap.indent(textwrap.dedent(body), "    "), exit_with_stdin
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -91,3 +95,25 @@ def test_who_started_a_process_sees_by_its_status_that_a_signal_stopped_it():
     )
     assert status == 128 + 15, log
     assert "INFO    it megalith.runtime.lifecycle: it stops: SIGTERM" in log  # nothing has failed
+
+
+@pytest.mark.golden("G15")
+def test_a_handler_of_sigusr1_that_was_there_before_is_called_and_stacks_are_written():
+    status, log = run_service(
+        """
+        def start(self):
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGTERM)  # signals are answered in their order
+        def stop(self, grace_s):
+            print(f"heard {len(heard)}", file=sys.stderr)
+        """,
+        before="""
+        import signal
+        import sys
+        heard = []
+        signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+        """,
+    )
+    assert status == 0, log
+    assert "heard 1" in log
+    assert "most recent call first" in log

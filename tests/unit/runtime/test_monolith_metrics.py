@@ -24,7 +24,7 @@ def page(metrics):
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def test_the_prefix_is_the_reference_s_variable():
+def test_the_prefix_is_monolith_s_variable():
     metrics = Metrics()
     MonolithMetrics(metrics, {"MONOLITH_METRIC_PREFIX": "monolith.training.my-model"}).counter(
         "x.all", "An x."

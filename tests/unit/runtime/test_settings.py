@@ -26,10 +26,10 @@ class Config:
             raise InvalidSetting(f"--rate={self.rate}: below 0")
 
 
-def run(*argv, **environ):
+def run(*argv, of=Config, **environ):
     seen = []
     with pytest.raises(SystemExit) as exit:
-        command_line.main("thing", Config, lambda config: seen.append(config) or 7, argv, environ)
+        command_line.main("thing", of, lambda config: seen.append(config) or 7, argv, environ)
     if not seen:
         raise exit.value
     assert exit.value.code == 7
@@ -41,6 +41,33 @@ def test_flags_win_over_environment_over_defaults():
         "--name", "a", "--rate=2", MEGALITH_THING_RATE="1", MEGALITH_THING_DEPTH="9", OTHER="x"
     )
     assert config == Config(name="a", rate=2.0, loud=False, part=Part(depth=9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """Run one of many things."""
+
+    index: int = setting("Which one.", 0, fallback="RANK_OF_SOMEBODY")
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "index"),
+    [
+        ([], {}, 0),
+        ([], {"RANK_OF_SOMEBODY": "3"}, 3),
+        (["--index=0"], {"RANK_OF_SOMEBODY": "3"}, 0),
+        ([], {"RANK_OF_SOMEBODY": "3", "MEGALITH_THING_INDEX": "0"}, 0),
+        ([], {"MEGALITH_THING_INDEX": "0", "RANK_OF_SOMEBODY": "3"}, 0),
+    ],
+)
+def test_somebody_else_s_variable_counts_where_a_setting_is_not_given(argv, environ, index):
+    assert run(*argv, of=Ranked, **environ) == Ranked(index=index)
+
+
+def test_somebody_else_s_variable_that_is_no_number_is_named(capsys):
+    with pytest.raises(SystemExit):
+        run(of=Ranked, RANK_OF_SOMEBODY="first")
+    assert "RANK_OF_SOMEBODY='first': expected int" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("0", False), ("Yes", True)])

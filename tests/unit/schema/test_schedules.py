@@ -26,28 +26,6 @@ def test_a_polynomial_schedule_grows_evenly():
     assert schedule.at(2) == pytest.approx(0.03)
 
 
-@pytest.mark.golden("PolynomialDecayTest.test_dense_optimizer")
-def test_the_rate_of_step_0_gives_three_adagrad_updates():
-    """Three adagrad updates while the step stays at 0: the rate stays at the initial 3."""
-    rate = np.float32(PolynomialDecay(3.0, 10, 11.0).at(0))
-    for start, gradient, expected in (
-        ([1, 2], 0.1, [-1.60260987, -0.60260987]),
-        ([3, 4], 0.01, [2.71567917, 3.71567917]),
-    ):
-        weights, norm = np.float32(start), np.float32(0.1)
-        for _ in range(3):
-            norm += np.float32(gradient) ** 2
-            weights = weights - rate * np.float32(gradient) / np.sqrt(norm)
-        np.testing.assert_allclose(weights, expected, rtol=1e-6)
-
-
-@pytest.mark.golden("MultiTypeHashTableTest.test_apply_gradients_with_learning_rate_decay")
-def test_the_rate_of_step_0_scales_gradients():
-    rate = PolynomialDecay(0.1, 10, 1.1).at(0)
-    np.testing.assert_allclose(-rate * 2, -0.2)
-    np.testing.assert_allclose(-rate * np.array([[1, 3], [2, 4]]), [[-0.1, -0.3], [-0.2, -0.4]])
-
-
 @pytest.mark.parametrize(("step", "rate"), [(0, 1.0), (5, 0.25), (10, 0.0), (99, 0.0)])
 def test_polynomial_decay_with_a_power_stays_at_its_end(step, rate):
     assert PolynomialDecay(1.0, 10, 0.0, power=2.0).at(step) == pytest.approx(rate)

@@ -7,9 +7,13 @@ import pytest
 import torch
 
 import megalith.client as mg
-from megalith.errors import InvalidSetting, NonFiniteValue
+from megalith.controller.members.piece_book import PieceBook
+from megalith.errors import BadData, InvalidSetting, NonFiniteValue
+from megalith.local import local_train
 from megalith.tasks.ctr import make_task
 from megalith.tasks.ctr_options import CtrOptions
+from megalith.worker.input import Mode
+from megalith.worker.piece_source import ControllerPieces
 
 
 @pytest.fixture
@@ -93,7 +97,7 @@ def test_a_step_is_that_of_torch_with_rows_shared_by_a_list(data):
     for name, leaf in leaves.items():
         np.testing.assert_allclose(found.rows[name], leaf.grad.numpy(), atol=1e-4)
     assert found.req_time_s == 1_700_000_063
-    assert found.metrics.keys() == {"auc"}
+    assert found.metrics.keys() == {"auc", "calibration"}
 
 
 def test_tables_have_the_names_of_features_and_lists_may_share_them(data):
@@ -111,7 +115,7 @@ def test_epochs_or_examples_say_how_long_training_is(data):
 
 def test_the_evaluation_is_that_of_all_examples(data):
     path, _ = data
-    task = task_of(path, eval_data=str(path), slice_by="user", num_tracks=2)
+    task = task_of(path, eval_data=str(path), group_by="user", num_tracks=2)
     variables = variables_of(task)
 
     def read(ids, names):
@@ -125,6 +129,168 @@ def test_the_evaluation_is_that_of_all_examples(data):
     assert {"auc", "log_loss", "calibration", "auc user=u1"} <= figures.keys()
     assert 0 < figures["auc"] < 1
     assert task_of(path).evaluate(read) == {}
+
+
+@pytest.mark.parametrize("bad", [("click", 3), ("ts", None)])
+@pytest.mark.parametrize("kind", ["static", "dynamic", "dynamic, followed"])
+def test_a_bad_row_is_named_by_its_row_group_although_its_batch_has_rows_of_several(
+    data, tmp_path, kind, bad
+):
+    _, table = data
+    name, value = bad
+    values = table.column(name).to_pylist()
+    values[117] = value
+    wrong = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    pq.write_table(wrong, tmp_path / "b.parquet", row_group_size=100)
+
+    follow = "no" if kind == "dynamic" else "0.1"
+    task = task_of(tmp_path / "?.parquet", batch_size=350, follow=follow, shuffle="yes")
+    if kind == "static":
+        batches = task.input(Mode.TRAIN, 0, 1).batches(b"")
+    else:
+        input_ = task.pieced_input(Mode.TRAIN)
+        input_.draw_from(ControllerPieces(OneWorkerBook(), 0, lambda: "w"))
+        batches = input_.batches(b"")
+
+    what = rf"b\.parquet, row group 1, column {name}: .*row 17\b"
+    with pytest.raises(BadData, match=what):
+        list(batches)
+
+
+class OneWorkerBook:
+    def __init__(self):
+        self._book = PieceBook()
+
+    def take_pieces(self, request, timeout_s):
+        return self._book.take(request, lambda index, incarnation: False)
+
+
+def streamed(task, sharding):
+    """What worker-0 of one reads of the files, as they come or in pieces."""
+    if sharding == "static":
+        yield from task.input(Mode.TRAIN, 0, 1).batches(b"")
+        return
+
+    input_ = task.pieced_input(Mode.TRAIN)
+    pieces = ControllerPieces(OneWorkerBook(), 0, lambda: "w")
+    input_.draw_from(pieces)
+    for drawn in input_.batches(b""):
+        yield drawn
+        pieces.trained(drawn.cursor)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "follow"), [("static", "no"), ("static", "0.1"), ("dynamic", "no")]
+)
+def test_a_batch_has_rows_of_files_that_have_a_column_in_other_types(
+    data, tmp_path, sharding, follow
+):
+    _, table = data
+    users = table.column("user").combine_chunks()
+    changes = {
+        "click": table.column("click").cast(pa.bool_()),
+        "user": users.dictionary_encode(),
+        "item": table.column("item").cast(pa.float64()),
+    }
+    other = table
+    for name, column in changes.items():
+        other = other.set_column(other.schema.get_field_index(name), name, column)
+    pq.write_table(other, tmp_path / "b.parquet", row_group_size=100)
+
+    task = task_of(tmp_path / "?.parquet", batch_size=250, follow=follow, shuffle="no")
+    read = [drawn.batch.examples for drawn in streamed(task, sharding)]
+    assert [len(examples) for examples in read] == [250, 250, 100]
+    labels = np.concatenate([examples.labels for examples in read])
+    np.testing.assert_array_equal(labels, np.tile(table.column("click").to_numpy(), 2))
+    for name in ("user", "item"):
+        ids = np.concatenate([examples.ids[name].values for examples in read])
+        np.testing.assert_array_equal(ids, np.tile(mg.hash_ids(table.column(name).to_pylist()), 2))
+
+
+@pytest.mark.parametrize("sharding", ["static", "dynamic"])
+def test_a_column_whose_types_no_type_holds_is_named_by_its_files(data, tmp_path, sharding):
+    _, table = data
+    position = table.schema.get_field_index("item")
+    wide = table.set_column(position, "item", pa.array([2**60 + n for n in range(300)]))
+    gaps = table.set_column(position, "item", pa.array([1.0, None] * 150))
+    pq.write_table(wide, tmp_path / "b.parquet")
+    pq.write_table(gaps, tmp_path / "c.parquet")
+    task = task_of(tmp_path / "[bc].parquet", batch_size=250, follow="0.1", shuffle="no")
+    with pytest.raises(BadData, match=r"b\.parquet, .*c\.parquet: a column .* with the same type"):
+        list(streamed(task, sharding))
+
+
+TEXT_5 = r"column item is text, and the model is trained on number there.*or train a new model"
+
+
+def csv_of(path, table, **changes):
+    columns = {
+        name: changes.get(name, table.column(name).to_pylist()) for name in table.schema.names
+    }
+    columns.pop("history")
+    lines = [",".join(columns)]
+    lines += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_held_out_ids_of_another_kind_are_refused_by_name(data, tmp_path):
+    path, table = data
+    items = pa.array([str(n) for n in table.column("item").to_pylist()])
+    wrong = table.set_column(table.schema.get_field_index("item"), "item", items)
+    pq.write_table(wrong, tmp_path / "day2.parquet")
+
+    day2 = str(tmp_path / "day2.parquet")
+    with pytest.raises(BadData, match=rf"day2.parquet: {TEXT_5}"):
+        local_train(task_of(path, eval_data=day2), max_steps=1)
+    task = task_of(path, eval_data=day2)
+    with pytest.raises(BadData, match=rf"day2.parquet: {TEXT_5}"):
+        next(task.predictions(local_train(task, max_steps=1, evaluates=False).read, []))
+
+
+def test_a_task_that_scores_knows_the_kinds_of_its_training(data, tmp_path):
+    path, table = data
+    text = csv_of(tmp_path / "day2.csv", table, user=[5] * 300)
+    told = {"lists": "", "eval_data": str(text), "group_by": "user"}
+    task = task_of("gone", scores_only=True, kinds={"user": "text", "item": "number"}, **told)
+    (first,) = task.predictions(local_train(task_of(path, lists="")).read, ["user"])
+    assert first.fields["user"].type == pa.string()
+
+    numbers = task_of("gone", scores_only=True, kinds={"user": "text", "item": "text"}, **told)
+    found = list(numbers.predictions(local_train(task_of(path, lists="")).read, ["item"]))
+    assert found[0].fields["item"].type == pa.string()
+
+    other = task_of(
+        "gone",
+        scores_only=True,
+        kinds={"user": "text", "item": "number"},
+        **{**told, "eval_data": str(csv_of(tmp_path / "day3.csv", table, item=["a"] * 300))},
+    )
+    with pytest.raises(BadData, match=TEXT_5):
+        other.evaluate(None)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_without_values_has_ids_of_no_kind(data, tmp_path, ending):
+    path, table = data
+    held_out = tmp_path / f"day2.{ending}"
+    if ending == "csv":
+        csv_of(held_out, table, item=[""] * 300)
+    else:
+        nothing = table.set_column(table.schema.get_field_index("item"), "item", pa.nulls(300))
+        pq.write_table(nothing, held_out)
+
+    read = local_train(task_of(path, lists="")).read
+    kinds = {"user": "text", "item": "number"}
+    task = task_of("gone", lists="", scores_only=True, kinds=kinds, eval_data=str(held_out))
+    assert task.evaluate(read)["missing_values"] == 300
+    (block,) = list(task.predictions(read, []))[-1:]
+    assert np.isfinite(block.logits).all()
+
+    both = f"{csv_of(tmp_path / 'full.csv', table)},{held_out}"
+    if ending == "csv":
+        followed = task_of(both, lists="")
+        assert [followed.batch(number).examples.missing.sum() for number in (0, 9)] == [0, 24]
 
 
 def test_predictions_that_are_no_numbers_stop_with_the_place_in_the_data(data):
@@ -168,6 +334,7 @@ def test_a_step_goes_on_where_all_values_of_a_feature_are_missing(tmp_path):
         ({"hidden": "0"}, "--hidden=0: a layer has one unit or more"),
         ({"shuffle": "some"}, "--shuffle=some: expected auto, yes or no"),
         ({"epochs": 0}, "--epochs=0: must be above 0"),
+        ({"warmup_steps": -2}, "--warmup-steps=-2: expected -1 or more"),
         ({"model": "wide"}, "--model=wide: there are lr, fm, deepfm, dcn"),
     ],
 )
@@ -175,3 +342,63 @@ def test_wrong_options_are_refused_by_name(options, complaint):
     values = {"data": "x.csv", "label": "click", "features": "user"} | options
     with pytest.raises(InvalidSetting, match=complaint):
         CtrOptions(**values)
+
+
+@pytest.mark.parametrize("model", ["fm", "deepfm", "dcn"])
+def test_the_rate_of_all_rows_grows_for_a_step_for_each_pair_of_features(data, model):
+    path, _ = data
+    for table in task_of(path, model=model).tables:  # of user, item and history
+        assert table.learning_rates(0) == pytest.approx(0.0)
+        assert table.learning_rates(1) == pytest.approx(0.05 / 3)
+        assert table.learning_rates(3) == pytest.approx(0.05)
+        assert table.learning_rates(1000) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("options", [{"model": "lr"}, {"model": "fm", "warmup_steps": 0}])
+def test_the_linear_model_learns_at_the_full_rate_at_once_and_so_does_any_that_is_told(
+    data, options
+):
+    path, _ = data
+    for table in task_of(path, **options).tables:
+        assert table.learning_rates(0) == pytest.approx(0.05)
+
+
+def test_the_rate_of_rows_grows_for_as_long_as_it_is_told(data):
+    path, _ = data
+    for table in task_of(path, model="lr", warmup_steps=10).tables:
+        assert table.learning_rates(5) == pytest.approx(0.025)
+
+
+def test_gradients_of_layers_are_clipped_to_their_common_norm_if_asked(data):
+    path, _ = data
+    free, clipped = task_of(path), task_of(path, clip_norm=0.01)
+    batch = free.batch(0)
+    rows, variables = rows_of(free, batch), variables_of(free)
+    before = free.gradients(batch, rows, variables)
+    after = clipped.gradients(clipped.batch(0), rows, variables)
+
+    norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in before.variables.values()))
+    assert norm > 0.01
+    for name, gradient in before.variables.items():
+        np.testing.assert_allclose(after.variables[name], gradient * 0.01 / norm, rtol=1e-4)
+    for table, gradient in before.rows.items():
+        np.testing.assert_array_equal(after.rows[table], gradient)
+
+
+@pytest.mark.parametrize(("batch_size", "num_tracks"), [(64, 1), (128, 1), (64, 2)])
+def test_batches_of_other_examples_than_a_checkpoint_s_are_read_from_the_start(
+    data, tmp_path, batch_size, num_tracks
+):
+    """With 3 batches of 128 in an epoch of 300 examples, batch 3 does not begin at example 384."""
+    others = {"batch_size": batch_size, "num_tracks": num_tracks}
+    first = local_train(task_of(data[0], epochs=2, **others), model_dir=tmp_path / "m", max_steps=4)
+    rest = local_train(task_of(data[0], epochs=2), model_dir=tmp_path / "m")
+    is_same = (batch_size, num_tracks) == (64, 1)
+    assert rest.examples == (600 - first.examples if is_same else 600)
+
+
+def test_files_that_have_changed_since_a_checkpoint_are_read_from_the_start(data, tmp_path):
+    path, table = data
+    local_train(task_of(path), model_dir=tmp_path / "m", max_steps=2)
+    pq.write_table(pa.concat_tables([table, table]), path, row_group_size=100)
+    assert local_train(task_of(path), model_dir=tmp_path / "m").examples == 600

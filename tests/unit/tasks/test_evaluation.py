@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from megalith.tasks.auc import auc
-from megalith.tasks.evaluation import Evaluation, StreamingAuc
+from megalith.tasks.evaluation import Evaluation, OnlineEvaluation, StreamingAuc
 
 COUNT = 400_000
 
@@ -78,3 +78,39 @@ def test_a_certain_and_wrong_prediction_costs_much_but_not_infinity():
     evaluation = Evaluation()
     evaluation.add(np.array([0.0, 1.0]), np.array([900.0, -900.0]))
     assert evaluation.figures()["log_loss"] == pytest.approx(-np.log(1e-7), rel=1e-3)
+
+
+def test_online_figures_are_those_of_all_examples_of_the_last_stretch():
+    """Batches of 100 a second; stretches of 8 s, the first of 1, 2 and 4."""
+    now = [0.0]
+    online = OnlineEvaluation(stretch_s=8.0, clock=lambda: now[0])
+    rng = np.random.default_rng(4)
+    logits = rng.normal(0, 1, (40, 100))
+    labels = (rng.random((40, 100)) < 0.4).astype(float)
+    shown = []
+    for number in range(40):
+        now[0] += 1.0
+        shown.append(online.add(labels[number], logits[number])["auc"])
+
+    # By hand: the batches in which stretches end, and all their examples.
+    for first, last in [(0, 0), (1, 2), (3, 6), (7, 14), (15, 22), (23, 30)]:
+        whole = slice(first, last + 1)
+        expected = auc(labels[whole].ravel(), logits[whole].ravel())
+        assert shown[last] == pytest.approx(expected, abs=1e-12)
+
+
+def test_before_the_first_stretch_is_over_the_figures_are_those_of_the_batch():
+    online = OnlineEvaluation(stretch_s=8.0, clock=lambda: 0.0)
+    labels, logits = np.array([0.0, 1.0, 1.0]), np.array([0.3, 0.2, 0.9])
+    online.add(1 - labels, logits)
+    assert online.add(labels, logits)["auc"] == pytest.approx(0.5)
+
+
+def test_a_score_that_is_nan_has_no_auc_instead_of_a_rank():
+    labels = np.array([1.0, 0.0, 1.0, 0.0], np.float32)
+    scores = np.array([1.0, np.nan, 2.0, -1.0], np.float32)
+    evaluation = Evaluation()
+    evaluation.add(labels[:2], scores[:2])
+    evaluation.add(labels[2:], scores[2:])
+    assert np.isnan(evaluation.auc)
+    assert np.isnan(auc(labels, scores))

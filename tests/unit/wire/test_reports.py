@@ -6,7 +6,14 @@ import pytest
 
 from megalith.protos import coordination_pb2
 from megalith.wire import codec
-from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
+from megalith.wire.pieces import PieceProgress
+from megalith.wire.reports import (
+    PsReport,
+    ReplicaReport,
+    RestoreReport,
+    TableFreshness,
+    WorkerReport,
+)
 
 
 def filled(report, **given):
@@ -18,8 +25,17 @@ def filled(report, **given):
 
 
 RESTORED = filled(RestoreReport)
-WORKER = filled(WorkerReport, results={"auc": 0.7}, metrics={"auc": 0.6})
-PS = filled(PsReport, restored=RESTORED)
+PIECES = (PieceProgress(7, 500), PieceProgress(9, 1000, is_done=True))
+WORKER = filled(
+    WorkerReport,
+    results={"auc": 0.7},
+    metrics={"auc": 0.6},
+    pieces=PIECES,
+    hook_failures=("A.end raised KeyError: 1", "B.end raised KeyError: 2"),
+)
+PS = filled(PsReport, restored=RESTORED, dropped_tables={"old": 1_790_000_000.5})
+TABLES = (filled(TableFreshness), TableFreshness("t", 0.1))
+REPLICA = filled(ReplicaReport, tables=TABLES)
 
 
 @pytest.mark.parametrize("report", [WORKER, WorkerReport()], ids=["filled", "empty"])
@@ -35,12 +51,20 @@ def test_a_ps_report_arrives_as_it_was_sent(report):
     assert codec.ps_report_from_proto(message) == report
 
 
+@pytest.mark.parametrize("report", [REPLICA, ReplicaReport()], ids=["filled", "empty"])
+def test_a_replicas_report_arrives_as_it_was_sent(report):
+    message = codec.replica_report_to_proto(report)
+    assert codec.replica_report_from_proto(message) == report
+
+
 @pytest.mark.parametrize(
     ("report", "message"),
     [
         (WorkerReport, coordination_pb2.WorkerReport),
         (PsReport, coordination_pb2.PsReport),
         (RestoreReport, coordination_pb2.Restored),
+        (ReplicaReport, coordination_pb2.ReplicaReport),
+        (TableFreshness, coordination_pb2.TableFreshness),
     ],
 )
 def test_a_report_has_the_fields_of_its_message(report, message):

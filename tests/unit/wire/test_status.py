@@ -43,6 +43,7 @@ class FailedCall(grpc.RpcError, grpc.Call):
             "cannot be reached (Domain name not found)",
         ),
         ("Socket closed", "Socket closed"),
+        ("Deadline Exceeded", "no answer in time"),
     ],
 )
 def test_a_server_that_is_not_reached_is_named_with_the_reason_alone(details, said):

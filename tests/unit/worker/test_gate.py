@@ -173,13 +173,28 @@ def test_the_action_stop_ends_the_share_once_the_barrier_is_removed(start_worker
     assert worker.steps == 0
 
 
+class CountedWaits(threading.Condition):
+    """Counts how often somebody began to wait: a thread that was woken up in vain waits again."""
+
+    count = 0
+
+    def wait(self, timeout=None):
+        self.count += 1
+        return super().wait(timeout)
+
+
 @pytest.mark.golden("G19")
 def test_a_worker_blocks_until_the_chief_has_restored(start_worker, view):
+    waits = view._changed = CountedWaits()
     worker = start_worker()
     worker.allow(3)
+    wait_until(lambda: waits.count, what="it is in the gate")
     for phase in (ClusterPhase.WAITING, ClusterPhase.INITIALIZING):
+        before = waits.count
         view.update(KnownState(phase=phase))
+        wait_until(lambda: waits.count > before, what=f"it looked at {phase}")  # noqa: B023
         assert worker.steps == 0
+        assert not worker.is_in_step.is_set()
     view.update(RUNNING)
     wait_until(lambda: worker.steps == 3)
 

@@ -8,56 +8,68 @@ from megalith.errors import InvalidRequest
 from megalith.worker.numbered_input import NumberedInput
 
 
-def read(worker, position=0, most=None):
-    """The numbers of the batches from a position on."""
-    numbers = (worker.number_of(each) for each in itertools.count(position))
-    taken = itertools.takewhile(lambda number: number is not None, numbers)
-    return list(itertools.islice(taken, most))
+class Worker:
+    """A worker of so many that share numbered batches, and the cursor that it begins at."""
+
+    def __init__(self, num_batches, index, num_workers, batch_size=1, saved=(), cursor=b""):
+        self.input = NumberedInput(
+            lambda number: number, num_batches, index, num_workers, batch_size
+        )
+        self.cursor = self.input.resumed(saved, index, num_workers) if saved else cursor
+
+    def read(self, most=None):
+        """The numbers of the batches; afterwards it has read them."""
+        numbers = []
+        for each in itertools.islice(self.input.batches(self.cursor), most):
+            numbers.append(each.batch)
+            self.cursor = each.cursor
+        return numbers
+
+    @property
+    def left(self):
+        return self.input.remaining(self.cursor)
 
 
-def workers(num_batches, num_workers, first_cursors=(), batch_size=1):
-    all_of_them = [
-        NumberedInput(num_batches, index, num_workers, batch_size) for index in range(num_workers)
+def workers(num_batches, num_workers, saved=(), batch_size=1):
+    return [
+        Worker(num_batches, index, num_workers, batch_size, saved) for index in range(num_workers)
     ]
-    for worker in all_of_them:
-        worker.begin(b"", first_cursors, 0)
-    return all_of_them
 
 
 @pytest.mark.golden("Extra.iterator")
 def test_input_that_is_saved_at_1_goes_on_at_1_and_at_0_without_its_cursor():
-    first = NumberedInput(10, 0, 1)
-    first.begin(b"", (), 0)
-    assert first.number_of(0) == 0
-    for cursors, goes_on_at in (((first.cursor_at(1),), 1), ((), 0)):
-        again = NumberedInput(10, 0, 1)
-        again.begin(b"", cursors, 0)
-        assert again.number_of(0) == goes_on_at
+    first = Worker(10, 0, 1)
+    assert first.read(1) == [0]
+    assert Worker(10, 0, 1, saved=[first.cursor]).read(1) == [1]
+    assert Worker(10, 0, 1).read(1) == [0]
 
 
 @pytest.mark.golden("G11")
 def test_two_workers_go_on_each_at_its_own_place():
     """Monolith's test shares 0, 1, 2, ... between two: one has read 0, the other nothing."""
     one, other = workers(0, 2)
-    cursors = (one.cursor_at(1), other.cursor_at(0))
-    assert [worker.number_of(0) for worker in workers(0, 2, cursors)] == [2, 1]
+    one.read(1)
+    assert [each.read(1) for each in workers(0, 2, (one.cursor, other.cursor))] == [[2], [1]]
 
 
-def test_a_replacement_goes_on_in_the_same_run_at_its_position():
-    worker = NumberedInput(20, 1, 2)
-    worker.begin(b"", (), 0)
-    again = NumberedInput(20, 1, 2)
-    again.begin(worker.cursor_at(4), (), 4)
-    assert read(again, 4) == read(worker, 4) == [9, 11, 13, 15, 17, 19]
-    assert (worker.total, again.total) == (10, 10)
+def test_a_replacement_goes_on_in_the_same_run_at_its_cursor():
+    worker = Worker(20, 1, 2)
+    assert worker.left == 10
+    worker.read(4)
+    again = Worker(20, 1, 2, cursor=worker.cursor)
+    assert again.left == 6
+    assert again.read() == [9, 11, 13, 15, 17, 19]
 
 
-def test_after_a_restart_positions_begin_at_0_and_the_total_is_what_is_left():
-    cursors = tuple(worker.cursor_at(3) for worker in workers(20, 2))
+def test_after_a_restart_nothing_is_left_out_and_what_is_left_is_known():
+    earlier = workers(20, 2)
+    for worker in earlier:
+        worker.read(3)
+    cursors = tuple(worker.cursor for worker in earlier)
     one, other = workers(20, 2, cursors)
-    assert (one.total, other.total) == (7, 7)
-    assert sorted(read(one) + read(other)) == list(range(6, 20))
-    assert workers(0, 2, cursors)[0].total is None
+    assert (one.left, other.left) == (7, 7)
+    assert sorted(one.read() + other.read()) == list(range(6, 20))
+    assert workers(0, 2, cursors)[0].left is None
 
 
 @given(
@@ -73,31 +85,35 @@ def test_whatever_changes_no_example_is_left_out(read_before, num_workers, sizes
     seen = set()
     cursors = []
     for worker, count in zip(earlier, read_before, strict=True):
-        for number in read(worker, 0, count):
+        for number in worker.read(count):
             seen |= set(range(number * before, (number + 1) * before))
-        cursors.append(worker.cursor_at(count) if count else b"")
+        cursors.append(worker.cursor)
 
     for worker in workers(num_examples // after, num_workers, cursors, after):
-        for number in read(worker):
+        for number in worker.read():
             seen |= set(range(number * after, (number + 1) * after))
     assert seen == set(range(num_examples))
 
 
 def test_a_worker_that_had_not_begun_reads_from_the_start():
     one, _ = workers(0, 2)
-    assert [each.number_of(0) for each in workers(0, 2, (one.cursor_at(5), b""))] == [10, 1]
+    one.read(5)
+    assert [each.read(1) for each in workers(0, 2, (one.cursor, b""))] == [[10], [1]]
 
 
 def test_a_cursor_of_another_kind_of_input_is_refused_with_the_way_out():
     with pytest.raises(InvalidRequest, match=r"another kind of input.*--input-cursors false"):
-        NumberedInput(0, 0, 1).begin(b"topic=clicks offset=7", (), 0)
+        Worker(0, 0, 1, cursor=b"topic=clicks offset=7").read(1)
 
 
 def test_a_save_before_all_workers_have_begun_with_another_batch_size_leaves_nothing_out():
-    first_run = tuple(worker.cursor_at(5) for worker in workers(0, 2, batch_size=10))
-    second_run = workers(0, 2, first_run, batch_size=20)
+    first_run = workers(0, 2, batch_size=10)
+    for worker in first_run:
+        worker.read(5)
+    saved = tuple(worker.cursor for worker in first_run)
+    second_run = workers(0, 2, saved, batch_size=20)
     # Examples 0..99 are read. Of the others, worker 1 is to read 100..119, and has not begun.
-    cursors = (second_run[0].cursor_at(1), first_run[1])
-    third_run = workers(0, 2, cursors, batch_size=10)
-    first_examples = [worker.number_of(0) * 10 for worker in third_run]
+    second_run[0].read(1)
+    third_run = workers(0, 2, (second_run[0].cursor, saved[1]), batch_size=10)
+    first_examples = [worker.read(1)[0] * 10 for worker in third_run]
     assert min(first_examples) <= 100

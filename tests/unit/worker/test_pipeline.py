@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from megalith.errors import InvalidRequest, OutcomeLost, OutcomeUnknown, Unavailable
+from megalith.worker.batches import Batches
 from megalith.worker.numbered_input import NumberedInput
 from megalith.worker.pipeline import Lesson, Pipeline
 
@@ -108,15 +109,22 @@ class FakeTask:
 
 def pipeline_of(cluster, staleness, total=6, prefetch=0, task=None):
     done = []
-    pipeline = Pipeline(
-        task or FakeTask(),
-        cluster,
-        NumberedInput(total or 0, 0, 1).number_of,
-        staleness,
-        prefetch,
-        done.append,
-    )
+    task = task or FakeTask()
+    input_ = NumberedInput(task.batch, total or 0, 0, 1)
+    batches = Batches(task, input_, b"", 0, prefetch, lambda: 0)
+    opened.append(batches)
+    pipeline = Pipeline(task, cluster, batches, staleness, done.append)
     return pipeline, done
+
+
+opened = []
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    while opened:
+        opened.pop().close()
 
 
 def push(pulled, drawn):
@@ -131,7 +139,7 @@ def test_with_a_staleness_of_0_every_pull_sees_all_pushes_before_it():
         pipeline.step(push)
         assert pipeline.position == number + 1
     assert cluster.seen == {number: number for number in range(6)}
-    assert [(step.num_examples, step.loss) for step in done] == [
+    assert [(step.num_examples, step.lesson.loss) for step in done] == [
         (10, float(number)) for number in range(6)
     ]
 
@@ -196,7 +204,6 @@ def test_batches_are_drawn_ahead_by_a_thread_and_not_beyond_the_share():
     for _ in range(3):
         pipeline.step(push)
     pipeline.drain()
-    pipeline.close()
     assert set(task.drawn_by) == {0, 1, 2}
     assert all(name.startswith("input") for name in task.drawn_by.values())
 
@@ -235,6 +242,20 @@ def test_a_step_whose_push_is_not_answered_is_not_taken_again_but_asked_about(st
     assert sorted(set(pushed)) == list(range(6))
     assert pushed.count(2) == 1
     assert len(done) == 6
+
+
+def test_with_a_staleness_of_0_the_call_that_hears_of_an_open_push_takes_no_other_step():
+    """Workers in step agree on each; and behind the last one there is none."""
+    cluster = FakeCluster()
+    cluster.unknown = {1: 2}
+    pipeline, done = pipeline_of(cluster, 0, total=2)
+    pipeline.step(push)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            pipeline.step(push)
+    pipeline.step(push)
+    assert (pipeline.position, pipeline.next_position, len(done)) == (2, 2, 2)
+    assert cluster.answered == [0, 1]
 
 
 def test_a_drain_says_that_the_outcome_of_a_push_is_open_and_asks_again_when_told_to():

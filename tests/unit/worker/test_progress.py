@@ -24,6 +24,25 @@ def test_steps_are_counted_and_the_rate_is_recent():
     assert progress.snapshot().examples_per_s == 0.0
 
 
+def test_steps_of_a_rate_that_nobody_asks_for_are_forgotten():
+    clock = Clock()
+    progress = Progress(clock)
+    for step in range(1, 1001):
+        clock.now = float(step)
+        progress.step_done(step, 50, 0.5)
+
+    assert len(progress._recent) == 6
+    assert progress.snapshot().examples_per_s == 60.0
+
+
+def test_examples_of_a_batch_that_was_left_out_are_not_trained():
+    progress = Progress(Clock())
+    progress.step_done(1, 50, 0.5)
+    progress.step_done(2, 50, None)
+    now = progress.snapshot()
+    assert (now.position, now.examples, now.skipped_batches) == (2, 50, 1)
+
+
 def test_a_blocked_worker_has_no_rate():
     clock = Clock()
     progress = Progress(clock)

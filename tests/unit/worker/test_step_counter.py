@@ -2,10 +2,12 @@
 forget."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 
-from megalith.worker.step_counter import GLOBAL_STEP, StepCounter
+from megalith.worker.progress import Progress
+from megalith.worker.step_counter import GLOBAL_STEP, StepCounter, StepPublisher
 from megalith.worker.view import KnownState
 
 
@@ -50,6 +52,17 @@ def test_each_push_counts_one_and_its_answer_tells_the_steps_of_all():
     assert first.answered(now, ps.push(first.least(now, 2))) == 3
 
 
+def test_a_replacement_learns_what_its_predecessor_had_trained_and_not_reported():
+    counter, now = StepCounter(1), state(3, 5, first_step=100)
+    ps = ps_with(counter, now)
+    ps.push(counter.least(now, 9))
+    replacement = StepCounter(1)
+    assert replacement.position(now) == 5
+    replacement.answered(now, ps.push(replacement.least(now, 5)))
+    assert replacement.position(now) == 9
+    assert replacement.answered(now, ps.push(replacement.least(now, 10))) == 100 + 3 + 10
+
+
 def test_a_push_that_is_applied_again_and_a_batch_that_is_trained_again_count_once():
     counter, now = StepCounter(0), state(0, 0)
     ps = ps_with(counter, now)
@@ -83,7 +96,7 @@ def test_a_run_counts_from_the_step_at_which_it_began_whatever_an_earlier_one_le
     assert counter.answered(now, ps.push(counter.least(now, 1))) == 8
 
 
-def test_a_run_with_another_number_of_workers_has_places_of_its_own():
+def test_a_run_with_another_number_of_workers_has_a_vector_of_its_own():
     counter, now = StepCounter(0), state(0, 0)
     ps = ps_with(counter, now)
     ps.push(counter.least(now, 6))
@@ -91,6 +104,48 @@ def test_a_run_with_another_number_of_workers_has_places_of_its_own():
     counter = StepCounter(2)
     ps.create(counter.variables(now, 0))
     assert counter.answered(now, ps.push(counter.least(now, 1))) == 7
+
+
+class PublishedTo:
+    """The SDK over a Ps, which counts its pushes."""
+
+    def __init__(self, ps):
+        self._ps = ps
+        self.num_pushes = 0
+
+    def pull(self, variables):
+        values = self._ps.saved()
+        return SimpleNamespace(variables={name: values[name] for name in variables})
+
+    def push(self, raise_variables):
+        self.num_pushes += 1
+        return self._ps.push(raise_variables)
+
+
+def published(ps, counter, now, position=0):
+    """(Pushes that it took, the step that the worker then reports.)"""
+    cluster = PublishedTo(ps)
+    progress = Progress()
+    StepPublisher(counter, cluster, progress).publish(now, position)
+    return cluster.num_pushes, progress.snapshot().global_step
+
+
+def test_publishing_pushes_nothing_if_the_ps_knows_all_so_a_finished_job_saves_no_more():
+    trained, now = StepCounter(0), state(0, 0)
+    ps = ps_with(trained, now)
+    ps.push(trained.least(now, 6) | {GLOBAL_STEP: np.array(6, np.int64)})
+    again = state(0, 0, first_step=6, global_step=6)
+    assert published(ps, StepCounter(0), again) == (0, 6)
+    assert published(ps, StepCounter(0), again, position=1) == (1, 7)
+    assert (ps.step, published(ps, StepCounter(0), again, position=1)) == (7, (0, 7))
+
+
+def test_publishing_raises_a_counter_that_a_checkpoint_has_lower_than_the_controller_knows():
+    trained, now = StepCounter(0), state(0, 0)
+    ps = ps_with(trained, now)
+    ps.push(trained.least(now, 6))
+    assert published(ps, StepCounter(0), state(0, 0, first_step=8, global_step=8)) == (1, 8)
+    assert ps.step == 8
 
 
 def test_what_a_finished_worker_did_is_known_from_the_controller_when_a_ps_forgot_it():

@@ -220,6 +220,7 @@ class Feature:
             wrong = np.flatnonzero(is_wrong)
             first = int(wrong[0])
             expected = list(self.slots)
+
             raise WrongSlot(
                 f"feature {self.name}: {wrong.size} ids are not of slot {expected}; "
                 f"the first, {ids.values[first]} at value {first}, "

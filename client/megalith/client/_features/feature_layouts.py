@@ -18,6 +18,7 @@ from megalith.client._features.combiners import FirstN
 from megalith.client._features.feature import Feature
 from megalith.client._features.feature_tables import group_by_table, table_config
 from megalith.client._features.layout import Layout, Plan, plan
+from megalith.client._features.outputs import array_of, parts_of
 from megalith.client._features.ragged import Ragged
 from megalith.client._ids import Ids
 from megalith.errors import (
@@ -33,7 +34,7 @@ from megalith.schema.checks import as_array, require
 
 F32 = NDArray[np.float32]
 BatchIds = Mapping[str, Ragged | ArrayLike]
-Gradient = ArrayLike | Sequence[ArrayLike]
+Gradient = ArrayLike | Sequence[ArrayLike | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,20 +54,11 @@ class Batch:
 
     def __getitem__(self, layout: str) -> F32:
         """The array of a layout; one of type none with several parts has `parts` instead."""
-        arrays = self.parts(layout)
-        if len(arrays) > 1:
-            raise InvalidRequest(
-                f"layout {layout} has {len(arrays)} arrays: take parts({layout!r})"
-            )
-
-        return arrays[0]
+        return array_of(self.outputs, layout)
 
     def parts(self, layout: str) -> tuple[F32, ...]:
         """The arrays of a layout: one, or for type none one per part."""
-        if layout not in self.outputs:
-            raise UnknownLayout(f"no layout {layout!r}; there are {sorted(self.outputs)}")
-
-        return self.outputs[layout]
+        return parts_of(self.outputs, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +71,17 @@ class Located:
     size: int
     ids: dict[str, Ids]  # distinct, by table
     uses: dict[str, pooling.Uses]  # by feature
+
+    def examples(self, start: int, stop: int) -> "Located":
+        """A run of the batch's examples, with the ids of the whole batch.
+
+        For example, two threads compute one half each, from the same rows.
+        """
+        uses = {}
+        for name, use in self.uses.items():
+            uses[name] = use.examples(start, stop)
+
+        return Located(stop - start, self.ids, uses)
 
 
 class FeatureLayouts:
@@ -102,17 +105,21 @@ class FeatureLayouts:
         for name, layout in given.items():
             require(isinstance(layout, Layout), f"layout {name}: {layout!r} is not a Layout")
 
-        by_name = {feature.name: feature for feature in features}
-        self.features = {name: by_name[name] for name in sorted(by_name)}
+        self.features: dict[str, Feature] = {}
+        for feature in sorted(features, key=lambda each: each.name):
+            self.features[feature.name] = feature
 
-        if layouts is None:
-            self.layouts = {name: Layout.concat(name) for name in self.features}
+        self.layouts: dict[str, Layout] = {}
+        if layouts is not None:
+            self.layouts.update(layouts)
         else:
-            self.layouts = dict(layouts)
+            for name in self.features:
+                self.layouts[name] = Layout.concat(name)
 
         self._plans: dict[str, Plan] = {}
         for name in sorted(self.layouts):
-            self._plans[name] = plan(name, self.layouts[name], self.features)
+            layout = self.layouts[name]
+            self._plans[name] = plan(name, layout, self.features)
 
         self._check_all_are_seen()
 
@@ -122,7 +129,9 @@ class FeatureLayouts:
         self.table_by_feature: dict[str, str] = {}
 
         for table, group in groups.items():
-            tables.append(table_config(table, group, rule, memory_budget_bytes))
+            config = table_config(table, group, rule, memory_budget_bytes)
+            tables.append(config)
+
             for feature in group:
                 self.table_by_feature[feature.name] = table
 
@@ -131,10 +140,13 @@ class FeatureLayouts:
     def _check_all_are_seen(self) -> None:
         unused = set(self.features)
         for layout in self._plans.values():
-            unused -= {target.feature for target in layout.targets}
+            for target in layout.targets:
+                unused.discard(target.feature)
 
+        names = sorted(unused)
         require(
-            not unused, f"features {sorted(unused)} are in no layout: the model would not see them"
+            not unused,
+            f"features {names} are in no layout: the model would not see them",
         )
 
     def locate(self, ids: BatchIds) -> Located:
@@ -144,22 +156,28 @@ class FeatureLayouts:
         examples. Row splits are copied: the batch keeps them until its gradients come.
         """
         by_feature = _arguments.by_name(ids, "ids", "a feature's ids")
-        lists = {name: self._checked(name, given) for name, given in by_feature.items()}
+        lists: dict[str, Ragged] = {}
+        for name, given in by_feature.items():
+            lists[name] = self._checked(name, given)
+
         size = _batch_size(lists)
         distinct: dict[str, Ids] = {}
         uses: dict[str, pooling.Uses] = {}
 
         for config in self.tables:
-            present = {
-                name: ragged
-                for name, ragged in lists.items()
-                if self._is_in(config.name, name, ragged)
-            }
-            if present:
-                values, uses_of_table = pooling.locate(config.name, present)
-                # Routed once, for the pull and for the push.
-                distinct[config.name] = Ids(values, distinct=True)
-                uses |= uses_of_table
+            table = config.name
+            present: dict[str, Ragged] = {}
+            for name, ragged in lists.items():
+                if self._is_in(table, name, ragged):
+                    present[name] = ragged
+
+            if not present:
+                continue
+
+            values, uses_of_table = pooling.locate(table, present)
+            # Routed once, for the pull and for the push.
+            distinct[table] = Ids(values, distinct=True)
+            uses |= uses_of_table
 
         return Located(size, distinct, uses)
 
@@ -169,7 +187,12 @@ class FeatureLayouts:
         """Arrays by layout, from the rows that were pulled for the ids of a batch."""
         outputs: dict[str, tuple[F32, ...]] = {}
         for name, its_plan in self._plans.items():
-            outputs[name] = self._outputs(its_plan, located.size, located.uses, rows)
+            outputs[name] = self._outputs(
+                its_plan,
+                located.size,
+                located.uses,
+                rows,
+            )
 
         return Batch(
             located.size,
@@ -180,20 +203,48 @@ class FeatureLayouts:
             located.uses,
         )
 
+    def row_gradients(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, F32]:
+        """By table, one gradient for each id of the batch; zeros where none reaches.
+
+        A table that no gradient reaches is left out. `summed` leaves out such ids of a table too.
+        """
+        sums, trained = self._spread(batch, gradients)
+        return {table: rows for table, rows in sums.items() if trained[table]}
+
     def summed(self, batch: Batch, gradients: Mapping[str, Gradient]) -> dict[str, tuple[Ids, F32]]:
         """(ids, gradients) by table, as a push takes them, of the rows that a gradient reaches."""
+        sums, trained = self._spread(batch, gradients)
+        pushed: dict[str, tuple[Ids, F32]] = {}
+
+        for table, ids in batch.ids.items():
+            summed = sums[table]
+            uses_of_table = list(trained[table].values())
+            num_ids = len(ids)
+            used = pooling.rows_used(uses_of_table, num_ids)
+
+            if used.all():
+                pushed[table] = ids, summed
+            elif used.any():
+                reached = Ids(ids.values[used], distinct=True)
+                pushed[table] = reached, summed[used]
+
+        return pushed
+
+    def _spread(
+        self, batch: Batch, gradients: Mapping[str, Gradient]
+    ) -> tuple[dict[str, F32], dict[str, dict[str, pooling.Uses]]]:
+        """Gradients of rows by table, and by table and feature the uses that a gradient reaches."""
         if not isinstance(batch, Batch):
             raise InvalidRequest(
                 f"apply takes the batch that lookup returned, not {type(batch).__name__}"
             )
 
         by_layout = _arguments.by_name(gradients, "gradients", "a layout's gradients")
-        checked: dict[str, list[F32]] = {}
+        checked: dict[str, list[F32 | None]] = {}
         for name, gradient in by_layout.items():
             checked[name] = self._checked_gradient(name, batch, gradient)
 
         sums: dict[str, F32] = {}
-        # By table and feature: the uses of rows that a gradient reaches.
         trained: dict[str, dict[str, pooling.Uses]] = {}
 
         for table, rows in batch.rows.items():
@@ -203,31 +254,25 @@ class FeatureLayouts:
         for name, arrays in sorted(checked.items()):
             for target in self._plans[name].targets:
                 uses = batch.uses.get(target.feature)
-                if uses is None:
+                array = arrays[target.output]
+                if uses is None or array is None:
                     continue
 
                 table = uses.table
                 combiner = self.features[target.feature].combiner
                 rows = batch.rows[table]
-                gradient = arrays[target.output]
 
-                pooling.spread(combiner, target, uses, rows, gradient, sums[table])
+                pooling.spread(
+                    combiner,
+                    target,
+                    uses,
+                    rows,
+                    array,
+                    sums[table],
+                )
                 trained[table][target.feature] = uses
 
-        pushed: dict[str, tuple[Ids, F32]] = {}
-
-        for table, ids in batch.ids.items():
-            summed = sums[table]
-            uses_of_table = list(trained[table].values())
-            used = pooling.rows_used(uses_of_table, len(ids))
-
-            if used.all():
-                pushed[table] = ids, summed
-            elif used.any():
-                reached = Ids(ids.values[used], distinct=True)
-                pushed[table] = reached, summed[used]
-
-        return pushed
+        return sums, trained
 
     def _is_in(self, table: str, name: str, ragged: Ragged) -> bool:
         return self.table_by_feature[name] == table and ragged.values.size > 0
@@ -266,8 +311,8 @@ class FeatureLayouts:
 
         return tuple(outputs)
 
-    def _checked_gradient(self, name: str, batch: Batch, gradient: Gradient) -> list[F32]:
-        """One float32 array per output of the layout."""
+    def _checked_gradient(self, name: str, batch: Batch, gradient: Gradient) -> list[F32 | None]:
+        """One float32 array per output of the layout; None for a part without a gradient."""
         if name not in self._plans:
             raise UnknownLayout(f"no layout {name!r}; there are {sorted(self._plans)}")
 
@@ -275,25 +320,44 @@ class FeatureLayouts:
         # Without a tuple, a list may be one array: rows of numbers.
         is_list_of_several = isinstance(gradient, list) and len(outputs) > 1
         are_several = isinstance(gradient, tuple) or is_list_of_several
-        given = cast(Any, gradient) if are_several else [gradient]
 
-        arrays: list[NDArray[Any]] = []
-        for array in given:
-            arrays.append(as_array(array, f"layout {name}: gradients"))
+        given: list[Any] = [gradient]
+        if are_several:
+            given = list(cast(Any, gradient))
 
-        shapes = [list(array.shape) for array in arrays]
-        expected = [list(output.shape) for output in outputs]
-        are_floats = all(array.dtype.kind == "f" for array in arrays)
+        arrays: list[NDArray[Any] | None] = []
+        for each in given:
+            is_absent = are_several and each is None
+            array = None if is_absent else as_array(each, f"layout {name}: gradients")
+            arrays.append(array)
 
-        if shapes != expected or not are_floats:
+        present = [array for array in arrays if array is not None]
+        are_floats = all(array.dtype.kind == "f" for array in present)
+
+        if not are_floats or not _fit(arrays, outputs):
             error = ShapeMismatch if are_floats else DtypeMismatch
-            found: list[str] = []
-            for array, shape in zip(arrays, shapes, strict=True):
-                found.append(f"{array.dtype} {shape}")
-
+            found = [_in_words(array) for array in arrays]
+            expected = [list(output.shape) for output in outputs]
             raise error(f"layout {name}: gradients are {found}, expected float32 of {expected}")
 
-        return [np.ascontiguousarray(array, np.float32) for array in arrays]
+        return [_as_float32(array) for array in arrays]
+
+
+def _fit(arrays: Sequence[NDArray[Any] | None], outputs: Sequence[F32]) -> bool:
+    """Whether there is an array of its shape for each output, or None."""
+    if len(arrays) != len(outputs):
+        return False
+
+    pairs = zip(arrays, outputs, strict=True)
+    return all(array is None or array.shape == output.shape for array, output in pairs)
+
+
+def _in_words(array: NDArray[Any] | None) -> str:
+    return "None" if array is None else f"{array.dtype} {list(array.shape)}"
+
+
+def _as_float32(array: NDArray[Any] | None) -> F32 | None:
+    return None if array is None else np.ascontiguousarray(array, np.float32)
 
 
 def _check_features(features: Sequence[Feature]) -> None:

@@ -101,8 +101,8 @@ class FeatureSet(FeatureLayouts):
             What `lookup` of this feature set returned.
         gradients
             By layout, shaped like the batch's arrays; a tuple with one for each array of a layout
-            with several. A layout left out has no gradient, and ids that get none at all are not
-            pushed.
+            with several, or None for one without a gradient. A layout left out has no gradient, and
+            ids that get none at all are not pushed.
         options
             The keywords of `Cluster.push`, which also says what is returned.
         """

@@ -58,8 +58,10 @@ def hash_ids(
 def _codes(array: NDArray[np.generic]) -> NDArray[np.uint64]:
     if array.dtype.kind == "i":
         return array.astype(np.int64).view(np.uint64)
+
     if array.dtype.kind == "u":
         return array.astype(np.uint64)
+
     if array.dtype.kind in "USO":
         return _codes_of_strings(array.reshape(-1).tolist()).reshape(array.shape)
 

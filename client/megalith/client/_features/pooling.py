@@ -24,6 +24,16 @@ class Uses:
     splits: NDArray[np.int64]
     is_shared: bool
 
+    def examples(self, start: int, stop: int) -> "Uses":
+        """The uses of some examples; a list that all examples share stays whole."""
+        if self.is_shared:
+            return self
+
+        first = self.splits[start]
+        last = self.splits[stop]
+        splits = self.splits[start : stop + 1] - first
+        return Uses(self.table, self.positions[first:last], splits, False)
+
 
 def locate(table: str, lists: Mapping[str, Ragged]) -> tuple[NDArray[np.int64], dict[str, Uses]]:
     """The distinct ids of all features of a table, and where each feature's uses are in them.
@@ -78,7 +88,12 @@ def spread(
             pooling.spread_roots(lines, rows, uses.positions, uses.splits, *columns, sums)
         case _:
             pooling.spread_sums(
-                lines, uses.positions, uses.splits, isinstance(combiner, Mean), *columns, sums
+                lines,
+                uses.positions,
+                uses.splits,
+                isinstance(combiner, Mean),
+                *columns,
+                sums,
             )
 
 
@@ -104,5 +119,10 @@ def _combine(combiner: Combiner, target: PartTarget, uses: Uses, rows: F32, line
             pooling.add_roots(rows, uses.positions, uses.splits, *columns, lines)
         case _:
             pooling.add_sums(
-                rows, uses.positions, uses.splits, isinstance(combiner, Mean), *columns, lines
+                rows,
+                uses.positions,
+                uses.splits,
+                isinstance(combiner, Mean),
+                *columns,
+                lines,
             )

@@ -48,6 +48,7 @@ def _ahead(
     try:
         for item in items:
             window.append((item, _begun(begin, item)))
+
             if len(window) > depth:
                 first, pending = window.popleft()
                 yield first, pending.result()

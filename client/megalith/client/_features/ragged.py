@@ -43,6 +43,7 @@ class Ragged:
 
         lengths = np.diff(splits)
         falls = np.flatnonzero(lengths < 0)
+
         if falls.size:
             first = falls[0]
             raise ShapeMismatch(
@@ -163,6 +164,7 @@ def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
     if not are_integers or array.ndim != 1:
         error = ShapeMismatch if are_integers else DtypeMismatch
         shape = list(array.shape)
+
         raise error(f"ragged: {what} are {array.dtype} {shape}, expected a vector of int64")
 
     return np.ascontiguousarray(array, np.int64)

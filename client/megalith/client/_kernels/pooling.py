@@ -36,7 +36,9 @@ def add_sums(
     for b in range(splits.size - 1):
         begin = splits[b]
         end = splits[b + 1]
-        scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
+        scale = _ONE
+        if is_mean and end > begin:
+            scale = _ONE / np.float32(end - begin)
         at = np.uint64(b) * step + np.uint64(base)
         for i in range(begin, end):
             start = np.uint64(positions[i]) * stride + np.uint64(first)
@@ -66,7 +68,9 @@ def spread_sums(
     for b in range(splits.size - 1):
         begin = splits[b]
         end = splits[b + 1]
-        scale = _ONE / np.float32(end - begin) if is_mean and end > begin else _ONE
+        scale = _ONE
+        if is_mean and end > begin:
+            scale = _ONE / np.float32(end - begin)
         start = np.uint64(b) * step + np.uint64(base)
         for i in range(begin, end):
             at = np.uint64(positions[i]) * stride + np.uint64(first)

@@ -11,7 +11,7 @@ from typing import Any
 
 from megalith.client._transport.links import Links
 from megalith.client._transport.map_in_use import MapInUse
-from megalith.client._transport.requests import CallOnItsWay, NotSent, Request
+from megalith.client._transport.requests import CallOnItsWay, Request
 from megalith.control import retry
 from megalith.errors import (
     DeadlinePassed,
@@ -22,6 +22,7 @@ from megalith.errors import (
     PeerUnreachable,
 )
 from megalith.wire import forking
+from megalith.wire.lane import NotSent
 from megalith.wire.routing import Routing, ps_names
 
 logger = logging.getLogger(__name__)
@@ -79,8 +80,9 @@ class Exchange:
     because a cluster's bucket owners do not change while it lives.
 
     A write is numbered, so a server that has applied it answers it again and does not apply it
-    again. But its replacement remembers nothing: a part that may have reached a server which was
-    replaced since is not sent again. It is lost, and counted among the unknown writes.
+    again. Its replacement is told that a part may have reached the process before it. If it knows
+    which writes are in its rows, it answers or applies the part; otherwise the part is lost, and
+    counted among the unknown writes.
     """
 
     def __init__(
@@ -94,17 +96,22 @@ class Exchange:
         """With `unknown`, the requests are writes."""
         self._map = map_in_use
         self._links = links
+
         self._timeout_s = timeout_s
         self._left_s = timeout_s
         self._unknown = unknown
+
         self._pending = dict(requests)
         self._replies: dict[int, Any] = {}
+
         # Parts of a write that nobody will know about, and why.
         self._lost: dict[int, str] = {}
         # The process that may have got a pending part of a write.
         self._reached: dict[int, str] = {}
+
         self._tries: dict[int, _Try] = {}
         self._failures: list[MegalithError] = []
+
         self._first_sent_at: float | None = None  # on the monotonic clock
         self._is_asked_again = False
         self._num_broken = 0  # tries that the transport broke
@@ -221,20 +228,15 @@ class Exchange:
     def _send_one(self, index: int, request: Request, routing: Routing, deadline: float) -> None:
         address = routing.address_of(index)
         instance = routing.instances[index] if routing.instances else ""
-        if self._reached.get(index, instance) != instance:
-            self._lose(
-                index,
-                f"ps-{index} was replaced before it answered a write; "
-                "whether the write was applied there will never be known, and it is not sent again",
-            )
-            return
 
         message: Any = request.message
         message.epoch = routing.epoch
         message.run_id = routing.run_id
         message.is_controller_away = self._map.is_controller_away()
+
         if index in self._reached:
             self._mark_repeated(message)
+            message.reached_predecessor = self._reached[index] != instance
 
         try:
             self._map.check_session()

@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 
-from megalith.client._transport.lane import Lane, LaneClosed, LaneFull
 from megalith.client._transport.requests import CallOnItsWay, DataCall, Request, Stub, UnaryCall
 from megalith.errors import InvalidRequest, MessageTooLarge, PeerUnreachable
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.wire import channel, forking, frames
+from megalith.wire.lane import Lane, LaneClosed, LaneFull
 from megalith.wire.status import translated
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ class Links:
     def __init__(self, max_message_bytes: int, *, use_lane: bool = True) -> None:
         self._max_message_bytes = max_message_bytes
         self._use_lane = use_lane
+
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
         # None: this server has no lane that can be reached.
@@ -112,7 +113,7 @@ class Links:
     def keep_only(self, addresses: Collection[str]) -> None:
         """Disconnect from all other servers."""
         with self._lock:
-            gone = [address for address in self._channels if address not in addresses]
+            gone = set(self._channels).difference(addresses)
             channels = [self._channels.pop(address) for address in gone]
             lanes = [self._lanes.pop(address, None) for address in gone]
 

@@ -27,6 +27,7 @@ class MapInUse:
     def __init__(self, controller: Controller, links: Links) -> None:
         self._controller = controller
         self._links = links
+
         self._lock = threading.Lock()
         self._routing: Routing | None = None
         self._least_epoch = 0  # a map before it is known to be out of date

@@ -37,6 +37,7 @@ class PendingCall(Generic[Result]):
         self._exchange: Exchange | None = exchange  # None: the call is done
         self._read = read
         self._when_waited: Callable[[PendingCall[Any]], None] | None = when_waited
+
         self._lock = threading.Lock()
         self._value: Result | None = None
         self._error: BaseException | None = None

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import grpc
 from numpy.typing import NDArray
 
-from megalith.errors import MalformedArray, PeerUnreachable
+from megalith.errors import MalformedArray
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.wire import frames
+from megalith.wire.lane import NotSent
 
 Stub = parameter_server_pb2_grpc.ParameterServerStub
 
@@ -63,6 +64,15 @@ class DataCall:
     def body(self) -> list[memoryview]:
         return [frames.as_bytes(array) for array in self.arrays]
 
+    def lane_request(self) -> pb.LaneRequest:
+        if isinstance(self.message, pb.PullRequest):
+            return pb.LaneRequest(pull=self.message)
+
+        return pb.LaneRequest(push=self.message)
+
+    def lane_answer(self, reply: pb.LaneReply) -> pb.PullResponse | pb.PushResponse:
+        return reply.pull if reply.WhichOneof("result") == "pull" else reply.push
+
     def whole_message(self) -> pb.PullRequest | pb.PushRequest:
         """The message with its arrays, for a unary call."""
         if isinstance(self.message, pb.PullRequest):
@@ -75,9 +85,11 @@ class DataCall:
 
         push = pb.PushRequest()
         push.CopyFrom(self.message)
+
         count = len(push.tables)
         all_ids = self.arrays[:count]
         all_gradients = self.arrays[count:]
+
         for part, ids, gradients in zip(push.tables, all_ids, all_gradients, strict=True):
             part.ids = ids.tobytes()
             part.gradients = gradients.tobytes()
@@ -103,10 +115,6 @@ class DataCall:
 
 
 Request = DataCall | UnaryRequest
-
-
-class NotSent(PeerUnreachable):
-    """There was no connection to send a call on: no server has seen it. Stays within the SDK."""
 
 
 class CallOnItsWay(Protocol):
@@ -177,6 +185,7 @@ class WriteNumbers:
         for index, request in requests.items():
             number = self._last_by_ps.get(index, 0) + 1
             self._last_by_ps[index] = number
+
             message = request.message
             message.client_id = self._client_id  # type: ignore[union-attr]  # writes have it
             message.incarnation = self._incarnation  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from megalith.client._transport.map_in_use import MapInUse
 from megalith.client._transport.pending_call import PendingCall, PendingCalls, Result
 from megalith.client._transport.requests import DataCall, Request, Stub, UnaryRequest, WriteNumbers
 from megalith.control import retry
-from megalith.control.connection import Answer, Message
+from megalith.control.connection import Answer, RequestMessage
 from megalith.control.controller import Controller
 from megalith.errors import InvalidRequest, OutcomeUnknown
 from megalith.protos import parameter_server_pb2 as pb
@@ -27,7 +27,7 @@ from megalith.wire.routing import Routing
 logger = logging.getLogger(__name__)
 
 Question = TypeVar("Question", pb.GetPsStatusRequest, pb.ExpireRequest, pb.DropTableRequest)
-MethodOf = Callable[[Stub], "grpc.UnaryUnaryMultiCallable[Message, Answer]"]
+MethodOf = Callable[[Stub], "grpc.UnaryUnaryMultiCallable[RequestMessage, Answer]"]
 ReadReplies = Callable[[dict[int, Any]], Result]  # makes the result of a call of its replies
 
 
@@ -55,13 +55,16 @@ class Servers:
     ) -> None:
         self._links = Links(max_message_bytes, use_lane=use_lane)
         self._map = MapInUse(controller, self._links)
+
         self._max_inflight_bytes = max_inflight_bytes
         self._budget = ByteBudget(max_inflight_bytes)
         self._max_begun = max_begun
+
         self._begun = PendingCalls()
         self._unknown = UnknownWrites()
         self._last_write: PendingCall[Any] | None = None
         self._start_writing()
+
         forking.renew_in_child(self)
 
     def renew_after_fork(self) -> None:
@@ -94,7 +97,10 @@ class Servers:
     # --- calls that may be repeated at will ---
 
     def call(
-        self, method: MethodOf[Message, Answer], messages: Mapping[int, Message], timeout_s: float
+        self,
+        method: MethodOf[RequestMessage, Answer],
+        messages: Mapping[int, RequestMessage],
+        timeout_s: float,
     ) -> dict[int, Answer]:
         """Send each message to its ps index by a unary call, all at once, until all are answered.
 
@@ -173,7 +179,10 @@ class Servers:
         return self._write(dict(requests), timeout_s, read, is_begun=True)
 
     def write_unary(
-        self, method: MethodOf[Message, Answer], messages: Mapping[int, Message], timeout_s: float
+        self,
+        method: MethodOf[RequestMessage, Answer],
+        messages: Mapping[int, RequestMessage],
+        timeout_s: float,
     ) -> dict[int, Answer]:
         """Write by unary calls; replies by ps index."""
         requests = _unary(method, messages)
@@ -307,7 +316,8 @@ class Servers:
         deadline = time.monotonic() + timeout_s
         size = self._take_room(requests, timeout_s)
         try:
-            exchange = Exchange(self._map, self._links, requests, deadline - time.monotonic())
+            left_s = deadline - time.monotonic()
+            exchange = Exchange(self._map, self._links, requests, left_s)
             exchange.send()
             return exchange.finish()
         finally:

@@ -6,7 +6,6 @@ Increments are put together in the same way: the last row of an id counts, unles
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.inspection.files import ids_of, open_rows
 from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.tables import Header, RowBatch
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64, Bools
@@ -34,9 +34,13 @@ class SortedRows(NamedTuple):
 
 @dataclass(slots=True)
 class _Layer:
-    """What a checkpoint, or one of its increments, has of a table."""
+    """What a checkpoint, or one of its increments, has of a table.
 
-    directory: Path
+    An increment may have an id several times, of which the last one counts, and ids that are gone.
+    """
+
+    directory: Location
+    is_base: bool
     rows: list[ShardFile] = field(default_factory=list)
     dropped: list[ShardFile] = field(default_factory=list)
 
@@ -56,8 +60,12 @@ class TableRows:
         newest = [layer for layer in layers if layer.rows][-1]
         self.header: Header = table_files.header(newest.directory, newest.rows[-1])
 
+    @property
+    def _is_base_alone(self) -> bool:
+        return len(self._layers) == 1 and self._layers[0].is_base
+
     def count(self) -> int:
-        if len(self._layers) == 1:
+        if self._is_base_alone:
             only = self._layers[0]
             return sum(file.rows for file in only.rows)
 
@@ -65,7 +73,7 @@ class TableRows:
 
     def batches(self, memory_bytes: int = ROWS_IN_MEMORY) -> Iterator[RowBatch]:
         """All rows, some at a time."""
-        if len(self._layers) == 1:
+        if self._is_base_alone:
             yield from _batches(self._layers[0])
             return
 
@@ -111,7 +119,8 @@ class TableRows:
 
         both_in_base = is_replaced.copy()
         both_in_base[:-1] &= layer_in_order[1:] == 0
-        if both_in_base.any():
+        # A table that was made after the checkpoint has no part in it.
+        if self._layers[0].is_base and both_in_base.any():
             directory = self._layers[0].directory
             raise CheckpointDamaged(
                 f"{directory}: table {self.name} has ids that occur twice; "
@@ -142,14 +151,15 @@ class TableRows:
 
 def tables_of(chain: Chain) -> dict[str, TableRows]:
     """The tables of a checkpoint and its increments, by name."""
-    layers: dict[str, dict[Path, _Layer]] = {}
+    layers: dict[str, dict[Location, _Layer]] = {}
     for directory, content in chain.folders:
         for file in content.files:
             if file.kind not in (FileKind.TABLE, FileKind.DROPPED):
                 continue
 
             by_directory = layers.setdefault(file.table, {})
-            layer = by_directory.setdefault(directory, _Layer(directory))
+            is_base = content.link is None
+            layer = by_directory.setdefault(directory, _Layer(directory, is_base))
             if file.kind == FileKind.TABLE:
                 layer.rows.append(file)
             else:

@@ -1,16 +1,19 @@
-"""What lies in one checkpoint: tables and their segments, variables, filters, files, routing."""
+"""What lies in one checkpoint: tables with segments, variables, blobs, filters, files, routing."""
 
+import base64
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from megalith.checkpoint import arrow_files, increments, manifest
+from megalith.checkpoint import blobs as blob_files
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.storage.location import Location
 from megalith.schema import Segment
+from megalith.wire.pieces import BOOK_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,21 @@ class VariableDetails:
     optimizer: str
 
 
+@dataclass(frozen=True, slots=True)
+class BlobDetails:
+    """One blob."""
+
+    name: str
+    bytes: int
+
+
 @dataclass(slots=True)
 class Details:
     """What lies in a checkpoint.
 
     `buckets_by_ps` is how many buckets each ps had, and `cursors` how many workers' places in the
-    input it has. Its `increments` are counted; `step` and `rows` are those after the last of them.
+    input it has. Its `increments` are counted; `step`, `rows` and `blobs` are those after the
+    last of them.
     """
 
     path: str
@@ -70,13 +82,20 @@ class Details:
     bytes: int
     tables: list[TableDetails] = field(default_factory=list)
     variables: list[VariableDetails] = field(default_factory=list)
+    blobs: list[BlobDetails] = field(default_factory=list)
     buckets_by_ps: list[int] = field(default_factory=list)
     cursors: int = 0
+    has_pieces: bool = False  # its one cursor is of an input that the controller hands out
     increments: int = 0
     files: list[ShardFile] = field(default_factory=list)
 
 
-def details(directory: Path) -> Details:
+def _has_pieces(content: Manifest) -> bool:
+    cursors = [base64.b64decode(text) for text in content.cursors]
+    return any(cursor.startswith(BOOK_PREFIX) for cursor in cursors)
+
+
+def details(directory: Location) -> Details:
     """What the manifest and the files say; sizes are checked, the rows are not read."""
     chain = increments.read_chain(directory)
     content = chain.base
@@ -93,14 +112,16 @@ def details(directory: Path) -> Details:
         bytes=sum(file.bytes for file in content.files),
         tables=_tables(content, directory),
         variables=_variables(content, directory),
+        blobs=_blobs(*chain.folders[-1]),
         buckets_by_ps=_buckets_by_ps(content),
         cursors=len(content.cursors),
+        has_pieces=_has_pieces(content),
         increments=chain.number,
         files=list(content.files),
     )
 
 
-def _tables(content: Manifest, directory: Path) -> list[TableDetails]:
+def _tables(content: Manifest, directory: Location) -> list[TableDetails]:
     tables: dict[str, TableDetails] = {}
     for file in content.files:
         if file.kind != FileKind.TABLE:
@@ -141,7 +162,7 @@ def _segment(segment: Segment) -> SegmentDetails:
     )
 
 
-def _variables(content: Manifest, directory: Path) -> list[VariableDetails]:
+def _variables(content: Manifest, directory: Location) -> list[VariableDetails]:
     described: dict[str, VariableDetails] = {}
     for file in content.files:
         if file.kind != FileKind.VARIABLES:
@@ -167,6 +188,17 @@ def _variables(content: Manifest, directory: Path) -> list[VariableDetails]:
             )
 
     return [described[name] for name in sorted(described)]
+
+
+def _blobs(directory: Location, content: Manifest) -> list[BlobDetails]:
+    described = []
+    for file in blob_files.files_of(content):
+        with arrow_files.opened(directory, file) as reader:
+            for blob in blob_files.read(reader, file):
+                details = BlobDetails(blob.name, blob.size)
+                described.append(details)
+
+    return sorted(described, key=lambda blob: blob.name)
 
 
 def _buckets_by_ps(content: Manifest) -> list[int]:

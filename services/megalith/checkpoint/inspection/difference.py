@@ -1,4 +1,4 @@
-"""What differs between two checkpoints: tables, rows and variables.
+"""What differs between two checkpoints: tables, rows, variables and blobs.
 
 Rows are compared bucket by bucket: a pass reads both checkpoints and keeps the rows of as many
 buckets as fit its memory. Equal means equal in every bit, so a row with NaN equals its copy.
@@ -6,24 +6,23 @@ buckets as fit its memory. Equal means equal in every bit, so a row with NaN equ
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint import arrow_files, increments, schema_json
-from megalith.checkpoint import variables as variable_files
-from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.increments import Chain
+from megalith.checkpoint import increments, schema_json
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
+from megalith.checkpoint.inspection.blobs import digests_of
 from megalith.checkpoint.inspection.checkpoint_rows import (
     ROWS_IN_MEMORY,
     SortedRows,
     TableRows,
 )
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
+from megalith.checkpoint.inspection.variables import variables_of
+from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.tables import RowBatch
 from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.table.row_layout import RowLayout
@@ -71,6 +70,11 @@ class TableDifference:
     settings: list[SettingChange] = field(default_factory=list)
     largest: list[RowChange] = field(default_factory=list)
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether both have the same rows and settings."""
+        return self.equal == self.rows_a == self.rows_b and not self.settings
+
 
 @dataclass(frozen=True, slots=True)
 class VariableDifference:
@@ -81,9 +85,20 @@ class VariableDifference:
     largest: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BlobDifference:
+    """How a blob differs, in words."""
+
+    blob: str
+    what: str
+
+
 @dataclass(slots=True)
 class Difference:
-    """What differs between two checkpoints. Tables and variables that are equal are counted."""
+    """What differs between two checkpoints.
+
+    Tables, variables and blobs that are equal are counted.
+    """
 
     a: str
     b: str
@@ -94,21 +109,24 @@ class Difference:
     tables: list[TableDifference] = field(default_factory=list)
     variables: list[VariableDifference] = field(default_factory=list)
     equal_variables: int = 0
+    blobs: list[BlobDifference] = field(default_factory=list)
+    equal_blobs: int = 0
 
     @property
     def is_equal(self) -> bool:
         """Whether both hold the same model."""
-        only_in_one = self.tables_only_in_a or self.tables_only_in_b
-        tables_are_equal = all(
-            table.equal == table.rows_a == table.rows_b and not table.settings
-            for table in self.tables
-        )
-        return not only_in_one and tables_are_equal and not self.variables
+        if self.tables_only_in_a or self.tables_only_in_b:
+            return False
+
+        if self.variables or self.blobs:
+            return False
+
+        return all(table.is_equal for table in self.tables)
 
 
 def compare(
-    a: Path,
-    b: Path,
+    a: Location,
+    b: Location,
     progress: ProgressDisplay | None = None,
     memory_bytes: int = ROWS_IN_MEMORY,
 ) -> Difference:
@@ -146,7 +164,13 @@ def compare(
             )
             result.tables.append(difference)
 
-    _compare_variables(_variables(chain_a), _variables(chain_b), result)
+    variables_a = variables_of(chain_a)
+    variables_b = variables_of(chain_b)
+    _compare_variables(variables_a, variables_b, result)
+
+    blobs_a = digests_of(chain_a)
+    blobs_b = digests_of(chain_b)
+    _compare_blobs(blobs_a, blobs_b, result)
     return result
 
 
@@ -174,8 +198,10 @@ def _compare_tables(
     for first, end in passes:
         rows_a = a.of_buckets(first, end)
         progress.add(a.bytes)
+
         rows_b = b.of_buckets(first, end)
         progress.add(b.bytes)
+
         _compare_rows(rows_a, rows_b, result)
 
     return result
@@ -192,10 +218,13 @@ def _compare_rows(a: SortedRows, b: SortedRows, result: TableDifference) -> None
 
     num_common = int(np.count_nonzero(is_in_both))
 
-    result.rows_a += a.ids.size
-    result.rows_b += b.ids.size
-    result.only_in_a += a.ids.size - num_common
-    result.only_in_b += b.ids.size - num_common
+    num_a = a.ids.size
+    result.rows_a += num_a
+    result.only_in_a += num_a - num_common
+
+    num_b = b.ids.size
+    result.rows_b += num_b
+    result.only_in_b += num_b - num_common
 
     if not result.is_comparable:
         return
@@ -223,6 +252,7 @@ def _compare_common(
 
     num_changed = int(np.count_nonzero(is_changed))
     num_redated = int(np.count_nonzero(is_redated))
+
     result.changed += num_changed
     result.redated += num_redated
     result.equal += rows_a.size - num_changed - num_redated
@@ -230,13 +260,17 @@ def _compare_common(
     changed = np.flatnonzero(is_changed)
     moved = after[changed].astype(np.float64)
     moved -= before[changed]
-    distances = np.sqrt(np.square(moved).sum(axis=1))
+
+    squares = np.square(moved)
+    distances = np.sqrt(squares.sum(axis=1))
     distances[np.isnan(distances)] = np.inf  # a row that became NaN is the first to look at
 
     farthest = np.argsort(-distances, kind="stable")[:_LARGEST]
     far = distances[farthest].tolist()
     largest = changed[farthest]
-    ids = a.ids[rows_a[largest]].tolist()
+
+    rows_of_largest = rows_a[largest]
+    ids = a.ids[rows_of_largest].tolist()
 
     for key, distance in zip(ids, far, strict=True):
         if distance > 0:  # otherwise only the optimizer's state has changed
@@ -248,7 +282,11 @@ def _compare_common(
 
 def _differ(a: F32, b: F32) -> Bools:
     """Which rows of two matrices differ in a bit."""
-    is_different: Bools = (a.view(np.uint32) != b.view(np.uint32)).any(axis=1)
+    bits_a = a.view(np.uint32)
+    bits_b = b.view(np.uint32)
+    differs = bits_a != bits_b
+
+    is_different: Bools = differs.any(axis=1)
     return is_different
 
 
@@ -277,25 +315,11 @@ def _flat(content: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
 
     for key, value in items:
-        yield from _flat(value, f"{path}.{key}" if path else str(key))
+        path_of_value = f"{path}.{key}" if path else str(key)
+        yield from _flat(value, path_of_value)
 
 
 # --- variables ---
-
-
-def _variables(chain: Chain) -> dict[str, SavedVariable]:
-    """Whole variables, by name. An increment has all of them, so the last one counts."""
-    pieces: list[SavedVariable] = []
-    directory, content = chain.folders[-1]
-
-    for file in content.files:
-        if file.kind != FileKind.VARIABLES:
-            continue
-
-        with arrow_files.opened(directory, file) as reader:
-            pieces += variable_files.read_all(reader)
-
-    return {whole.name: whole for whole in variable_files.joined(pieces)}
 
 
 def _compare_variables(
@@ -337,4 +361,24 @@ def _compare_variable(name: str, a: SavedVariable, b: SavedVariable) -> Variable
 
 
 def _bytes_of(state: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in state.items()}
+    content = {}
+    for name, array in state.items():
+        content[name] = array.tobytes()
+
+    return content
+
+
+# --- blobs ---
+
+
+def _compare_blobs(a: Mapping[str, str], b: Mapping[str, str], result: Difference) -> None:
+    """By the digests of their data."""
+    for name in sorted(a.keys() | b.keys()):
+        if name not in b:
+            result.blobs.append(BlobDifference(name, "only in A"))
+        elif name not in a:
+            result.blobs.append(BlobDifference(name, "only in B"))
+        elif a[name] != b[name]:
+            result.blobs.append(BlobDifference(name, "changed"))
+        else:
+            result.equal_blobs += 1

@@ -26,6 +26,7 @@ from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.checkpoint_rows import TableRows
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
+from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.tables import RowBatch
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import InvalidRequest, UnknownTable
@@ -58,7 +59,7 @@ class _Column(NamedTuple):
 
 
 def export(
-    directory: Path,
+    directory: Location,
     out: Path,
     kind: ExportFormat,
     tables: list[str] | None = None,
@@ -90,6 +91,7 @@ def export(
     for name, rows in wanted.items():
         path = paths[name]
         progress.begin(f"exporting {name}", rows.bytes)
+
         written = _write(rows, path, kind, with_state, progress)
         result.rows_by_file[path.name] = written
 
@@ -133,6 +135,7 @@ def _write(
             writer = closing.enter_context(_writer(temporary, schema, kind))
             for batch in rows.batches():
                 writer.write_batch(_record_batch(batch, columns, make))
+
                 count += batch.ids.size
                 progress.add(batch.ids.size * bytes_per_row)
 
@@ -153,6 +156,7 @@ def _writer(path: Path, schema: pa.Schema, kind: ExportFormat) -> Any:
 def _columns(layout: RowLayout, with_state: bool) -> list[_Column]:
     columns = []
     segments = zip(layout.weight_offsets, layout.dims, strict=True)
+
     for number, (first, width) in enumerate(segments):
         weights = _Column(f"segment_{number}", False, first, width)
         columns.append(weights)

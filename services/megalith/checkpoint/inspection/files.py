@@ -1,23 +1,20 @@
 """Reading the files of a checkpoint for people: checked whole once, with progress."""
 
-import hashlib
 from collections.abc import Container, Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, manifest
+from megalith.checkpoint import arrow_files, integrity, manifest
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.inspection.progress import ProgressDisplay
 from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.tables import RowBatch
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64
-
-_CHUNK = 8 << 20
-_DIGITS = 12  # of a checksum, for people
 
 
 def check(chain: Chain, progress: ProgressDisplay, tables: Container[str] | None = None) -> None:
@@ -38,40 +35,30 @@ def check(chain: Chain, progress: ProgressDisplay, tables: Container[str] | None
         check_file(directory, file, progress)
 
 
-def check_file(directory: Path, file: ShardFile, progress: ProgressDisplay) -> None:
+def check_file(directory: Location, file: ShardFile, progress: ProgressDisplay) -> None:
     """CheckpointDamaged unless the file is what was written."""
     path = directory / file.name
     manifest.check_size(directory, file)
 
-    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as content:
-            while chunk := content.read(_CHUNK):
-                digest.update(chunk)
-                progress.add(len(chunk))
+        with stored.open_file(path) as content:
+            integrity.check(path, content, file, progress.add)
     except OSError as error:
         raise CheckpointDamaged(f"{path} cannot be read: {error.strerror or error}") from error
 
-    found = digest.hexdigest()
-    if found != file.sha256:
-        raise CheckpointDamaged(
-            f"{path} is not what was written: its sha256 begins with {found[:_DIGITS]}, "
-            f"the manifest says {file.sha256[:_DIGITS]}"
-        )
 
-
-def open_rows(directory: Path, file: ShardFile) -> Iterator[RowBatch]:
+def open_rows(directory: Location, file: ShardFile) -> Iterator[RowBatch]:
     """The rows of a file that was checked before."""
     with arrow_files.opened(directory, file) as reader:
         for number in range(reader.num_record_batches):
             yield table_files.row_batch(reader.get_batch(number))
 
 
-def ids_of(directory: Path, file: ShardFile) -> Iterator[I64]:
+def ids_of(directory: Location, file: ShardFile) -> Iterator[I64]:
     """Only the ids of a table's file that was checked before; the rest of it is not read."""
     path = directory / file.name
     try:
-        with pa.OSFile(str(path)) as source:
+        with stored.opened(path) as source:
             names = pa.ipc.open_file(source).schema.names
             column = names.index("id")
             options = pa.ipc.IpcReadOptions(included_fields=[column])
@@ -79,6 +66,7 @@ def ids_of(directory: Path, file: ShardFile) -> Iterator[I64]:
 
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
+
                 ids: I64 = batch.column("id").to_numpy()
                 yield np.ascontiguousarray(ids)
     except (pa.ArrowInvalid, OSError, ValueError) as error:

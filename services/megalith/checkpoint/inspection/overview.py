@@ -3,10 +3,10 @@
 import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
 from megalith.checkpoint import catalog, exempt_list, listing, manifest
-from megalith.checkpoint.format import MANIFEST
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointNotFound, MegalithError
 
 _PATTERNS = ("model.ckpt-*", "saving-*-*", "removing-model.ckpt-*")
@@ -53,7 +53,7 @@ class Overview:
     entries: tuple[Entry, ...]
 
 
-def overview(model_dir: Path) -> Overview:
+def overview(model_dir: Location) -> Overview:
     """Look at all checkpoints of a model directory; only their manifests are read."""
     if not model_dir.is_dir():
         raise CheckpointNotFound(f"{model_dir} is no directory; name the --model-dir of a job")
@@ -87,21 +87,21 @@ def overview(model_dir: Path) -> Overview:
     return Overview(str(model_dir), time.time(), tuple(entries))
 
 
-def _entry(path: Path, listed: listing.Listing) -> Entry:
-    size = _bytes_in(path)
+def _entry(path: Location, listed: listing.Listing) -> Entry:
+    size = stored.bytes_in(path)
     is_newest = path.name == listed.newest
     is_listed = listed.names(path.name)
     try:
         content = manifest.read(path)
     except MegalithError as error:
-        has_manifest = (path / MANIFEST).exists()
-        standing = FolderStanding.DAMAGED if has_manifest else FolderStanding.INCOMPLETE
+        is_incomplete = isinstance(error, CheckpointNotFound)
+        standing = FolderStanding.INCOMPLETE if is_incomplete else FolderStanding.DAMAGED
         return Entry(
             path.name,
             standing,
             size,
             catalog.step_of(path.name),
-            saved_at_s=_changed_at_s(path),
+            saved_at_s=stored.changed_at_s(path),
             is_newest=is_newest,
             is_listed=is_listed,
             problem=str(error),
@@ -115,16 +115,7 @@ def _entry(path: Path, listed: listing.Listing) -> Entry:
         size,
         content.step,
         content.rows,
-        content.saved_at_s if has_name else _changed_at_s(path),
+        content.saved_at_s if has_name else stored.changed_at_s(path),
         is_newest,
         is_listed,
     )
-
-
-def _changed_at_s(folder: Path) -> float:
-    """When something in a folder last changed, Unix seconds."""
-    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-
-
-def _bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

@@ -4,16 +4,15 @@ Restoring checks what it needs in order to load rows. This looks at everything, 
 first fault, and names the file of each.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, increments, manifest
+from megalith.checkpoint import arrow_files, blocks, increments, manifest
+from megalith.checkpoint import blobs as blob_files
 from megalith.checkpoint import filters as filter_files
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint import variables as variable_files
@@ -21,6 +20,9 @@ from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.storage import object_folders
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.object_path import ObjectPath
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointNotFound, MegalithError
 from megalith.kernels.dtypes import I64, Bools
@@ -60,7 +62,7 @@ class Verification:
         return not self.problems
 
 
-def verify(directory: Path, progress: ProgressDisplay | None = None) -> Verification:
+def verify(directory: Location, progress: ProgressDisplay | None = None) -> Verification:
     """Look at every byte of a checkpoint. CheckpointNotFound if there is none at that path."""
     if not directory.is_dir():
         raise CheckpointNotFound(f"{directory} is not there; megalith ckpt ls lists checkpoints")
@@ -74,7 +76,9 @@ def verify(directory: Path, progress: ProgressDisplay | None = None) -> Verifica
     return result
 
 
-def _verify_increments(directory: Path, result: Verification, progress: ProgressDisplay) -> None:
+def _verify_increments(
+    directory: Location, result: Verification, progress: ProgressDisplay
+) -> None:
     """The increments of a checkpoint, and that none of them is missing."""
     try:
         chain = increments.read_chain(directory)
@@ -83,7 +87,7 @@ def _verify_increments(directory: Path, result: Verification, progress: Progress
         return
 
     for increment in chain.increments:
-        folder = os.path.relpath(increment.directory, directory)
+        folder = f"../{increments.FOLDER}/{directory.name}/{increment.directory.name}"
         _Verifier(increment.directory, result, progress, f"{folder}/").run()
 
     result.increments = chain.number
@@ -98,7 +102,7 @@ class _Verifier:
     """
 
     def __init__(
-        self, directory: Path, result: Verification, progress: ProgressDisplay, prefix: str = ""
+        self, directory: Location, result: Verification, progress: ProgressDisplay, prefix: str = ""
     ) -> None:
         self._directory = directory
         self._progress = progress
@@ -110,9 +114,11 @@ class _Verifier:
             FileKind.TOUCHED: self._check_ids,
             FileKind.DROPPED: self._check_ids,
             FileKind.VARIABLES: self._check_variables,
+            FileKind.BLOBS: self._check_blobs,
         }
 
         self._variables: dict[str, list[tuple[int, int, str]]] = {}
+        self._blobs: set[str] = set()
 
     def run(self) -> bool:
         """Look at everything; whether its manifest could be read."""
@@ -203,6 +209,7 @@ class _Verifier:
             misplaced += batch.ids[is_misplaced][:_NAMED].tolist()
 
         self._check_count(file, rows, "rows")
+        self._check_blocks(file, reader)
         self._check_buckets(file, seen, is_exact=True)
 
         if misplaced:
@@ -215,9 +222,35 @@ class _Verifier:
         if not_finite:
             self._complain(file.name, f"has {not_finite} rows that are NaN or infinite")
 
+    def _check_blocks(self, file: ShardFile, reader: Any) -> None:
+        """Each record batch is a block of the manifest, with rows of the buckets that it names."""
+        found = blocks.blocks_of(file)
+        if not found:
+            return
+
+        schema = table_files.schema_of(self._directory, file)
+        batches = found[1:-1]  # between head and end
+        if len(batches) != reader.num_record_batches:
+            self._complain(
+                file.name,
+                f"has {reader.num_record_batches} record batches, the manifest says {len(batches)}",
+            )
+
+        for block in batches:
+            for batch in table_files.block_rows(self._directory, file, schema, block):
+                buckets = routing.buckets_of(batch.ids)
+                named = (block.first, block.last)
+                if (int(buckets.min()), int(buckets.max())) != named:
+                    self._complain(
+                        file.name,
+                        f"has rows of the buckets {buckets.min()}-{buckets.max()} in a block of "
+                        f"the buckets {block.first}-{block.last}",
+                    )
+
     def _check_filter(self, file: ShardFile, reader: Any) -> None:
         everywhere = np.ones(routing.NUM_BUCKETS, np.bool_)
         state = filter_files.read_filter(reader, file.name, everywhere)
+
         if state is not None:
             num_blocks = len(state["blocks"])
             self._check_count(file, num_blocks, "blocks")
@@ -247,6 +280,19 @@ class _Verifier:
                 self._complain(file.name, f"variable {saved.name!r} is NaN or infinite")
 
         self._check_count(file, found, "variables")
+
+    def _check_blobs(self, file: ShardFile, reader: Any) -> None:
+        """Each name is there once, in the file of the server that owned it."""
+        seen = np.zeros(routing.NUM_BUCKETS, np.bool_)
+        for blob in blob_files.read(reader, file):
+            ids = np.array([routing.id_of_name(blob.name)], np.int64)
+            seen[routing.buckets_of(ids)] = True
+            if blob.name in self._blobs:
+                self._complain(file.name, f"has blob {blob.name!r}, which is there twice")
+
+            self._blobs.add(blob.name)
+
+        self._check_buckets(file, seen, is_exact=False)
 
     def _check_count(self, file: ShardFile, found: int, what: str) -> None:
         if found != file.rows:
@@ -359,12 +405,16 @@ def _num_not_finite(batch: table_files.RowBatch) -> int:
     return int(np.count_nonzero(~is_finite))
 
 
-def _unnamed(directory: Path, content: Manifest) -> list[str]:
+def _unnamed(directory: Location, content: Manifest) -> list[str]:
     named = {file.name for file in content.files}
     named.add(MANIFEST)
 
-    present = {path.name for path in directory.iterdir()}
+    present = {path.name for path in directory.iterdir() if not _is_mark(path)}
     return sorted(present - named)
+
+
+def _is_mark(path: Location) -> bool:
+    return isinstance(path, ObjectPath) and object_folders.is_mark(path.name)
 
 
 def _some(ids: Iterable[int]) -> str:
@@ -376,7 +426,7 @@ def _some(ids: Iterable[int]) -> str:
     return shown
 
 
-def _without_path(error: Exception, path: Path) -> str:
+def _without_path(error: Exception, path: Location) -> str:
     """What an error says of a file, without the name that stands before it anyway."""
     text = str(error)
     for prefix in (str(path), path.name):

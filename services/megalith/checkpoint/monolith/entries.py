@@ -104,6 +104,7 @@ class EntryParser:
 def _state_map(config: TableConfig, layout: RowLayout) -> _StateMap:
     num_segments = len(config.segments)
     shape = (num_segments, kernels.MOST_FIELDS)
+
     cases = np.zeros(num_segments, np.int64)
     starts = np.zeros(shape, np.int64)
     widths = np.zeros(shape, np.int64)
@@ -117,6 +118,7 @@ def _state_map(config: TableConfig, layout: RowLayout) -> _StateMap:
         state_start = layout.state_offsets[number]
         for field in layout.optimizers[number].fields:
             field_number = names.index(field.name) + 1
+
             place = (number, field_number)
             starts[place] = state_start + field.offset
             widths[place] = field.width
@@ -154,6 +156,7 @@ def segments_of(text: str) -> tuple[Segment, ...]:
 
 def _optimizer(name: str) -> Optimizer:
     outer, has_base, base = name.partition("(")
+
     kind: Any = Optimizer.kinds.get(outer)
     is_closed = bool(has_base) == name.endswith(")")
     if kind is None or not is_closed:
@@ -175,6 +178,7 @@ def segments_in(entry: bytes, table: str) -> tuple[Segment, ...]:
     """
     where = f"table {table}"
     width = 0
+
     dumps: list[bytes] = []
     for number, wire, value in fields_of(entry, where):
         if number == 2:
@@ -186,6 +190,7 @@ def segments_in(entry: bytes, table: str) -> tuple[Segment, ...]:
 
     names: list[str] = []
     dims: list[int | None] = []
+
     for dump in dumps:
         name, dim = _described(dump, where)
         names.append(name)
@@ -194,12 +199,14 @@ def segments_in(entry: bytes, table: str) -> tuple[Segment, ...]:
     # If one segment alone does not say its width, it has what the others leave.
     rest = width - sum(dim or 0 for dim in dims)
     if dims.count(None) == 1 and rest > 0:
-        dims[dims.index(None)] = rest
+        number = dims.index(None)
+        dims[number] = rest
         rest = 0
 
     segments = list(zip(dims, names, strict=True))
     if None in dims or rest or not segments:
-        found = ", ".join(f"{dim or '?'}:{name}" for dim, name in segments) or "no state"
+        shown = [f"{dim or '?'}:{name}" for dim, name in segments]
+        found = ", ".join(shown) or "no state"
         raise InvalidRequest(
             f"table {table}: its {width} floats a row have {found}, which does not say how wide "
             f"each segment is; say it, for example --segments {table}=1:ftrl,16:adagrad"

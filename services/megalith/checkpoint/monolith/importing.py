@@ -4,7 +4,6 @@ The files are read twice: once to find which ids occur and how new the data is, 
 """
 
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files, catalog, listing, manifest, variables
+from megalith.checkpoint import arrow_files, catalog, manifest, new_directory, variables
 from megalith.checkpoint.format import (
     FileKind,
     shard_suffix,
@@ -26,15 +25,18 @@ from megalith.checkpoint.monolith import entries as entry_files
 from megalith.checkpoint.monolith.entries import Entries, EntryParser
 from megalith.checkpoint.monolith.kernels import entries as kernels
 from megalith.checkpoint.monolith.source import Source, TableRecords
-from megalith.checkpoint.tables import RowFile
+from megalith.checkpoint.row_file import RowFile
+from megalith.checkpoint.storage.location import Location
+from megalith.checkpoint.storage.preparation import prepared
+from megalith.checkpoint.storage.staging import staging_for
 from megalith.errors import InvalidRequest, SaveFailed
 from megalith.kernels.dtypes import I64, U8, Bools
-from megalith.runtime.files import prepare_model_dir
 from megalith.schema import TableConfig
 from megalith.wire import routing
 
 _MOST_FILES = 256  # that are written at once
 _LAST_TIME = 2**32 - 1  # the newest update that a row can keep, Unix seconds
+_MAX_AHEAD_S = 86400  # of data time before the wall clock, as a ps allows it too
 
 
 @dataclass(slots=True)
@@ -43,7 +45,8 @@ class ImportedTable:
 
     entries = rows + repeated + malformed + other_layout + not_finite. `begun_anew` and `undated`
     count rows that were imported: the first without the state of their optimizers, the second
-    without the time of their last update, because the file has none or none that makes sense.
+    without the time of their last update, because the file has none or none that makes sense. One
+    in the future is none: all other rows of the table would be expired by it.
     """
 
     name: str
@@ -64,18 +67,23 @@ class ImportedTable:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The checkpoint that was made. `left_out` are files that it could not take over, by kind."""
+    """The checkpoint that was made.
+
+    `left_out` are files that it could not take over, by kind, and `removed` what was left of a
+    command that was killed.
+    """
 
     path: str
     source: str
     step: int
     tables: tuple[ImportedTable, ...]
     left_out: dict[str, int]
+    removed: tuple[str, ...]
 
 
 def import_tables(
     source_dir: Path,
-    model_dir: Path,
+    model_dir: Location,
     *,
     step: int | None = None,
     num_ps: int | None = None,
@@ -89,8 +97,8 @@ def import_tables(
     tables. All of it is there afterwards, or nothing.
     """
     source = Source.find(source_dir, step)
-    directory = prepare_model_dir(str(model_dir))
-    _check_empty(directory)
+    directory = prepared(str(model_dir))
+    removed = new_directory.make_empty(directory)
 
     job = _Import(
         source,
@@ -98,24 +106,18 @@ def import_tables(
         names or {},
         progress or NoProgress(),
     )
-    return job.run(directory, num_ps)
-
-
-def _check_empty(model_dir: Path) -> None:
-    has_folders = any(model_dir.glob("model.ckpt-*"))
-    if has_folders or listing.read_text(model_dir) is not None:
-        raise InvalidRequest(
-            f"{model_dir} has checkpoints already, and a job would start from the imported one; "
-            "give another --out"
-        )
+    return job.run(directory, num_ps, removed)
 
 
 class _Table:
     """One table on its way: how its entries are parsed, and what was found in them."""
 
-    def __init__(self, name: str, parser: EntryParser) -> None:
+    def __init__(self, name: str, parser: EntryParser, last_time_s: int) -> None:
+        """`last_time_s` is the latest time that makes sense."""
         self.parser = parser
+        self._last_time_s = last_time_s
         self.report = ImportedTable(name, parser.layout.signature)
+
         self.data_time_s = 0
         self._ids: list[I64] = []
         self._is_kept = np.empty(0, np.bool_)
@@ -140,7 +142,7 @@ class _Table:
         report.begun_anew += _count(statuses[is_usable], kernels.NO_STATE)
 
         times = found.times[is_usable]
-        has_time = _has_time(times)
+        has_time = self._has_time(times)
         report.undated += int(np.count_nonzero(~has_time))
 
         newest_s = int(times[has_time].max(initial=0))
@@ -184,7 +186,7 @@ class _Table:
         is_kept[is_usable] = self._is_kept[start:end]
 
         times = found.times[is_kept]
-        times[~_has_time(times)] = 0
+        times[~self._has_time(times)] = 0
 
         return Entries(
             found.ids[is_kept],
@@ -200,6 +202,10 @@ class _Table:
 
         usable: Bools = is_parsed & is_finite
         return usable
+
+    def _has_time(self, times: I64) -> Bools:
+        has_time: Bools = (times > 0) & (times <= self._last_time_s)
+        return has_time
 
 
 class _Import:
@@ -218,19 +224,27 @@ class _Import:
         self._progress = progress
         self._tables: dict[str, _Table] = {}
 
-    def run(self, model_dir: Path, num_ps: int | None) -> Imported:
+        # Once: both readings have to agree on it
+        self._last_time_s = min(int(time.time()) + _MAX_AHEAD_S, _LAST_TIME)
+
+    def run(
+        self, model_dir: Location, num_ps: int | None, removed: tuple[str, ...] = ()
+    ) -> Imported:
         self._scan()
 
         most_parts = max(1, _MOST_FILES // len(self._tables))
         parts = num_ps or min(self._source.num_ps, most_parts)
 
         save_id = secrets.token_hex(4)
-        work = catalog.work_directory(model_dir, self._source.step, save_id)
+        work_id = new_directory.save_id_of(save_id)
+        work = catalog.begin(model_dir, self._source.step, work_id)
         saved_at_s = time.time()
 
         try:
-            work.mkdir()
-            files = self._write(work, save_id, parts)
+            with staging_for(work) as staging:
+                files = self._write(staging.folder, save_id, parts)
+                staging.finished(file.name for file in files)
+
             content = Manifest(
                 step=self._source.step,
                 num_ps=parts,
@@ -240,12 +254,13 @@ class _Import:
             )
 
             manifest.write(work, content)
+            new_directory.check_held(work, save_id)
             path = catalog.publish(work, model_dir, self._source.step)
         except OSError as error:
-            shutil.rmtree(work, ignore_errors=True)
+            catalog.give_up(work)
             raise SaveFailed(f"{work} cannot be written: {error}; nothing was imported") from error
         except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
+            catalog.give_up(work)
             raise
 
         catalog.record_latest(model_dir, path, saved_at_s)
@@ -256,6 +271,7 @@ class _Import:
             self._source.step,
             reports,
             self._source.left_out,
+            removed,
         )
 
     def _scan(self) -> None:
@@ -270,8 +286,24 @@ class _Import:
                 known = ", ".join(sorted(self._source.tables_seen))
                 raise InvalidRequest(f"there is no table {asked!r} in the files; there are {known}")
 
+        self._check_names()
         for table in self._tables.values():
             table.end_scan()
+
+        if not self._tables:
+            raise InvalidRequest(f"the tables in {self._source.folder} have no entries")
+
+    def _check_names(self) -> None:
+        """InvalidRequest if two tables get one name: the rows of one would replace the other's."""
+        old_names: dict[str, str] = {}
+        for old in sorted(self._source.tables_seen):
+            new = self._names.get(old, old)
+            if new in old_names:
+                raise InvalidRequest(
+                    f"--rename: tables {old_names[new]!r} and {old!r} would both be called {new!r}"
+                )
+
+            old_names[new] = old
 
     def _parts(self) -> Iterator[TableRecords]:
         return self._source.read(self._progress)
@@ -286,7 +318,8 @@ class _Import:
             else:
                 segments = entry_files.segments_in(part.records.of(0), part.table)
 
-            table = _Table(name, EntryParser(TableConfig(name, segments)))
+            parser = EntryParser(TableConfig(name, segments))
+            table = _Table(name, parser, self._last_time_s)
             self._tables[name] = table
 
         return table
@@ -340,11 +373,6 @@ class _Import:
     def _row_file(self, table: _Table, work: Path, name: str) -> RowFile:
         parser = table.parser
         return RowFile(parser.config, parser.layout, table.data_time_s, work, name)
-
-
-def _has_time(times: I64) -> Bools:
-    has_time: Bools = (times > 0) & (times <= _LAST_TIME)
-    return has_time
 
 
 def _count(statuses: U8, *wanted: int) -> int:

@@ -23,6 +23,7 @@ def counts_in(path: Path) -> list[TableCount]:
         for number in range(records.begins.size):
             record = records.of(number)
             fields = {each.number: each.value for each in fields_of(record, str(path))}
+
             try:
                 table = fields.get(1, b"").decode()
             except UnicodeDecodeError as error:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint.monolith.kernels import crc32c, records
 from megalith.errors import CheckpointDamaged
+from megalith.kernels import crc32c, records
 from megalith.kernels.dtypes import I64, U8
 
 _SHARD = re.compile(r"(?P<base>.+)-(?P<index>\d{5})-of-(?P<total>\d{5})")
@@ -50,6 +50,7 @@ def file_sets(folder: Path) -> dict[str, list[Path]]:
         base = parts["base"]
         index = int(parts["index"])
         total = int(parts["total"])
+
         found.setdefault(base, {})[index] = path
         totals.setdefault(base, set()).add(total)
 
@@ -67,6 +68,7 @@ def file_sets(folder: Path) -> dict[str, list[Path]]:
         wanted = set(range(total))
         missing = sorted(wanted - path_by_index.keys())
         too_many = sorted(path_by_index.keys() - wanted)
+
         if missing or too_many:
             what = f"{missing} are missing" if missing else f"{too_many} are too many"
             raise CheckpointDamaged(f"{folder / base}-*: of {total} files {what}")
@@ -150,11 +152,13 @@ def _snappy_chunks(path: Path) -> Iterator[bytes]:
             while header := file.read(4):
                 length = int.from_bytes(header, "big")
                 block = file.read(min(length, _LARGEST_BLOCK))
+
                 if len(header) < 4 or len(block) < length:
                     raise CheckpointDamaged(f"{path} ends inside a Snappy block: it was cut")
 
                 parts.append(_unpacked(path, block))
                 size += len(parts[-1])
+
                 if size >= _CHUNK:
                     yield b"".join(parts)
                     parts = []

@@ -111,6 +111,7 @@ class Source:
             self.tables_seen.add(table)
             for path in paths:
                 file = RecordFile(path)
+
                 while (records := file.read()) is not None:
                     yield TableRecords(table, records)
 
@@ -193,5 +194,6 @@ def _dense_files(folder: Path) -> int:
     prefix = folder.name.removesuffix(_ASSETS)
     model_dir = folder.parent
     found = list(model_dir.glob(f"{prefix}.index"))
+
     found += model_dir.glob(f"{prefix}.data-*")
     return len(found)

@@ -27,6 +27,7 @@ def fields_of(message: bytes, where: str) -> Iterator[Field]:
     while at < len(message):
         tag, at = _varint(message, at, where)
         wire = tag & 7
+
         if wire == _VARINT:
             number, at = _varint(message, at, where)
             yield Field(tag >> 3, wire, (number % 2**64).to_bytes(8, "little"))

@@ -1,12 +1,10 @@
 """What all commands of `megalith ckpt` have: --json, one line for an error, a bar for long work."""
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,10 +14,22 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from megalith.checkpoint import catalog
 from megalith.checkpoint.format import LIST, MANIFEST
+from megalith.checkpoint.storage.location import Location, locate
+from megalith.cli.command_files import command_name
 from megalith.cli.ctl.answers import errors_as_one_line
+from megalith.errors import InvalidSetting
 from megalith.runtime.commands import Command, Option
+from megalith.runtime.json_text import json_text
 
 _LINE_S = 10.0  # between lines about long work where there is no terminal to redraw
+
+
+def location(text: str) -> Location:
+    """The type of an argument that is a path or a URL of an object store."""
+    try:
+        return locate(text)
+    except InvalidSetting as error:
+        raise click.BadParameter(str(error)) from error
 
 
 class CheckpointCall:
@@ -32,7 +42,7 @@ class CheckpointCall:
     def answer(self, answer: Any, show: Callable[[Any], None], **more: Any) -> None:
         """Show an answer, or print it as JSON together with `more`."""
         if self.is_json:
-            print(json.dumps({**dataclasses.asdict(answer), **more}))
+            print(json_text({**dataclasses.asdict(answer), **more}))
         else:
             show(answer)
 
@@ -50,9 +60,12 @@ class CheckpointCall:
 
 
 def command(
-    name: str, *params: click.Parameter, examples: tuple[str, ...] = ()
+    *params: click.Parameter, examples: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a function a command: it gets a CheckpointCall, and after it its own parameters."""
+    """Make the function of a file its command: the docstring of the file is the command's help.
+
+    The function gets a CheckpointCall, and after it its own parameters.
+    """
 
     def register(function: Callable[..., None]) -> Command:
         def run(as_json: bool, **given: Any) -> None:
@@ -62,10 +75,10 @@ def command(
 
         json_option = Option(["--json", "as_json"], is_flag=True, help="Print JSON for scripts.")
         return Command(
-            name,
+            command_name(function.__name__),
             callback=run,
             params=[*params, json_option],
-            help=function.__doc__,
+            help=sys.modules[function.__module__].__doc__,
             examples=examples,
         )
 
@@ -76,11 +89,22 @@ def checkpoint_argument(name: str = "checkpoint") -> click.Argument:
     return click.Argument(
         [name],
         metavar=name.upper(),
-        type=click.Path(path_type=Path),
+        type=location,
     )
 
 
-def checkpoint_at(path: Path) -> Path:
+def model_dir_option() -> Option:
+    """Where a command puts a checkpoint for another job."""
+    return Option(
+        ["--out"],
+        required=True,
+        metavar="MODEL_DIR",
+        type=location,
+        help="Model directory of the new job, or its --checkpoint-dir; it has no checkpoint yet.",
+    )
+
+
+def checkpoint_at(path: Location) -> Location:
     """The checkpoint at a path; of a model directory the newest one."""
     is_model_dir = not (path / MANIFEST).exists() and (path / LIST).exists()
     if is_model_dir:

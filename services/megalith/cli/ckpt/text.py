@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+_BYTES_BY_UNIT = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
+_SECONDS_BY_UNIT = {"days": 86400, "h": 3600, "min": 60}
+
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Print rows under titles; the first `left` columns begin at the left, figures end right."""
@@ -24,7 +27,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int 
 
 def size(count: int) -> str:
     """Bytes, as people read them."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+    for unit, factor in _BYTES_BY_UNIT.items():
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
 
@@ -32,7 +35,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
+    for unit, factor in _SECONDS_BY_UNIT.items():
         if seconds >= 2 * factor:
             return f"{seconds / factor:.0f} {unit}"
 
@@ -43,10 +46,6 @@ def number(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
-def counted(count: int, singular: str, plural: str = "") -> str:
-    """`1 file`, `2 files`."""
-    if count == 1:
-        return f"1 {singular}"
-
-    plural = plural or f"{singular}s"
-    return f"{count:,} {plural}"
+def print_removed(paths: Sequence[str]) -> None:
+    for path in paths:
+        print(f"removed {path}, left of a command that was killed")

@@ -1,7 +1,5 @@
 """How a command answers: as text or JSON, and an error as one line."""
 
-import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ import click
 from click.exceptions import Exit
 
 from megalith.errors import MegalithError, PeerUnreachable
+from megalith.runtime.json_text import json_text
 
 R = TypeVar("R")
 
@@ -51,7 +50,7 @@ def answer_with(
 
     if as_json:
         printed = {"ok": True} if answer is None else answer
-        print(json.dumps(printed, default=dataclasses.asdict))
+        print(json_text(printed))
     else:
         show(answer)
 

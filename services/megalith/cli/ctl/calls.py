@@ -1,14 +1,16 @@
 """Calls of a command to the controller and to the parameter servers of a job."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from megalith.cli.command_files import command_name
 from megalith.cli.ctl.answers import answer_with, errors_as_one_line
-from megalith.cli.ctl.options import Given, job_options
+from megalith.cli.ctl.options import GivenOptions, job_options
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR, first_named, named_in
 from megalith.control import Controller
 from megalith.runtime.commands import Command
@@ -21,7 +23,7 @@ class ControllerCall:
     """One call of a command, with the options that all of them take."""
 
     def __init__(self, context: click.Context) -> None:
-        self._given = Given(context)
+        self._given = GivenOptions(context)
         self.name = self._given.command
 
     @property
@@ -77,22 +79,26 @@ class ControllerCall:
 
 
 def command(
-    name: str, *options: click.Parameter, examples: tuple[str, ...] = ()
+    *options: click.Parameter, examples: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a function a command: it gets a ControllerCall, and after it its own options."""
+    """Make the function of a file its command: the docstring of the file is the command's help.
+
+    The function gets a ControllerCall, and after it its own options.
+    """
 
     def register(function: Callable[..., None]) -> Command:
         names = [option.name for option in options]
 
         def run(**given: Any) -> None:
             call = ControllerCall(click.get_current_context())
-            function(call, **{each: given[each] for each in names if each is not None})
+            arguments = {name: given[name] for name in names if name is not None}
+            function(call, **arguments)
 
         return Command(
-            name,
+            command_name(function.__name__),
             callback=run,
             params=[*options, *job_options()],
-            help=function.__doc__,
+            help=sys.modules[function.__module__].__doc__,
             examples=examples,
         )
 

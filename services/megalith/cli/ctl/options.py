@@ -86,7 +86,8 @@ def directory_option() -> Option:
         ["--directory"],
         default="",
         metavar="DIR",
-        help="Where to save, not another job's.  [default: the job's model directory]",
+        help="Where to save, not another job's: a directory or a URL like s3://bucket/copy.  "
+        "[default: where the job's checkpoints are]",
     )
 
 
@@ -99,7 +100,7 @@ def bad_settings_as_usage_errors(context: click.Context) -> Iterator[None]:
         raise click.UsageError(str(error), context) from None
 
 
-class Given:
+class GivenOptions:
     """What was given for the shared options, on either side of the sub-command."""
 
     def __init__(self, context: click.Context) -> None:
@@ -122,14 +123,17 @@ class Given:
     @property
     def discovery(self) -> DiscoverySettings:
         """The back end in which the command looks for its job."""
-        url = self.nearest("discovery", os.environ.get(f"{PREFIX}DISCOVERY", NONE))
+        in_environment = os.environ.get(f"{PREFIX}DISCOVERY", NONE)
+        url = self.nearest("discovery", in_environment)
+
         with bad_settings_as_usage_errors(self._context):
             settings.refuse_removed(DiscoverySettings, PREFIX, (), os.environ)
             return DiscoverySettings(discovery=url)
 
     def open_discovery(self) -> Discovery | None:
         """That back end, opened."""
-        job = self.nearest("job", os.environ.get(f"{PREFIX}JOB", ""))
+        in_environment = os.environ.get(f"{PREFIX}JOB", "")
+        job = self.nearest("job", in_environment)
         with bad_settings_as_usage_errors(self._context):
             return self.discovery.open(job, DEFAULT_MODEL_DIR)
 

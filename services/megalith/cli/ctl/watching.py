@@ -3,8 +3,6 @@
 It goes on when the controller is restarted.
 """
 
-import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from megalith.cli.columns import room
 from megalith.cli.output import print_status, status_view
 from megalith.control import ClusterStatus
 from megalith.errors import MegalithError, PeerUnreachable
+from megalith.runtime.json_text import json_text
 
 _AWAY_S = 30.0  # longer than a controller takes to be started again
 
@@ -44,7 +43,7 @@ def show_again_and_again(
             ask,
             every_s,
             sleep,
-            lambda status: print(json.dumps(dataclasses.asdict(status)), flush=True),
+            lambda status: print(json_text(status), flush=True),
         )
     elif not console.is_terminal:
         _repeat(ask, every_s, sleep, lambda status: print_status(status, console))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from megalith.controller.members.barrier import HolderKind
 from megalith.controller.members.core import ClusterCore
@@ -15,7 +15,7 @@ from megalith.controller.members.roster import (
     decisive_of_worker,
 )
 from megalith.errors import NotInCluster
-from megalith.wire.reports import PsReport, WorkerReport
+from megalith.wire.reports import LeftOut, PsReport, WorkerReport
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,14 @@ class Attendance(ClusterCore):
             self._check_job(registration)
             self._run.check(registration)
             is_first_worker = not any(seat.is_connected for seat in self._roster.workers)
+
             before = self._roster.holder(registration)
             seat = self._roster.take(registration)
             is_new = before is None or before.incarnation != seat.incarnation
             if before is not None and is_new:
                 self._note_loss(before)
+                seat.examples_before += before.progress.examples
+                seat.left_out_before = before.left_out
 
             self._sessions.hand_over(seat)
             self._run.hear(registration, is_first_worker)
@@ -52,6 +55,7 @@ class Attendance(ClusterCore):
             self._publish_change()
             session = self._sessions.open(seat, send)
             self._has_had_members = True
+
             send(self._state())
             logger.info("joined role=%s index=%d address=%s", seat.role, seat.index, seat.address)
             self._wake_journal()
@@ -60,9 +64,11 @@ class Attendance(ClusterCore):
     def _note_loss(self, gone: Seat) -> None:
         """Another process takes the seat of this one."""
         pushes = max(0, gone.load.pushes - gone.pushes_saved)
+        load = replace(gone.load, pushes=pushes)
+
         step = self._succession.last_step_of(gone)
         silent_s = self._roster.unheard_s(gone)
-        self._losses.ps_gone(gone.index, replace(gone.load, pushes=pushes), step, silent_s)
+        self._losses.ps_gone(gone.index, load, step, silent_s)
 
     def leave(self, session: int) -> None:
         """The stream of that session is over.
@@ -108,12 +114,21 @@ class Attendance(ClusterCore):
             if progress.is_blocked and not seat.progress.is_blocked:
                 self._wake_journal()  # at a barrier the journal is exact
 
+            self._run.pieces.report(seat.incarnation, progress.pieces)
             has_news = decisive_of_worker(progress) != decisive_of_worker(seat.progress)
             seat.progress = progress
             is_chief = seat.index == 0
             self._run.advance(progress.global_step, progress.initialized_epoch if is_chief else 0)
             if has_news:
                 self._publish_change()
+
+    def has_reported(self, session: int, order: int) -> None:
+        """A worker says that its last report was made after it got that order."""
+        with self._changed:
+            seat = self._heard(session)
+            if seat is not None:
+                seat.report_order = max(seat.report_order, min(order, self._newest_report_order))
+                self._changed.notify_all()
 
     def report_ps(self, session: int, load: PsReport) -> None:
         with self._changed:
@@ -123,8 +138,10 @@ class Attendance(ClusterCore):
 
             has_news = decisive_of_ps(load) != decisive_of_ps(seat.load)
             seat.load = load
+            self._dropped_tables.update(load.dropped_tables)
             if load.restored is not None:
                 self._losses.ps_ready(seat.index, load.restored, counts_steps=self.num_workers > 0)
+
             if self._hold_if_ill(seat) or has_news:
                 self._publish_change()
 
@@ -159,6 +176,7 @@ class Attendance(ClusterCore):
     ) -> None:
         """A checkpoint is complete, which a ps that is replaced will start from.
 
+        It was begun at `at_s`, Unix seconds: of what was trained since then it may have nothing.
         `pushes` are, by session, those that a ps had applied before it wrote its files.
         """
         with self._changed:
@@ -229,7 +247,8 @@ class Attendance(ClusterCore):
             send(SessionEnd())  # should it wake up, it learns that its seat is gone
 
         with self._changed:
-            if not self._job_outcome.is_decided:
+            has_shares = not self._run.pieces.is_in_use  # pieces of a lost worker go to others
+            if has_shares and not self._job_outcome.is_decided:
                 for seat in self._roster.given_up_workers():
                     self._losses.share_given_up(seat.index, seat.incarnation, seat.lost_share())
 
@@ -289,11 +308,16 @@ class Attendance(ClusterCore):
 def _begun_again(progress: WorkerReport, is_new: bool) -> WorkerReport:
     """What counts of a worker's last report after it has joined, perhaps as another process."""
     pushes_unknown = 0 if is_new else progress.pushes_unknown
+    examples = 0 if is_new else progress.examples
+    left_out = LeftOut() if is_new else LeftOut.of(progress)
     return replace(
         progress,
+        examples=examples,
         is_blocked=False,
         barrier_id=0,
         is_finished=False,
         is_trained=False,
+        is_share_over=False,
         pushes_unknown=pushes_unknown,
+        **asdict(left_out),
     )

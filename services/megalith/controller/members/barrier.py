@@ -121,7 +121,11 @@ class Barrier:
 
     def let_go(self, holder_id: int) -> None:
         """End that one hold; one that has ended already changes nothing."""
-        kept = [holder for holder in self.state.holders if holder.id != holder_id]
+        kept = []
+        for holder in self.state.holders:
+            if holder.id != holder_id:
+                kept.append(holder)
+
         self.state = replace(self.state, holders=tuple(kept))
 
     def remove(self, *kinds: HolderKind) -> None:

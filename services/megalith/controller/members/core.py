@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -115,13 +115,18 @@ class ClusterCore:
         self.job = job
         self.check_current = check_current
         self._restore_fault = restore_fault
+
         # Also until the servers of an earlier controller have said again what they restored
         self._lacks_rows = journal is not None and journal.lacks_rows
+
         self._find_alive = find_alive
+        self._dropped_tables: dict[str, float] = {}
         self._wake_journal = wake_journal
         self._flush_journal = flush_journal
+
         self._clock = clock
         self._patience = patience
+
         self._checked_at = float("-inf")  # when it was last seen that no newer controller serves
         self._changed = threading.Condition()
         self._roster = Roster(num_ps, num_workers, patience, clock)
@@ -133,6 +138,7 @@ class ClusterCore:
         self._succession = Succession(journal, self._run, self._losses, self._job_outcome)
         self._told: tuple[object, ...] = ()  # what the sessions were last told, in short
         self._has_had_members = False
+        self._newest_report_order = 0
         self._survivors_until = clock() + _SURVIVORS_S
         self._watched_at: float | None = None
 
@@ -148,6 +154,14 @@ class ClusterCore:
                 for seat in self._roster.seats
             ]
 
+    def dropped_tables(self) -> dict[str, float]:
+        """Tables that servers of this run have dropped on purpose, and when, Unix seconds.
+
+        Also those of servers that were replaced since.
+        """
+        with self._changed:
+            return dict(self._dropped_tables)
+
     @property
     def run_id(self) -> str:
         with self._changed:
@@ -158,6 +172,12 @@ class ClusterCore:
         with self._changed:
             return self._run.global_step
 
+    @property
+    def newest_req_time_s(self) -> int:
+        """The Unix time of the newest data that a worker has trained; 0 if the data has none."""
+        with self._changed:
+            return max((seat.progress.req_time_s for seat in self._roster.workers), default=0)
+
     def cursors(self) -> tuple[bytes, ...]:
         """By worker: where its input is, as it has last reported.
 
@@ -165,6 +185,11 @@ class ClusterCore:
         """
         with self._changed:
             return self._run.cursors()
+
+    def cursors_step(self) -> int:
+        """The step at which the input was where `cursors` say."""
+        with self._changed:
+            return self._run.cursors_step()
 
     def current_routing(self, run_id: str = "") -> Routing:
         """The map of the present run, for a client of `run_id`; see `Run.routing_for`."""
@@ -181,6 +206,17 @@ class ClusterCore:
         """Whether a ps has reported a push that the newest checkpoint may not hold."""
         with self._changed:
             return any(seat.load.pushes > seat.pushes_saved for seat in self._roster.ps)
+
+    def has_pushes_beyond(self, pushes: Mapping[int, int]) -> bool:
+        """Whether a ps has reported more pushes than these, which are by its session."""
+        with self._changed:
+            known: dict[int, int] = {}
+            for session, number in pushes.items():
+                seat = self._sessions.seat_of(session)
+                if seat is not None:
+                    known[seat.index] = number
+
+            return any(seat.load.pushes > known.get(seat.index, 0) for seat in self._roster.ps)
 
     @property
     def pushes_unknown(self) -> int:
@@ -266,6 +302,7 @@ class ClusterCore:
         fault = self._restore_fault(reports, is_first=self._run.is_new)
         is_open = self._lacks_rows and None in reports
         self._lacks_rows = bool(fault) or is_open
+
         if fault and self._run.has_trained:
             self._begin_end(False, fault)
         elif fault:
@@ -288,15 +325,16 @@ class ClusterCore:
         return Phase.FINISHED if self._job_outcome.is_decided else self._run.phase
 
     def _state(self) -> ClusterState:
+        progress = [seat.progress for seat in self._roster.workers]
         return ClusterState(
             phase=self._phase(),
             routing=None if self._run.is_awaited else self._run.routing,
             barrier=self._run.barrier,
             finished_workers=self._roster.finished_workers(),
-            positions=tuple(seat.progress.position for seat in self._roster.workers),
+            positions=tuple(each.position for each in progress),
             global_step=self._run.global_step,
             first_step=self._run.first_step,
             is_saved=self._job_outcome.is_saved,
-            cursors=tuple(seat.progress.cursor for seat in self._roster.workers),
+            cursors=tuple(each.cursor for each in progress),
             first_cursors=self._run.first_cursors,
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from megalith.checkpoint.choices import EVERYTHING, RestoreChoices
 from megalith.controller.members.barrier import BarrierState
 from megalith.wire.routing import Routing
 
@@ -37,10 +38,15 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """To a member that got its seat. A new ps restores that checkpoint; empty = it starts empty."""
+    """To a member that got its seat.
+
+    A new ps restores that checkpoint with so many of its increments; empty = it starts empty.
+    """
 
     index: int
     restore_from: str = ""
+    restore_increments: int = 0
+    choices: RestoreChoices = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ class StandBy:
 class SaveShard:
     """To a ps: write your shard.
 
-    With a `base`, the save id of a checkpoint, only what changed: increment `number` of it.
+    With a `base`, the save id of a checkpoint, only what changed: increment `number` of it. If
+    `dense_only`, the variables alone. After `timeout_s` the save is given up.
     """
 
     save_id: str
@@ -60,6 +67,8 @@ class SaveShard:
     step: int
     base: str = ""
     number: int = 0
+    dense_only: bool = False
+    timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,13 @@ class MeasureOrder:
     number: int
     addresses: tuple[str, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOrder:
+    """To a worker: report at once, and say that this was done."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,9 @@ class SessionEnd:
     """Not sent: the stream ends here."""
 
 
-Directive = ClusterState | SaveShard | MeasureOrder | Renewed | ShutdownOrder | SessionEnd
+Directive = (
+    ClusterState | SaveShard | MeasureOrder | ReportOrder | Renewed | ShutdownOrder | SessionEnd
+)
 # What a session is told: the directives, and how it begins
 Told = Directive | Welcome | StandBy
 Send = Callable[[Directive], None]

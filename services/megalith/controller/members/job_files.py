@@ -65,9 +65,12 @@ def ended_runs(model_dir: Path) -> tuple[str, ...]:
 def _read_ended_runs(model_dir: Path) -> tuple[str, ...]:
     try:
         with open_plain(model_dir / _ENDED_RUNS, "rb") as file:
-            return tuple(file.read(_MAX_ENDED * _MAX_RUN_ID).decode(errors="replace").split())
+            content = file.read(_MAX_ENDED * _MAX_RUN_ID)
     except FileNotFoundError:
         return ()
+
+    text = content.decode(errors="replace")
+    return tuple(text.split())
 
 
 # --- last words, kept for the next controller to say ---

@@ -10,8 +10,9 @@ from typing import Any
 
 from megalith.controller.members.barrier import BarrierState
 from megalith.controller.members.losses import Held, Loss
+from megalith.controller.members.piece_book import PieceBook
 from megalith.controller.members.roster import Seat
-from megalith.wire.reports import PsReport, WorkerReport
+from megalith.wire.reports import LeftOut, PsReport, WorkerReport
 
 # Steps, epochs and positions stay below it. No run gets there, and JSON keeps such numbers exact.
 MAX_COUNT = 2**53
@@ -27,6 +28,10 @@ class JournaledMember:
     total_batches: int = 0
     cursor: str = ""  # base64
     pushes_unknown: int = 0
+    examples: int = 0  # of a worker, and of those who had its seat before
+    examples_before: int = 0
+    left_out: LeftOut = dataclasses.field(default_factory=LeftOut)  # as with examples
+    left_out_before: LeftOut = dataclasses.field(default_factory=LeftOut)
     rows: int = 0
     pushes: int = 0
     pushes_saved: int = 0
@@ -70,6 +75,7 @@ class Journal:
     ps: tuple[JournaledMember, ...]
     workers: tuple[JournaledMember, ...]
     first_cursors: tuple[str, ...] = ()  # base64; where the input of this run began
+    pieces: str = ""  # the book of an input that is handed out; empty = it is not
     run_id: str = ""  # empty in the journal of a version that had none
     rows_lost: int = 0
     pushes_unknown: int = 0
@@ -100,6 +106,9 @@ class Journal:
         for worker in self.workers:
             cursor_of_text(worker.cursor)
 
+        if self.pieces:
+            PieceBook.parse(self.pieces.encode())
+
 
 def _check_fields(name: str, value: Any) -> None:
     """Check each field of a dataclass against the type that it is declared with."""
@@ -107,6 +116,7 @@ def _check_fields(name: str, value: Any) -> None:
     for field in dataclasses.fields(value):
         of_field = getattr(value, field.name)
         type_of_field = declared[field.name]
+
         _check_value(f"{name}.{field.name}", of_field, type_of_field)
 
 
@@ -172,6 +182,10 @@ def journal_worker(seat: Seat, has_predecessor: bool) -> JournaledMember:
         total_batches=seat.progress.total_batches,
         cursor=text_of_cursor(seat.progress.cursor),
         pushes_unknown=seat.progress.pushes_unknown,
+        examples=seat.progress.examples,
+        examples_before=seat.examples_before,
+        left_out=LeftOut.of(seat.progress),
+        left_out_before=seat.left_out_before,
         has_predecessor=has_predecessor,
     )
 
@@ -182,6 +196,8 @@ def restore_seat(seat: Seat, member: JournaledMember, is_ready: bool) -> None:
     seat.incarnation = member.incarnation
     seat.has_lease = True  # until it is back it acts as if there were no controller
     seat.pushes_saved = member.pushes_saved
+    seat.examples_before = member.examples_before
+    seat.left_out_before = member.left_out_before
     seat.load = PsReport(
         is_ready=is_ready,
         rows=member.rows,
@@ -195,4 +211,6 @@ def restore_seat(seat: Seat, member: JournaledMember, is_ready: bool) -> None:
         total_batches=member.total_batches,
         cursor=cursor_of_text(member.cursor),
         pushes_unknown=member.pushes_unknown,
+        examples=member.examples,
+        **dataclasses.asdict(member.left_out),
     )

@@ -15,6 +15,7 @@ from megalith.controller.members.barrier import BarrierState, Holder, HolderKind
 from megalith.controller.members.journal import Ending, Journal, JournaledMember, Outcome
 from megalith.controller.members.losses import Held, Loss
 from megalith.runtime.files import write_atomically
+from megalith.wire.reports import LeftOut
 
 logger = logging.getLogger(__name__)
 
@@ -104,21 +105,25 @@ def _parse(content: dict[str, Any]) -> Journal:
     content.pop("generation", 0)
     # In a journal that does not say it, the epoch alone tells of a map.
     content.setdefault("was_mapped", content["epoch"] > 0)
-    return Journal(
-        **_known(Journal, content)
-        | {
-            "barrier": _barrier(content["barrier"]),
-            "routed": tuple(content["routed"]),
-            "ps": tuple(map(_member, content["ps"])),
-            "workers": tuple(map(_member, content["workers"])),
-            "losses": tuple(Loss(**_known(Loss, loss)) for loss in content.get("losses", ())),
-            "run_gone": _maybe(Held, content.get("run_gone")),
-            "ending": _maybe(Ending, content.get("ending")),
-            "outcome": _maybe(Outcome, content.get("outcome")),
-            "ended_runs": tuple(content.get("ended_runs", ())),
-            "first_cursors": tuple(content.get("first_cursors", ())),
-        }
-    )
+
+    losses = []
+    for kept in content.get("losses", ()):
+        loss = Loss(**_known(Loss, kept))
+        losses.append(loss)
+
+    fields = _known(Journal, content)
+    fields["barrier"] = _barrier(content["barrier"])
+    fields["routed"] = tuple(content["routed"])
+    fields["ps"] = tuple(map(_member, content["ps"]))
+    fields["workers"] = tuple(map(_member, content["workers"]))
+    fields["losses"] = tuple(losses)
+    fields["run_gone"] = _maybe(Held, content.get("run_gone"))
+    fields["ending"] = _maybe(Ending, content.get("ending"))
+    fields["outcome"] = _maybe(Outcome, content.get("outcome"))
+    fields["ended_runs"] = tuple(content.get("ended_runs", ()))
+    fields["first_cursors"] = tuple(content.get("first_cursors", ()))
+
+    return Journal(**fields)
 
 
 def _maybe(kind: type[T], content: dict[str, Any] | None) -> T | None:
@@ -141,7 +146,11 @@ def _known(kind: type, content: dict[str, Any]) -> dict[str, Any]:
 
 def _member(content: dict[str, Any]) -> JournaledMember:
     known = _known(JournaledMember, content)
-    return JournaledMember(**known | {"gone": _maybe(Held, content.get("gone"))})
+    known["gone"] = _maybe(Held, content.get("gone"))
+    for name in ("left_out", "left_out_before"):
+        known[name] = _maybe(LeftOut, content.get(name)) or LeftOut()
+
+    return JournaledMember(**known)
 
 
 def _barrier(content: dict[str, Any]) -> BarrierState:
@@ -177,10 +186,13 @@ class JournalKeeper:
         self._take = take
         self._may_write = may_write
         self._generation = generation
+
         self._due = threading.Condition()
-        self._asked = self._written = 0
+        self._asked = 0
+        self._written = 0
         self._is_stopping = False
         self._error = ""
+
         self._last: Journal | None = None
         self._own: tuple[int, int] | None = None  # inode and time of the file that was written last
         self._recorded: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from megalith.runtime.counting import counted
 from megalith.wire.reports import PsReport, RestoreReport
 
 logger = logging.getLogger(__name__)
@@ -46,13 +47,13 @@ class Losses:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._gone: dict[
-            int, Held
-        ] = {}  # by index: what went down with the last ps that was ready there
+        # By index: what went down with the last ps that was ready there
+        self._gone: dict[int, Held] = {}
         self._run_gone: Held | None = None
         self._given_up: set[tuple[int, str]] = set()  # (index, incarnation) of workers
         self._said: deque[Loss] = deque(maxlen=_KEPT)
         self._saved_at_s: dict[str, float] = {}
+
         self.rows = 0
         self.pushes_unknown = 0
 
@@ -89,13 +90,14 @@ class Losses:
         if held is None:
             return
 
-        rows = max(0, held.rows - restored.rows - restored.left_out)
+        # Tables that are left out were not on the server before it either.
+        rows = max(0, held.rows - restored.rows)
         tables = max(0, held.tables - restored.tables)
         variables = max(0, held.variables - restored.variables)
         lost = [_counted(tables, "table"), _counted(variables, "variable")]
         if rows:
             expired = _of_which(restored.expired)
-            lost.insert(0, f"{rows:,} rows{expired}")
+            lost.insert(0, f"{counted(rows, 'row')}{expired}")
 
         if _are_updates_lost(held, restored.step, counts_steps):
             lost.append("all updates since" if restored.path else "all updates")
@@ -110,10 +112,11 @@ class Losses:
             else "empty, there is no checkpoint"
         )
 
+        at_step = f" at step {held.step}" if counts_steps else ""
         self.add(
             rows,
             f"ps-{index} was replaced and starts {start}. Lost: {', '.join(lost)}. "
-            f"Its last report{held.when}, was of {held.rows:,} rows; "
+            f"Its last report{held.when}, was of {counted(held.rows, 'row')}{at_step}; "
             "what it got after that is lost too, and not counted",
         )
 
@@ -133,7 +136,9 @@ class Losses:
         self._run_gone = None
         first = restored[0]
         kept = sum(one.rows for one in restored)
-        rows = max(0, held.rows - kept - sum(one.left_out for one in restored))
+        left_out = sum(one.left_out for one in restored)
+        rows = max(0, held.rows - kept - left_out)
+
         if not rows and not _are_updates_lost(held, first.step, counts_steps):
             return
 
@@ -142,17 +147,26 @@ class Losses:
         if first.path:
             since = f"since {self._checkpoint(first)}"
 
+        lost = counted(rows, "row is", "rows are")
         self.add(
             rows,
-            f"the last run ended at step {held.step} with {held.rows:,} rows, "
-            f"this one has {kept:,} of them: {rows:,} rows are lost{expired}, "
+            f"the last run ended at step {held.step} with {counted(held.rows, 'row')}, "
+            f"this one has {kept:,} of them: {lost} lost{expired}, "
             f"and so are the updates {since}",
         )
 
     def _checkpoint(self, restored: RestoreReport) -> str:
+        increments = ""
+        if restored.increments:
+            counts = counted(restored.increments, "increment")
+            increments = f" with {counts}"
+
+        age = ""
         saved_at_s = self._saved_at_s.get(restored.path)
-        age = f", saved {self._clock() - saved_at_s:.0f} s ago" if saved_at_s is not None else ""
-        increments = f" with {restored.increments} increments" if restored.increments else ""
+        if saved_at_s is not None:
+            age_s = self._clock() - saved_at_s
+            age = f", saved {age_s:.0f} s ago"
+
         return f"checkpoint {restored.path}{increments} (step {restored.step}{age})"
 
     def add(self, rows: int, what: str) -> None:
@@ -219,7 +233,4 @@ def _of_which(expired: int) -> str:
 
 def _counted(number: int, what: str) -> str:
     """Such as "1 table" and "2 tables"; empty for none."""
-    if not number:
-        return ""
-
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return counted(number, what) if number else ""

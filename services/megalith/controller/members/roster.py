@@ -7,8 +7,9 @@ from enum import Enum, StrEnum
 
 from megalith.controller.members.barrier import BarrierState
 from megalith.errors import IndexTaken, NotInCluster
+from megalith.runtime.counting import counted
 from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
-from megalith.wire.reports import PsReport, WorkerReport
+from megalith.wire.reports import LeftOut, PsReport, WorkerReport
 
 _TAKEOVER_S = 3.0  # a holder that is silent for this long gives way to a replacement that is here
 
@@ -38,6 +39,7 @@ def decisive_of_worker(report: WorkerReport) -> tuple[object, ...]:
         report.has_begun,
         report.is_trained,
         report.is_finished,
+        report.is_share_over,
         report.initialized_epoch,
     )
 
@@ -98,12 +100,20 @@ class Seat:
     leased_until: float = 0.0
     progress: WorkerReport = field(default_factory=WorkerReport)
     load: PsReport = field(default_factory=PsReport)
+    examples_before: int = 0  # that earlier holders of a worker's seat had reported in this run
+    left_out_before: LeftOut = field(default_factory=LeftOut)  # by earlier holders, in the same way
+    report_order: int = 0  # the newest order to report that its last report came after
     pushes_saved: int = 0  # of those in `load`, how many the newest checkpoint holds for sure
 
     @property
     def name(self) -> str:
         """Its name in messages and logs: `ps-0`, `worker-1`. Of a ps, the index is its shard."""
         return f"{self.role}-{self.index}"
+
+    @property
+    def left_out(self) -> LeftOut:
+        """By all who have held a worker's seat in this run, as far as they have reported."""
+        return self.left_out_before + LeftOut.of(self.progress)
 
     @property
     def has_untrained_share(self) -> bool:
@@ -117,12 +127,13 @@ class Seat:
             return f"{self.name} never came: its share was not trained"
 
         total = self.progress.total_batches
-        trained = f"{self.progress.position:,} of {total:,}"
-        if not total:
-            trained = f"{self.progress.position:,}"
+        trained = counted(self.progress.position, "batch", "batches")
+        if total:
+            batches = counted(total, "batch", "batches")
+            trained = f"{self.progress.position:,} of {batches}"
 
         how = "had trained" if self.is_connected else "was lost after"
-        return f"{self.name} {how} {trained} batches: the rest was not trained"
+        return f"{self.name} {how} {trained}: the rest was not trained"
 
     def is_silent(self, now: float, limit_s: float) -> bool:
         """Not heard of for `limit_s`, and for three of its own heart-beats."""
@@ -193,6 +204,8 @@ class Roster:
         self.workers = [Seat(Role.WORKER, index) for index in range(num_workers)]
         self._patience = patience
         self._clock = clock
+        # Whether all of an input that is handed out is trained; the run says so
+        self.is_input_done: Callable[[], bool] = lambda: False
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -205,10 +218,11 @@ class Roster:
         None if there is none or nobody has held it.
         """
         seats = self.ps if registration.role is Role.PS else self.workers
-        if not 0 <= registration.index < len(seats) or not seats[registration.index].incarnation:
+        if not 0 <= registration.index < len(seats):
             return None
 
-        return replace(seats[registration.index])
+        seat = seats[registration.index]
+        return replace(seat) if seat.incarnation else None
 
     def take(self, registration: Registration) -> Seat:
         """Give the seat to this process, which may be back after a lost stream or new.
@@ -295,6 +309,23 @@ class Roster:
         """Alive, or a suspect: one whose session alone was lost may still serve and train."""
         return self.standing(seat) in (Standing.ALIVE, Standing.SUSPECT)
 
+    def is_gone(self, index: int, incarnation: str) -> bool:
+        """Whether that process acts no more for a worker's seat.
+
+        Another one has the seat, or it is dead; and no server takes its requests any more. Or it
+        has ended its share.
+        """
+        if not 0 <= index < len(self.workers):
+            return True
+
+        seat = self.workers[index]
+        if seat.incarnation != incarnation:
+            return not self.has_predecessor(seat)
+        if seat.progress.is_share_over:
+            return True
+
+        return self.standing(seat) is Standing.DEAD and not self._is_lost_one_served(seat)
+
     def missing_ps(self) -> list[int]:
         """Indices of ps that are not ready, or gone, or whose predecessor may still serve."""
         missing = []
@@ -316,13 +347,17 @@ class Roster:
         return blocked
 
     def moving_workers(self, barrier: BarrierState) -> list[int]:
-        """Indices of workers that may take a step: not blocked, done or dead, and here before."""
+        """Indices of workers that may take a step: not blocked, done or dead, and here before.
+
+        A worker is done with that when its share is over: a chief that evaluates takes none.
+        """
         return [seat.index for seat in self.workers if self._may_move(seat, barrier)]
 
     def _may_move(self, seat: Seat, barrier: BarrierState) -> bool:
         if self._is_lost_one_served(seat):
             return True
-        if seat.progress.is_finished or not self.is_reachable(seat):
+        has_ended = seat.progress.is_finished or seat.progress.is_share_over
+        if has_ended or not self.is_reachable(seat):
             return False
 
         is_blocked = seat.is_connected and _is_blocked(seat, barrier)
@@ -340,12 +375,19 @@ class Roster:
         return seat.has_lease and not seat.is_connected and self._clock() < lease_ends_at
 
     def finished_workers(self) -> tuple[int, ...]:
-        """Indices of workers that said so, or were lost for so long that they count as done."""
+        """Indices of workers that said so, or were lost for so long that they count as done.
+
+        Once others have trained all of an input that is handed out, nobody waits for a dead worker.
+        The chief has more to do: it is waited for.
+        """
         finished = []
+        is_input_done = self.is_input_done()
         for seat in self.workers:
             is_away = not seat.is_connected
             is_given_up = is_away and self.unheard_s(seat) > self._patience.lost_worker_s
-            if seat.progress.is_finished or is_given_up:
+            is_needless = is_input_done and seat.index > 0 and not self.is_reachable(seat)
+
+            if seat.progress.is_finished or is_given_up or is_needless:
                 finished.append(seat.index)
 
         return tuple(finished)

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from megalith.controller.members.barrier import Barrier, BarrierState, Holder, HolderKind
 from megalith.controller.members.directives import Phase
@@ -19,9 +19,11 @@ from megalith.controller.members.journal import (
     restore_seat,
     text_of_cursor,
 )
+from megalith.controller.members.piece_book import PieceBook, book_of
 from megalith.controller.members.roster import Registration, Role, Roster, Seat, Standing
 from megalith.errors import InvalidRequest, NotInCluster, NotReady, RunUndecided
 from megalith.wire import routing
+from megalith.wire.reports import LeftOut
 from megalith.wire.routing import Routing, check_run, ps_names
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,8 @@ class Run:
         self._checkpoint_step = checkpoint_step
         self._checkpoint_cursors = first_cursors
         self.first_cursors = first_cursors  # where the input of this run began
+        self.pieces = book_of(first_cursors)
+        roster.is_input_done = lambda: self.pieces.is_complete
         # Of this directory; their members belong to no other run
         self._ended_runs = frozenset(ended_runs)
         self.not_continued: tuple[str, ...] = ()  # of earlier controllers: they end with this one
@@ -318,8 +322,32 @@ class Run:
 
         return Routing(epoch, addresses, owners, self.id, instances)
 
+    def book_to_take_from(self) -> PieceBook:
+        """InvalidRequest if this run began where workers with shares of their own had been."""
+        if any(self.first_cursors) and not self.pieces.is_known:
+            raise InvalidRequest(
+                "the checkpoint was saved with --sharding static, and its cursors say nothing of "
+                "pieces: go on with --sharding static, or read the input from its start by "
+                "--input-cursors false"
+            )
+
+        return self.pieces
+
     def cursors(self) -> tuple[bytes, ...]:
-        """By worker: where its input is, or where this run began if it has not begun."""
+        """By worker: where its input is, or where this run began if it has not begun.
+
+        Of an input that is handed out: its book alone. If this run began with the cursors of
+        another number of workers, they stay those of all until each worker has begun: only the
+        input can divide them anew, so nobody else can say where the share of one begins. A run
+        without workers reads nothing, and leaves them as they are.
+        """
+        if not self._roster.workers:
+            return self.first_cursors
+        if self.pieces.is_known:
+            return (self.pieces.encoded(with_holders=False),)
+        if self._are_first_cursors_undivided():
+            return self.first_cursors
+
         reported = [seat.progress.cursor for seat in self._roster.workers]
         if len(self.first_cursors) != len(reported):
             return tuple(reported)
@@ -327,6 +355,22 @@ class Run:
         return tuple(
             cursor or first for cursor, first in zip(reported, self.first_cursors, strict=True)
         )
+
+    def cursors_step(self) -> int:
+        """The step that belongs to these cursors: what was trained since then is not in them."""
+        return self.first_step if self._are_first_cursors_undivided() else self.global_step
+
+    def _are_first_cursors_undivided(self) -> bool:
+        """Whether this run has another number of workers, and one that has not begun."""
+        if self.pieces.is_known or not any(self.first_cursors):
+            return False
+
+        workers = [seat.progress for seat in self._roster.workers]
+        # An empty cursor of one that has begun is the start of its input
+        have_begun = [bool(each.cursor) or each.has_begun for each in workers]
+        has_other_number = len(workers) != len(self.first_cursors)
+
+        return has_other_number and not all(have_begun)
 
     # --- what the next controller must know ---
 
@@ -347,6 +391,7 @@ class Run:
                 journal_worker(seat, has_predecessor(seat)) for seat in self._roster.workers
             ),
             first_cursors=tuple(map(text_of_cursor, self.first_cursors)),
+            pieces=self.pieces.encoded(with_holders=True).decode() if self.pieces.is_known else "",
             was_mapped=not self.is_new,
             ended_runs=self.not_continued,
         )
@@ -392,6 +437,12 @@ class Run:
 
         self.first_step = journal.first_step
         self.first_cursors = tuple(cursor_of_text(text) for text in journal.first_cursors)
+        self.pieces = book_of(self.first_cursors)
+
+        if journal.pieces:
+            self.pieces = PieceBook.parse(journal.pieces.encode())
+            self.pieces.go_on()
+
         self.global_step = max(self.global_step, journal.global_step)
         self.initialized_epoch = journal.initialized_epoch
 
@@ -454,17 +505,30 @@ class Run:
         self._was_mapped = False
         self._awaited = frozenset()
         self.routing = None
+
         self._routed_incarnations = ()
         self._last_routed = ()
+
         self.initialized_epoch = 0
         self.first_step = self.global_step = self._checkpoint_step
         self.first_cursors = self._checkpoint_cursors
+        self.pieces = book_of(self.first_cursors)
+
         for seat in self._roster.seats:
             seat.leased_until = 0.0  # who held it in another run reaches nobody of this one
             seat.has_lease = seat.has_lease and seat.is_connected
 
         for seat in self._roster.workers:
-            seat.progress = replace(seat.progress, position=0, total_batches=0, cursor=b"")
+            seat.examples_before = 0
+            seat.left_out_before = LeftOut()
+            seat.progress = replace(
+                seat.progress,
+                position=0,
+                total_batches=0,
+                cursor=b"",
+                examples=0,
+                **asdict(LeftOut()),
+            )
 
 
 def _instance(incarnation: str) -> str:

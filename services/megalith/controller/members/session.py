@@ -43,7 +43,14 @@ class Measured:
     rows_per_s: Mapping[str, float]
 
 
-Said = WorkerReport | PsReport | ShardSaved | Renewal | Measured
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A worker has reported because it was asked to."""
+
+    order: int
+
+
+Said = WorkerReport | PsReport | ShardSaved | Renewal | Measured | Reported
 
 
 class Stream(Protocol):
@@ -122,7 +129,7 @@ class SessionHost:
         self, registration: Registration, said: Iterator[Said], stream: Stream
     ) -> Iterator[Told]:
         """The member has its seat until the stream ends or another process takes it."""
-        restore_from = self._restore_from(registration)
+        welcome = self._welcome(registration)
         mailbox = Mailbox(on_overflow=lambda: _drop(registration, stream))
         session = self._coordinator.join(registration, mailbox.put)
 
@@ -144,7 +151,7 @@ class SessionHost:
         reader.start()
 
         try:
-            yield Welcome(registration.index, restore_from)
+            yield welcome
             while not isinstance(directive := mailbox.get(), SessionEnd):
                 yield directive
 
@@ -153,12 +160,18 @@ class SessionHost:
         finally:
             self._coordinator.leave(session)
 
-    def _restore_from(self, registration: Registration) -> str:
-        """The checkpoint that a ps starts from. One that is back has its rows, and needs none."""
+    def _welcome(self, registration: Registration) -> Welcome:
+        """With the checkpoint that a ps starts from. One that is back has its rows."""
         if registration.role is not Role.PS or registration.held_shard is not None:
-            return ""
+            return Welcome(registration.index)
 
-        return str(self._start_point.find() or "")
+        chain = self._start_point.find()
+        if chain is None:
+            return Welcome(registration.index)
+
+        dropped = self._coordinator.dropped_tables()
+        choices = self._start_point.choices_of(chain, dropped)
+        return Welcome(registration.index, str(chain.directory), chain.number, choices)
 
     def _listen(
         self,
@@ -190,6 +203,8 @@ class SessionHost:
                     mailbox.put(Renewed(sent_ns))
             case Measured(order, rows_per_s):
                 self._formation.answer(session, order, rows_per_s)
+            case Reported(order):
+                self._coordinator.has_reported(session, order)
 
 
 def _drop(registration: Registration, stream: Stream) -> None:

@@ -80,6 +80,7 @@ class Sessions:
         """The sessions of these seats, as far as they have one."""
         wanted = {id(seat) for seat in seats}
         found = {}
+
         for session, (seat, send) in self._ends.items():
             if id(seat) in wanted:
                 found[session] = send
@@ -108,6 +109,7 @@ class Sessions:
     def hand_over(self, seat: Seat) -> None:
         """End what is left of earlier holders' sessions: another process has the seat now."""
         reason = f"{seat.name} was taken over by {seat.address}"
+
         for session, send in self.by_seat(seat).items():
             del self._ends[session]
             send(ShutdownOrder(reason))

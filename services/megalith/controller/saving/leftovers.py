@@ -2,12 +2,11 @@
 
 import contextlib
 import logging
-import shutil
 import time
 from pathlib import Path
 
-from megalith.checkpoint import catalog
-from megalith.checkpoint.format import MANIFEST
+from megalith.checkpoint import catalog, increments
+from megalith.checkpoint.storage.location import Location
 from megalith.runtime.files import remove_temporaries
 
 logger = logging.getLogger(__name__)
@@ -17,38 +16,38 @@ _DISCARD_TRIES = 20
 _LOOK_S = 0.1  # between two tries
 
 
-def remove_leftovers(model_dir: Path) -> None:
+def remove_leftovers(model_dir: Location) -> None:
     """Remove what is left of own saves whose controller died.
 
     For the owner of the directory, before it saves. What another job is saving there, or has
     left, stays.
     """
-    remove_temporaries(model_dir, _TEMPORARY_S)
+    if isinstance(model_dir, Path):
+        remove_temporaries(model_dir, _TEMPORARY_S)
+
     catalog.remove_dropped(model_dir)
-    own = catalog.own_work_directories(model_dir)
+    own = [*catalog.own_work_directories(model_dir), *increments.unfinished(model_dir)]
     for path in own:
         logger.warning("removing %s, left of a save whose controller died", path)
         discard(path)
 
-    for path in sorted(set(model_dir.glob("saving-*")) - set(own)):
+    for path in catalog.saves_of_others(model_dir):
         logger.warning(
             "%s is a save of another job, or left of one; remove it if no job saves there", path
         )
 
 
-def discard(folder: Path) -> None:
+def discard(folder: Location) -> None:
     """Remove all of a save that failed or was cut short.
 
     A ps that is late may put another file into it meanwhile, so it is tried several times. The
     manifest goes first: if this process dies meanwhile, what is left is no checkpoint.
     """
-    with contextlib.suppress(OSError):
-        (folder / MANIFEST).unlink()
-
     for _ in range(_DISCARD_TRIES):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
+        catalog.give_up(folder)
+        with contextlib.suppress(OSError):
+            if not folder.exists():
+                return
 
         time.sleep(_LOOK_S)
 

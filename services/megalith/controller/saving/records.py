@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from megalith.checkpoint.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class SavedCheckpoint:
     starts from it by itself.
     """
 
-    path: Path
+    path: Location
     step: int
     rows: int
     bytes: int = 0
@@ -30,7 +31,8 @@ class SaveRecord:
     """How the last save went. `path` is empty when it failed, `error` when it did not.
 
     `is_own` = into the job's model directory; a job starts from no other one, nor from one that is
-    not `is_whole`. `pushes` are those that are in it for sure, by session of the ps.
+    not `is_whole`. `pushes` are those that are in it for sure, by session of the ps. `is_stopgap` =
+    in place of an increment.
     """
 
     ended_at_s: float
@@ -40,6 +42,7 @@ class SaveRecord:
     error: str = ""
     is_own: bool = True
     is_whole: bool = True
+    is_stopgap: bool = False
     pushes: Mapping[int, int] = field(default_factory=dict)
     rows: int = 0
     bytes: int = 0

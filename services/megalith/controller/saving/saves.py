@@ -8,9 +8,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from megalith.checkpoint import catalog, exempt_list, row_counts
@@ -18,16 +17,25 @@ from megalith.checkpoint.catalog import Recorded
 from megalith.checkpoint.format import LIST
 from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.retention import Retention
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location, locate
+from megalith.checkpoint.storage.preparation import prepared
 from megalith.controller.coordinator import Coordinator
-from megalith.controller.members import job_files
+from megalith.controller.saving import checkpoint_dir
 from megalith.controller.saving.leftovers import discard
 from megalith.controller.saving.records import SavedCheckpoint, SaveRecord, SaveUnderWay
-from megalith.controller.saving.shard_writing import ShardWriting, size_of
+from megalith.controller.saving.saved_input import SavedInput
+from megalith.controller.saving.shard_writing import ShardWriting
 from megalith.controller.saving.start_point import StartPoint
 from megalith.controller.saving.whole_model import ShardSaved
-from megalith.errors import LimitExceeded, MegalithError, ModelDirInUse, SaveFailed, ShardLost
-from megalith.runtime import disk
-from megalith.runtime.files import prepare_model_dir
+from megalith.errors import (
+    LimitExceeded,
+    MegalithError,
+    ModelDirInUse,
+    SaveFailed,
+    SaveTimedOut,
+    ShardLost,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +50,7 @@ _MAX_WAITING = 4  # each waits on a thread that stop, resume and status need too
 class _UnderWay:
     """The save that is being written."""
 
-    folder: Path
+    folder: Location
     step: int
     began_at: float  # of the monotonic clock
 
@@ -50,16 +58,19 @@ class _UnderWay:
 class Saver:
     """One save at a time, in the order of the calls.
 
-    `_turn` is held for a whole save. `on_saved` gets the record of each save on the thread that
-    saved; one that fails is tried once more, and has a record for each try.
+    The turn of `_shards` is held for a whole save. `on_saved` gets the record of each save on the
+    thread that saved; one that fails is tried once more, and has a record for each try.
 
     Saves into the job's own directory keep to the `retention`; without one nothing is removed.
+
+    One that is `beside` another saver writes variables alone, into a directory of its own. The two
+    never save at once.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        model_dir: Path,
+        model_dir: Location,
         timeout_s: float,
         hold_s: float = 30.0,
         clock: Callable[[], float] = time.time,
@@ -69,6 +80,8 @@ class Saver:
         appear_s: float = _APPEAR_S,
         keeps_cursors: bool = True,
         input_name: str = "",
+        at_start: SavedInput | None = None,
+        beside: "Saver | None" = None,
     ) -> None:
         self._coordinator = coordinator
         self._model_dir = model_dir
@@ -79,35 +92,92 @@ class Saver:
         self._retention = retention
         self.last: SaveRecord | None = None
         self.num_removed = 0  # checkpoints that were not kept
+        self._stopgap = ""  # name of the newest own checkpoint, if it is in place of an increment
         self._under_way: _UnderWay | None = None
         self._is_perhaps_listed = False  # what the last save has written
-        self._turn = threading.Lock()
         self._queue = threading.BoundedSemaphore(_MAX_WAITING)
-        self._shards = ShardWriting(coordinator, timeout_s, appear_s, keeps_cursors, input_name)
+        self._is_dense_only = beside is not None
+        self._shards: ShardWriting
+        if beside is None:
+            self._shards = ShardWriting(
+                coordinator,
+                timeout_s,
+                appear_s,
+                keeps_cursors,
+                input_name,
+                at_start,
+            )
+        else:
+            self._shards = beside._shards
 
     def save(
-        self, directory: str = "", hold: bool = False, is_last: bool = False
+        self,
+        directory: str = "",
+        hold: bool = False,
+        is_last: bool = False,
+        is_stopgap: bool = False,
     ) -> SavedCheckpoint:
         """Write a checkpoint of the current step and wait until it is complete.
 
         SaveFailed leaves the old one. With `hold` training is held meanwhile, with the action
         "Save": the checkpoint is one moment of all workers, except of those that do not block in
-        time. If `is_last`, training stays held after a save that succeeds.
+        time. If `is_last`, training is held before the turn of this save comes, and stays held
+        after one that succeeds. A stopgap is in place of an increment, and goes with the next save.
         """
+        with self._queued():
+            if hold and is_last:
+                return self._held(lambda: self._in_its_turn(directory), stays_held=True)
+
+            with self._shards.turn:
+                if hold:
+                    saved = self._held(lambda: self._tried(directory, is_stopgap))
+                else:
+                    saved = self._tried(directory, is_stopgap)
+
+                if is_stopgap:
+                    self._stopgap = saved.path.name
+
+                return saved
+
+    def save_if(self, is_wanted: Callable[[], bool], *, hold: bool = False) -> None:
+        """A save that nobody asked for, unless it is not wanted any more when its turn comes.
+
+        The save that it waited for may have all of it.
+        """
+        with self._queued(), self._shards.turn:
+            if not is_wanted():
+                return
+
+            if hold:
+                self._held(lambda: self._tried(""))
+            else:
+                self._tried("")
+
+    @contextlib.contextmanager
+    def _queued(self) -> Iterator[None]:
+        """LimitExceeded if too many wait already."""
         if not self._queue.acquire(blocking=False):
             raise LimitExceeded(
                 f"{_MAX_WAITING} saves are under way or waiting already; wait for one of them"
             )
 
         try:
-            with self._turn:
-                return self._held(directory, is_last) if hold else self._tried(directory)
+            yield
         finally:
             self._queue.release()
 
+    def _in_its_turn(self, directory: str) -> SavedCheckpoint:
+        """The save of a job that is held for it.
+
+        One that is under way rests as long as somebody trains, for up to a third of
+        --save-timeout-s: this one would run out of its time while it waits.
+        """
+        with self._shards.turn:
+            return self._tried(directory)
+
     def in_turn(self, write: Callable[[ShardWriting], T]) -> T:
         """Have shards written for something else than a full save, when no save is under way."""
-        with self._turn:
+        with self._shards.turn:
             return write(self._shards)
 
     def progress(self) -> SaveUnderWay | None:
@@ -119,38 +189,49 @@ class Saver:
         seconds = time.monotonic() - under_way.began_at
         return SaveUnderWay(under_way.step, seconds, _bytes_in(under_way.folder))
 
-    def _held(self, directory: str, is_last: bool) -> SavedCheckpoint:
+    def _held(
+        self, save: Callable[[], SavedCheckpoint], *, stays_held: bool = False
+    ) -> SavedCheckpoint:
         let_go = self._coordinator.hold("Save", "save", self._hold_s)
-        stays_held = False
+        is_saved = False
         try:
             moving_workers = self._coordinator.moving_workers()
-            saved = self._tried(directory)
-            stays_held = is_last
+            saved = save()
+            is_saved = True
             return replace(saved, moving_workers=moving_workers)
         finally:
-            if not stays_held:
+            if not (is_saved and stays_held):
                 let_go()
 
-    def _tried(self, directory: str) -> SavedCheckpoint:
+    def _tried(self, directory: str, is_stopgap: bool = False) -> SavedCheckpoint:
         """Save, and once more if a ps or a disk has failed.
 
-        A ps that is lost has to be replaced first, which takes longer than a save may wait. And a
-        checkpoint that is complete, but perhaps not listed, is not written twice.
+        A ps that is lost has to be replaced first, which takes longer than a save may wait. A ps
+        that was too slow may be writing still, and a second try beside it would only be slower, and
+        keep increments waiting twice as long. And a checkpoint that is complete, but perhaps not
+        listed, is not written twice.
         """
         for number in range(1, _TRIES):
             try:
-                return self._recorded(directory)
+                return self._recorded(directory, is_stopgap)
             except SaveFailed as error:
-                if isinstance(error, ShardLost) or self._is_perhaps_listed:
+                is_hopeless = isinstance(error, ShardLost | SaveTimedOut)
+                if is_hopeless or self._is_perhaps_listed:
                     raise
 
                 logger.warning("try %d of %d of a save failed: %s", number, _TRIES, error)
 
-        return self._recorded(directory)
+        return self._recorded(directory, is_stopgap)
 
-    def _recorded(self, directory: str) -> SavedCheckpoint:
+    def _recorded(self, directory: str, is_stopgap: bool) -> SavedCheckpoint:
         started = time.monotonic()
-        record = SaveRecord(0.0, 0.0, self._coordinator.global_step, is_own=not directory)
+        record = SaveRecord(
+            0.0,
+            0.0,
+            self._coordinator.global_step,
+            is_own=not directory,
+            is_stopgap=is_stopgap,
+        )
         failure = "unforeseen"
         try:
             target = self._target(directory)
@@ -168,7 +249,7 @@ class Saver:
             )
             return saved
         except OSError as error:
-            reason = disk.why(error, Path(directory or self._model_dir))
+            reason = stored.why(error, locate(directory) if directory else self._model_dir)
             failure = f"cannot write the checkpoint: {reason}; the previous one stands"
             raise SaveFailed(failure) from error
         except MegalithError as error:
@@ -182,29 +263,38 @@ class Saver:
                 error=failure,
                 pushes=self._shards.pushes_written(),
             )
-            self._on_saved(self.last)
+            self._tell(self.last)
 
-    def _save(self, target: Path, is_own: bool) -> SavedCheckpoint:
+    def _tell(self, record: SaveRecord) -> None:
+        """Whoever is told may fail: how the save went stays as it is."""
+        try:
+            self._on_saved(record)
+        except (MegalithError, OSError) as error:
+            logger.warning("what follows from a save could not be done: %s", error)
+
+    def _save(self, target: Location, is_own: bool) -> SavedCheckpoint:
+        self._coordinator.wait_for_returning_ps()
         if not is_own and self._coordinator.lacks_rows:
             raise SaveFailed(
                 "rows of this model are missing, and whoever starts from a copy would not know it; "
                 "save into the job's own directory, where the complete checkpoint stays the newest"
             )
 
-        step = self._coordinator.global_step
+        step = self._shards.newest_step()
         save_id = secrets.token_hex(4)
         started = time.monotonic()
         catalog.free_directory(target, step)  # what cannot get its name is not written
-        folder = catalog.work_directory(target, step, save_id, is_own=is_own).absolute()
         # A clock that was set back must not make this checkpoint older than those before it.
         began_at_s = max(self._clock(), catalog.newest_time_s(target))
         is_published = False
         self._is_perhaps_listed = False
-        folder.mkdir()
+        folder = catalog.begin(target, step, save_id, is_own=is_own)
         self._under_way = _UnderWay(folder, step, started)
 
         try:
-            saved = self._shards.write(folder, step, save_id, began_at_s)
+            saved = self._shards.write(
+                folder, step, save_id, began_at_s, dense_only=self._is_dense_only
+            )
             if not is_own:
                 _check_free(target)  # a job may have been started there meanwhile
 
@@ -229,6 +319,7 @@ class Saver:
             self._under_way = None
 
         if is_own:
+            self._stopgap = ""
             self._note(recorded, saved)
 
         if not is_whole:
@@ -270,12 +361,13 @@ class Saver:
 
         try:
             exempt_list.note_save(self._model_dir, self._clock())
-            row_counts.write(self._model_dir, saved)
+            if not self._is_dense_only:
+                row_counts.write(self._model_dir, saved)
         except OSError as error:
             logger.warning("the checkpoint is saved, a file beside it is not: %s", error)
 
     def _record(
-        self, target: Path, folder: Path, saved_at_s: float, is_own: bool, is_whole: bool
+        self, target: Location, folder: Location, saved_at_s: float, is_own: bool, is_whole: bool
     ) -> Recorded:
         """Name the checkpoint in the list, and remove what is not kept of the job's own.
 
@@ -290,6 +382,8 @@ class Saver:
                 check_current,
                 is_whole,
                 self._retention if is_own else None,
+                (),
+                self._stopgap,
             )
         except OSError as error:
             if not catalog.is_listed(target, folder):
@@ -303,13 +397,13 @@ class Saver:
 
             return Recorded(catalog.is_newest(target, folder))
 
-    def _target(self, directory: str) -> Path:
+    def _target(self, directory: str) -> Location:
         """The directory to save into; the job's own one under another name is still its own."""
         if not directory:
             return self._model_dir
 
-        target = prepare_model_dir(directory)
-        if target.samefile(self._model_dir):
+        target = prepared(directory)
+        if stored.is_same(target, self._model_dir):
             return self._model_dir
 
         _check_free(target)
@@ -320,21 +414,19 @@ class Saver:
         self._shards.answer(session, saved)
 
 
-def _check_free(directory: Path) -> None:
+def _check_free(directory: Location) -> None:
     """ModelDirInUse for the model directory of another job."""
-    if job_files.is_of_a_job(directory):
+    if checkpoint_dir.is_of_a_job(directory):
         raise ModelDirInUse(
-            f"cannot save into {directory}: it is the model directory of another job, which would "
-            "start from this job's model the next time; choose a directory that no job uses, or "
-            "leave it out for this job's own"
+            f"cannot save into {directory}: it is the model directory of another job, or has its "
+            "checkpoints, and that job would start from this job's model the next time; "
+            "choose a directory that no job uses, or leave it out for this job's own"
         )
 
 
-def _bytes_in(folder: Path) -> int:
+def _bytes_in(folder: Location) -> int:
     """Of a save under way, as far as it can be seen from here."""
-    num_bytes = 0
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            num_bytes += size_of(path) or 0
+        return stored.bytes_in(folder)
 
-    return num_bytes
+    return 0

@@ -4,15 +4,16 @@ import logging
 import math
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 
+from megalith.checkpoint.storage.location import locate
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.guarded import guarded
 from megalith.controller.job_metrics import JobMetrics
 from megalith.controller.members.directives import Phase
 from megalith.controller.saving.records import SaveRecord
 from megalith.controller.saving.saves import Saver
-from megalith.controller.saving.tide import TideWindow
+from megalith.controller.saving.tide import Tide
 from megalith.errors import MegalithError
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,10 @@ _EVERY_S = 0.5  # between two looks at whether a save is due, or possible
 class SaveSchedule:
     """Counts from the last save, asked for or planned, and from the start.
 
-    So there is no save at the start. Outside the hours of `tide` its seconds count alone.
+    One that is made in place of an increment does not count.
+
+    So there is no save at the start. A first one may be due earlier than those after it, because
+    there are no increments before it. Outside the hours of `tide` its seconds count alone.
 
     `_lock` guards where it counts from.
     Times are those of a monotonic clock: setting the machine's clock neither brings a save forward
@@ -36,27 +40,39 @@ class SaveSchedule:
         every_steps: int,
         now: float,
         step: int,
-        tide: TideWindow | None = None,
+        tide: Tide | None = None,
+        first_s: float = 0.0,
     ) -> None:
+        """`first_s` = the first save is due after so many seconds already; 0 = as any other."""
         self._planned_s = every_s
         self._planned_steps = every_steps
         self._tide = tide
         self._lock = threading.Lock()
         self._last_at = now
         self._last_step = step
+        self._first_s = first_s  # 0 after the first
 
     def restart(self, now: float, step: int) -> None:
         """A save has been made, or tried."""
         with self._lock:
+            self._first_s = 0.0
             self._last_at = now
             self._last_step = step
 
     def _cadence(self) -> tuple[float, int]:
         """(seconds, steps) between two saves, as they count at this time of the day."""
+        every_s, every_steps = self._planned_s, self._planned_steps
         if self._tide is not None and not self._tide.is_open:
-            return self._tide.save_s, 0
+            every_s, every_steps = self._tide.save_s, 0
 
-        return self._planned_s, self._planned_steps
+        with self._lock:
+            first_s = self._first_s
+
+        are_planned = every_s > 0 or every_steps > 0
+        if first_s and are_planned:
+            every_s = min(first_s, every_s or math.inf)
+
+        return every_s, every_steps
 
     def is_due(self, now: float, step: int) -> bool:
         next_step = self.next_step
@@ -89,10 +105,19 @@ class Unsaved:
         self._path = path
         self._step = step
         self._increments = increments
+        self._began_at_s = 0.0  # the newest save that this process knows of, Unix seconds
 
-    def saved(self, path: str, step: int, increments: int = 0) -> None:
-        """A checkpoint is complete, or an increment of one, which has so many of them now."""
+    def saved(
+        self, path: str, step: int, increments: int = 0, began_at_s: float | None = None
+    ) -> None:
+        """A checkpoint is complete, or an increment of one, which has so many of them now.
+
+        `began_at_s` is said of a checkpoint, Unix seconds.
+        """
         with self._lock:
+            if began_at_s is not None:
+                self._began_at_s = began_at_s
+
             self._path = path
             self._step = step
             self._increments = increments
@@ -108,6 +133,19 @@ class Unsaved:
         """Whether only increments have some of what was trained."""
         with self._lock:
             return self._increments > 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the newest checkpoint itself lacks some of what was trained, or there is none.
+
+        Or whether it has a table that was dropped since.
+        """
+        if not self.path or self.text() or self.is_in_increments:
+            return True
+
+        dropped = self._coordinator.dropped_tables()
+        with self._lock:
+            return any(at_s >= self._began_at_s for at_s in dropped.values())
 
     def _since(self) -> str:
         if not self._path:
@@ -137,28 +175,43 @@ class Unsaved:
 
 
 class ScheduledSaves:
-    """Saves when the schedule says so. `run` belongs to one thread."""
+    """Saves when the schedule says so, and `is_wanted` too. `run` belongs to one thread."""
 
-    def __init__(self, coordinator: Coordinator, saver: Saver, schedule: SaveSchedule) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        saver: Saver,
+        schedule: SaveSchedule,
+        what: str = "the planned save",
+        hold: bool = False,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._coordinator = coordinator
         self._saver = saver
         self._schedule = schedule
+        self._what = what
+        self._hold = hold
+        self._is_wanted = is_wanted
 
     def run(self, stopping: threading.Event) -> None:
-        save_if_due = guarded("the planned save", self._save_if_due)
+        save_if_due = guarded(self._what, self._save_if_due)
         while not stopping.wait(_EVERY_S):
             save_if_due()
 
     def _save_if_due(self) -> None:
         if self._coordinator.state().phase is not Phase.RUNNING:
             return
-        if not self._schedule.is_due(time.monotonic(), self._coordinator.global_step):
+        if not self._is_due():
             return
 
         try:
-            self._saver.save()
+            self._saver.save_if(self._is_due, hold=self._hold)
         except MegalithError as error:
-            logger.warning("the planned save failed, the next one is planned: %s", error)
+            logger.warning("%s failed, the next one is planned: %s", self._what, error)
+
+    def _is_due(self) -> bool:
+        is_due = self._schedule.is_due(time.monotonic(), self._coordinator.global_step)
+        return is_due and self._is_wanted()
 
 
 class SaveNews:
@@ -182,10 +235,14 @@ class SaveNews:
             # A copy for somebody else: this job, and a ps that is replaced, do not start from it
             return
 
-        self._schedule.restart(time.monotonic(), record.step)
+        if not record.is_stopgap:
+            # Where each increment needs a full save, planned ones would never be due. And only they
+            # stay: each stopgap goes with the next save.
+            self._schedule.restart(time.monotonic(), record.step)
 
         # A part of a model does not make up for what is not saved: nobody starts from it.
         if not record.error and record.is_whole:
-            path = str(Path(record.path).absolute())
-            self._unsaved.saved(path, record.step)
-            self._coordinator.checkpoint_saved(path, record.ended_at_s, record.pushes)
+            path = str(locate(record.path).absolute())
+            began_at_s = record.ended_at_s - record.seconds
+            self._unsaved.saved(path, record.step, began_at_s=began_at_s)
+            self._coordinator.checkpoint_saved(path, began_at_s, record.pushes)

@@ -3,24 +3,35 @@
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from megalith.checkpoint import manifest
+from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import Link, Manifest, ShardFile
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import SaveShard
 from megalith.controller.saving import whole_model
 from megalith.controller.saving.saved_input import SavedInput
 from megalith.controller.saving.whole_model import ShardSaved
-from megalith.errors import ChangesForgotten, SaveFailed, ShardLost
+from megalith.errors import (
+    ChangesForgotten,
+    ChangesNotNoted,
+    SaveFailed,
+    SaveTimedOut,
+    ShardLost,
+)
 
 _LOOK_S = 0.1  # between two looks at files
+_REPORT_S = 1.0  # for the reports of all workers; one that hangs holds up each save so long
 
 
 class ShardWriting:
-    """One save at a time. `_answered` guards what the sessions of the current one have answered.
+    """One save at a time: whoever has shards written holds `turn`.
 
-    `appear_s` is how long the files of other machines may take to be seen here.
+    `_answered` guards what the sessions of the current save have answered.
+    `appear_s` is how long the files of other machines may take to be seen here. The run began
+    with the input `at_start`.
     """
 
     def __init__(
@@ -30,33 +41,54 @@ class ShardWriting:
         appear_s: float,
         keeps_cursors: bool = True,
         input_name: str = "",
+        at_start: SavedInput | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._keeps_cursors = keeps_cursors
         self._input_name = input_name
+        self._at_start = at_start or SavedInput()
         self._timeout_s = timeout_s
         self._appear_s = appear_s
+        self.turn = threading.Lock()
         self._answered = threading.Condition()
         self._save_id = ""
         self._answers: dict[int, ShardSaved] = {}
 
+    def newest_step(self) -> int:
+        """The global step, and from now on the cursors, of this moment.
+
+        Without asking they are those of the last reports, which may be a second old.
+        """
+        self._coordinator.ask_for_reports(_REPORT_S)
+        return self._coordinator.global_step
+
     def write(
         self,
-        folder: Path,
+        folder: Location,
         step: int,
         save_id: str,
         began_at_s: float,
         link: Link | None = None,
+        *,
+        dense_only: bool = False,
     ) -> Manifest:
         """Have every ps write its files into `folder`, and the manifest after them.
 
         With a `link` they write only what changed since what it names. ChangesForgotten if one of
-        them cannot tell.
+        them cannot tell, ChangesNotNoted if none ever will. If `dense_only` they write their
+        variables alone.
         """
         # Before the order: what is trained from now on may be in the rows or not.
-        taken = SavedInput.taken_from(self._coordinator) if self._keeps_cursors else SavedInput()
+        keeps_cursors = self._keeps_cursors and not dense_only
+        taken = SavedInput.taken_from(self._coordinator) if keeps_cursors else SavedInput()
         num_moving = len(self._coordinator.moving_workers())
-        order = SaveShard(save_id, str(folder), step)
+        order = SaveShard(
+            save_id,
+            str(folder),
+            step,
+            dense_only=dense_only,
+            timeout_s=self._timeout_s,
+        )
         if link is not None:
             order = replace(order, base=link.base, number=link.number)
 
@@ -71,9 +103,16 @@ class ShardWriting:
         for shard in shards.values():
             files += shard.files
 
+        if dense_only:
+            _check_variables_alone(files)
+
         self._check_files(folder, files)
-        # Reports are a moment old: a worker that trains has trained more than it has said.
-        repeated = max(self._coordinator.global_step - taken.step, num_moving)
+        last_step = self.newest_step() if num_moving else self._coordinator.global_step
+        # A worker may have been in a step that it had not reported when the cursors were taken.
+        repeated = max(last_step - taken.step, num_moving)
+        if taken.cursors == self._at_start.cursors:
+            repeated += self._at_start.repeated
+
         saved = Manifest(
             step=step,
             num_ps=len(sessions),
@@ -84,27 +123,28 @@ class ShardWriting:
             repeated_batches=repeated if taken.texts else 0,
             save_id=save_id,
             link=link,
+            dense_only=dense_only,
         )
         manifest.write(folder, saved)
         return saved
 
-    def _check_files(self, folder: Path, files: list[ShardFile]) -> None:
+    def _check_files(self, folder: Location, files: list[ShardFile]) -> None:
         """SaveFailed unless each file is here, with the size that its ps says.
 
         A ps that does not share this directory writes elsewhere. Network file systems may show a
         file a moment late.
         """
         deadline = time.monotonic() + self._appear_s
-        for file in files:
-            while (size := size_of(folder / file.name)) != file.bytes:
-                if time.monotonic() > deadline:
-                    raise SaveFailed(
-                        f"a ps says that it wrote {file.bytes} bytes to {folder / file.name}, and "
-                        f"{'no such file is' if size is None else f'{size} bytes are'} here; "
-                        "does every ps see the same directory as the controller?"
-                    )
+        while True:
+            sizes = stored.sizes_in(folder)
+            wrong = [file for file in files if sizes.get(file.name) != file.bytes]
+            if not wrong:
+                return
 
-                time.sleep(_LOOK_S)
+            if time.monotonic() > deadline:
+                raise SaveFailed(_said_of(folder, wrong[0], sizes.get(wrong[0].name)))
+
+            time.sleep(_LOOK_S)
 
     def _check_whole(self, shards: dict[int, ShardSaved]) -> None:
         """SaveFailed for a table that some ps lacks, and for a variable that lacks a part."""
@@ -134,16 +174,18 @@ class ShardWriting:
                 for session in missing:
                     if session not in self._answers and not self._coordinator.is_alive(session):
                         raise ShardLost(
-                            "a ps was lost during the save; the previous checkpoint stands, "
-                            "save again"
+                            "a ps was lost while it wrote its files; what was saved before stands, "
+                            "and a save works again once the ps is back"
                         )
 
                 if time.monotonic() > deadline:
-                    raise SaveFailed(
+                    raise SaveTimedOut(
                         f"{len(missing)} ps did not finish within {self._timeout_s:.0f} s"
                     )
 
             failed = [answer.error for answer in self._answers.values() if answer.error]
+            if any(answer.changes_not_noted for answer in self._answers.values()):
+                raise ChangesNotNoted(failed[0])  # a table is on all ps
             if any(answer.changes_forgotten for answer in self._answers.values()):
                 raise ChangesForgotten("; ".join(failed))
             if failed:
@@ -157,9 +199,24 @@ class ShardWriting:
             return {session: answer.pushes for session, answer in self._answers.items()}
 
 
-def size_of(path: Path) -> int | None:
-    """None if there is no such file."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
+def _check_variables_alone(files: list[ShardFile]) -> None:
+    """SaveFailed unless the files have variables, and nothing else."""
+    others = [file.name for file in files if file.kind != FileKind.VARIABLES]
+    if others:
+        raise SaveFailed(
+            f"a ps of another version has written {others[0]} into a dense-only checkpoint"
+        )
+
+    if not any(file.rows for file in files):
+        raise SaveFailed(
+            "the model has no variables, so a dense-only checkpoint would be empty; create "
+            "variables, or leave out --dense-save-every-s and --dense-save-every-steps"
+        )
+
+
+def _said_of(folder: Location, file: ShardFile, size: int | None) -> str:
+    return (
+        f"a ps says that it wrote {file.bytes} bytes to {folder / file.name}, and "
+        f"{'no such file is' if size is None else f'{size} bytes are'} here; "
+        "does every ps see the same directory as the controller?"
+    )

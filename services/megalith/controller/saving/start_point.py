@@ -1,12 +1,16 @@
 """Which checkpoint parameter servers start from, and whether all of it has come back."""
 
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from megalith.checkpoint import catalog, increments
+from megalith.checkpoint import catalog, first_chain, increments, manifest
+from megalith.checkpoint.choices import EVERYTHING, RestoreChoices
 from megalith.checkpoint.format import LIST
+from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.storage import files as stored
+from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.wire.reports import RestoreReport
 
@@ -26,15 +30,40 @@ class StartPoint:
     `_lock` guards what is known of them.
     """
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Location) -> None:
         self._model_dir = model_dir
         self._lock = threading.Lock()
-        self._newest: Path | None = None
+        self._newest: Location | None = None
         self._first: _Save | None = None  # the run takes its step and its input from this one
         self._rows_by_save: dict[_Save, int] = {}  # of the last ones that were found, oldest first
+        self._choices = EVERYTHING
+        self._chosen: _Save | None = None  # the checkpoint that they are about
+
+    def choose(self, base: Location, saved_at_s: float, choices: RestoreChoices) -> None:
+        """Of the checkpoint that was saved then, only this is restored."""
+        with self._lock:
+            self._choices = choices
+            self._chosen = _Save(str(base.absolute()), saved_at_s)
+
+    def choices_of(self, chain: Chain, dropped_at_s: Mapping[str, float]) -> RestoreChoices:
+        """What a ps restores of a checkpoint; of its tables not those that were dropped since."""
+        path = str(chain.directory.absolute())
+        save = _Save(path, chain.base.saved_at_s)
+        with self._lock:
+            choices = self._choices if save == self._chosen else EVERYTHING
+
+        unwanted = list(choices.left_out_tables)
+        for name, at_s in dropped_at_s.items():
+            if at_s > chain.last.saved_at_s:
+                unwanted.append(name)
+
+        files = (*chain.base.files, *chain.last.files)
+        tables = {file.table for file in files}
+        left_out = sorted(tables.intersection(unwanted))
+        return replace(choices, left_out_tables=tuple(left_out))
 
     @property
-    def newest(self) -> Path | None:
+    def newest(self) -> Location | None:
         """The newest checkpoint that this controller has started from or written.
 
         None before there is one.
@@ -42,14 +71,16 @@ class StartPoint:
         with self._lock:
             return self._newest
 
-    def find(self) -> Path | None:
+    def find(self) -> Chain | None:
         """The checkpoint to start from: the one that the list names, as an operator may change it.
+
+        With it, the increments that are to be loaded.
 
         None = start empty. A checkpoint that is gone or cannot be read is an error that names the
         file and the ways out, also if nothing at all is left of one that this job has had.
         """
-        path = catalog.latest(self._model_dir)
-        if path is None:
+        chain = self._newest_chain()
+        if chain is None:
             if self.newest is not None:
                 raise CheckpointNotFound(
                     f"{self.newest} is gone, and so is {self._model_dir / LIST}: "
@@ -59,11 +90,9 @@ class StartPoint:
 
             return None
 
-        try:
-            content = increments.read_chain(path).last
-        except CheckpointDamaged as error:
-            raise CheckpointDamaged(f"{error}; {catalog.ways_out(self._model_dir)}") from error
-
+        path = chain.directory
+        content = chain.last
+        manifest.check_has_rows(path, content)
         save = _Save(str(path.absolute()), content.saved_at_s)
         with self._lock:
             self._newest = path
@@ -74,9 +103,42 @@ class StartPoint:
                 oldest = next(iter(self._rows_by_save))
                 del self._rows_by_save[oldest]
 
-        return path
+        return chain
 
-    def saved(self, path: Path) -> None:
+    def _newest_chain(self) -> Chain | None:
+        """A save that ends meanwhile takes the increments of the checkpoint before it away.
+
+        What is left of that one would look like a checkpoint that never had any.
+        """
+        path = catalog.latest(self._model_dir)
+        while path is not None:
+            chain = None
+            fault: CheckpointDamaged | CheckpointNotFound | FileNotFoundError | None = None
+            try:
+                chain = self._chain_of(path)
+            except (CheckpointDamaged, CheckpointNotFound, FileNotFoundError) as error:
+                fault = error
+
+            newest = catalog.latest(self._model_dir)
+            if newest == path and isinstance(fault, CheckpointDamaged):
+                ways_out = catalog.ways_out(self._model_dir)
+                raise CheckpointDamaged(f"{fault}; {ways_out}") from fault
+            if newest == path and fault is not None:
+                raise fault
+            if newest == path:
+                return chain
+
+            path = newest
+
+        return None
+
+    def _chain_of(self, path: Location) -> Chain:
+        if stored.is_same(path.parent, self._model_dir):
+            return increments.read_chain(path)
+
+        return first_chain.read(self._model_dir, path)
+
+    def saved(self, path: Location) -> None:
         """There is a newer checkpoint."""
         with self._lock:
             self._newest = path
@@ -121,8 +183,15 @@ class StartPoint:
         rows = sum(part.rows for part in known)
         expired = sum(part.expired for part in known)
         left_out = sum(part.left_out for part in known)
-        if expected is None or rows + expired + left_out == expected:
-            return ""
+        if not save.path or rows + expired + left_out == expected:
+            return ""  # without a checkpoint nobody had anything to restore
+
+        if expected is None:
+            return (
+                f"{len(known)} parameter servers restored {rows} rows from {save.path} as it was "
+                f"saved at {save.saved_at_s:.3f}, of which this controller does not know how many "
+                "there are; start the job again"
+            )
 
         return (
             f"{save.path} has {expected} rows, but {len(known)} parameter servers restored {rows}, "

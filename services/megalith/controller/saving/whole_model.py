@@ -18,6 +18,7 @@ class ShardSaved:
     error: str = ""
     pushes: int = 0
     changes_forgotten: bool = False
+    changes_not_noted: bool = False
 
 
 def missing_in(

@@ -57,15 +57,18 @@ class Formation:
         self._probe = probe
         self._clock = clock
         self._changed = threading.Condition()
+
         self._offers: dict[int, Offer] = {}  # those that are here, by index
         self._index_by_shard: dict[int, int] = {}
         self._known: dict[int, str] = {}  # address by index, also of those that left
         self._vacant_since: dict[int, float] = {}
         self._waiting_said = ""
+
         self._rows_per_s: dict[str, float] = {}
         self._measurement: Measurement | None = None
         self._orders = 0
         self._is_over: tuple[str] | None = None
+
         self._listed = ps_list.read() if self.is_selective else ()
         self._is_list_checked = False
         self._list_deadline = clock() + shape.takeover_s
@@ -134,8 +137,10 @@ class Formation:
         """Its session is over. Twice, or after a replacement, changes nothing."""
         with self._changed:
             offer.is_over = True
+
             if self._offers.get(offer.index) is offer:
                 del self._offers[offer.index]
+
                 if offer.shard is not None:
                     self._vacant_since[offer.shard] = self._clock()
 
@@ -188,6 +193,7 @@ class Formation:
     def _begin_measurement(self, order: MeasureOrder) -> None:
         sessions = self._order_measurement(order)
         quorum = max(1, int(_QUORUM * self._shape.num_workers))
+
         with self._changed:
             if len(sessions) < quorum:
                 self._measurement = None  # the next look tries again
@@ -298,9 +304,11 @@ class Formation:
 
         missing = [address for address in chosen if address not in here]
         if missing:
-            self._say_waiting(f"--ps-override names {','.join(missing)}, not here yet")
-        else:
-            self._appoint(chosen, "by --ps-override")
+            listed = ",".join(missing)
+            self._say_waiting(f"--ps-override names {listed}, not here yet")
+            return
+
+        self._appoint(chosen, "by --ps-override")
 
     def _appoint(self, chosen: Sequence[str], how: str) -> None:
         by_address = {offer.address: offer for offer in self._offers.values()}
@@ -408,10 +416,15 @@ class Formation:
         """Parameter servers that are still waited for."""
         with self._changed:
             if not self._index_by_shard:
-                return max(0, self._shape.num_required - len(self._offers))
+                num_here = len(self._offers)
+                return max(0, self._shape.num_required - num_here)
 
-            held = [offer for offer in self._offers.values() if offer.shard is not None]
-            return max(0, self._shape.num_ps - len(held))
+            num_held = 0
+            for offer in self._offers.values():
+                if offer.shard is not None:
+                    num_held += 1
+
+            return max(0, self._shape.num_ps - num_held)
 
     def candidates(self) -> list[CandidateStatus]:
         """Everyone who ever offered itself, by index; nobody unless there is a choice."""

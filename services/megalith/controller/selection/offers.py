@@ -66,7 +66,7 @@ class Measurement:
         count = len(self.answers)
         means = {}
         for address in self.order.addresses:
-            total = sum(answer.get(address, 0.0) for answer in self.answers.values())
-            means[address] = total / count
+            rates = [answer.get(address, 0.0) for answer in self.answers.values()]
+            means[address] = sum(rates) / count
 
         return means

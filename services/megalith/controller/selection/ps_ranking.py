@@ -22,6 +22,7 @@ def best(rows_per_s: Mapping[str, float], listed: Sequence[str], count: int) -> 
     for address in ascending:
         host = addresses.host_of(address)
         total = speed_of_host.get(host, 0.0) + speed[address]
+
         speed_of_host[host] = total
         credited[address] = total
 

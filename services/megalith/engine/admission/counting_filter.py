@@ -54,6 +54,7 @@ class CountingFilter:
 
         self.thresholds = thresholds  # by slot; replaced as a whole, for the next call
         self.layout = layout
+
         self._lock = threading.Lock()
         self._cells = np.zeros(layout.ring * layout.num_cells, f"u{cell_bytes}")
         self._elements = np.zeros(layout.ring, np.int64)
@@ -157,21 +158,26 @@ class CountingFilter:
         meanwhile is copied in its old block at least.
         """
         ring = self.layout.ring
-        cells = self._cells.reshape(self.layout.ring, -1)
+        cells = self._cells.reshape(ring, -1)
         elements = np.zeros(ring, np.int64)
         copies = {}
+
         with self._lock:
             counters = self._counters.copy()
 
-        newest_first = np.arange(ring)[::-1] + counters[kernels.HEAD] + 2
+        oldest = counters[kernels.HEAD] + 2
+        newest_first = np.arange(ring)[::-1] + oldest
+
         for block in newest_first % ring:
             with self._lock:
-                if self._elements[block]:
-                    elements[block] = self._elements[block]
+                held = self._elements[block]
+                if held:
+                    elements[block] = held
                     copies[int(block)] = cells[block].copy()
 
         blocks = sorted(copies)
         copied = np.array([copies[block] for block in blocks], cells.dtype)
+
         return {
             "layout": np.array(self.layout, np.int64),
             "counters": counters,
@@ -184,7 +190,8 @@ class CountingFilter:
         """Continue from a saved state; one that does not fit is refused and changes nothing."""
         missing = [name for name in _STATE if name not in state]
         if missing:
-            raise CheckpointDamaged(f"admission: the saved filter lacks {', '.join(missing)}")
+            names = ", ".join(missing)
+            raise CheckpointDamaged(f"admission: the saved filter lacks {names}")
 
         saved = tuple(int(number) for number in state["layout"])
         if saved != tuple(self.layout):
@@ -198,6 +205,7 @@ class CountingFilter:
             self._cells[:] = 0
             by_block = self._cells.reshape(self.layout.ring, -1)
             by_block[state["blocks"]] = state["cells"]
+
             self._elements[:] = state["elements"]
             self._counters[:] = state["counters"]
 

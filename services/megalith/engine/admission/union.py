@@ -91,9 +91,11 @@ def _newest_first(states: Sequence[FilterState], layout: CellLayout) -> list[_Bl
             counters = state["counters"]
             at = (int(counters[HEAD]) - age) % layout.ring
             elements = int(state["elements"][at])
+
             if elements and age <= counters[HEAD_INCREMENT]:
                 row = int(np.searchsorted(state["blocks"], at))
-                blocks.append(_Block(elements, state["cells"][row]))
+                cells = state["cells"][row]
+                blocks.append(_Block(elements, cells))
 
     return blocks
 
@@ -128,6 +130,7 @@ def _merged(group: list[_Block], layout: CellLayout) -> _Block:
     newest, *older = group
     elements = newest.elements
     cells = newest.cells.copy()
+
     for block in older:
         elements += int(merge_block(block.cells, cells, layout))
 

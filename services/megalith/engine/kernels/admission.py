@@ -228,12 +228,15 @@ def admit_by_chance(
     salt = mix(np.uint64(seed) + GOLDEN)
     for i in range(ids.size):
         threshold = threshold_of(ids[i], thresholds)
-        draw = np.int64(mix(salt + GOLDEN * np.uint64(first_draw + i)) & LOW_32)
+        number = np.uint64(first_draw + i)
+        draw = np.int64(mix(salt + GOLDEN * number) & LOW_32)
         if threshold <= 0:
             out[i] = True
         elif is_equal:
-            p = np.float32(1) - np.float32(0.05) ** (np.float32(1) / np.float32(threshold))
-            out[i] = draw < (2.0**32 - 1) * (1.0 - (1.0 - np.float64(p)) ** counts[i])
+            root = np.float32(0.05) ** (np.float32(1) / np.float32(threshold))
+            p = np.float64(np.float32(1) - root)
+            is_never = (1.0 - p) ** counts[i]
+            out[i] = draw < (2.0**32 - 1) * (1.0 - is_never)
         else:
             # A count above T admits at any draw; cutting it keeps the product in 64 bits.
             out[i] = draw * threshold < (2**32 - 1) * min(counts[i], threshold + 1)

@@ -29,7 +29,8 @@ def quantize(x: np.float32, spacing: np.float32) -> np.float32:
     Clamped before it becomes an integer, so that large values saturate instead of being undefined.
     """
     half = spacing * np.float32(0.5)
-    scaled = np.trunc((x + half if x >= 0 else x - half) / spacing)
+    away = x + half if x >= 0 else x - half
+    scaled = np.trunc(away / spacing)
     clamped = min(max(scaled, np.float32(-128)), np.float32(127))
     return clamped if x == x else np.float32(0)
 

@@ -257,8 +257,11 @@ def stretch(slots: U64, parts: I64, record: Int, begin: Int, taken: U64) -> None
     `begin` was the first slot of the old range.
     """
     for line in range(begin, end_of(parts, record), LINE):
-        for i in range(take_line(slots, line, taken)):
-            insert(slots, home_of(parts, record, taken[2 * i]), taken[2 * i], taken[2 * i + 1])
+        count = take_line(slots, line, taken)
+        for i in range(count):
+            code = taken[2 * i]
+            entry = taken[2 * i + 1]
+            insert(slots, home_of(parts, record, code), code, entry)
 
 
 @kernel
@@ -357,4 +360,6 @@ def spread_out(slots: U64, parts: I64, record: Int, far: Int, pool: I64, scratch
     if far - home < SAMPLE * LINE:  # erased or moved since it was noted
         return False
     need = apart(slots, parts, record, home, far, scratch)
-    return bool(need > parts[record + CAPACITY] and grow(slots, parts, record, need, pool, scratch))
+    if need <= parts[record + CAPACITY]:
+        return False
+    return bool(grow(slots, parts, record, need, pool, scratch))

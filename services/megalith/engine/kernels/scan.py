@@ -9,6 +9,7 @@ import numpy as np
 
 from megalith.engine.kernels.codes import first_code, home_of, id_of
 from megalith.engine.kernels.copying import copy_floats
+from megalith.engine.kernels.gather import prefetch_row
 from megalith.engine.kernels.index import (
     begin_of,
     end_of,
@@ -96,11 +97,13 @@ def dump(
     parts = index.parts
     width = rows.template.size
     flat = out.reshape(-1)
+    starts = np.empty(CHUNK, np.int64)  # of the rows that are copied under one latch
     count = 0
     is_done = bool(code > last)
     while count < ids.size and not is_done:
         record = np.int64(code >> _TOP) * RECORD
         visited = 0
+        first = count
         enter(parts, record)
         home = home_of(parts, record, code)
         begin = begin_of(parts, record)
@@ -118,10 +121,13 @@ def dump(
             is_due = expire_s.size > 0 and overdue(expire_s, row_id, time_of(entry), now_s) >= 0
             if code <= last and not is_due:
                 codes[count], ids[count], times[count] = code, row_id, time_of(entry)
-                copy_floats(rows.values, row_of(entry) * width, flat, count * width, width)
+                starts[count - first] = row_of(entry) * width
+                prefetch_row(rows.values, starts[count - first], width)
                 count += 1
             is_done = bool(code >= last)
             code += _ONE
+        for i in range(first, count):  # all at once: then their cache misses overlap
+            copy_floats(rows.values, starts[i - first], flat, i * width, width)
         leave(parts, record)
         if home < begin and not is_done:
             is_done = record // RECORD == np.int64(last >> _TOP)

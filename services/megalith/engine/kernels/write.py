@@ -229,11 +229,17 @@ def fetch_ahead(index: Index, codes: U64, begin: Int, end: Int) -> None:
     Those of the next block are at hand. New ids need more lines than others, since they search to
     the end of their cluster.
     """
-    for i in range(begin, min(begin + WRITE_BLOCK, end)):
-        home = home_of(index.parts, partition_of(codes[i]) * RECORD, codes[i])
+    of_next = min(begin + WRITE_BLOCK, end)
+    for i in range(begin, of_next):
+        record = partition_of(codes[i]) * RECORD
+        home = home_of(index.parts, record, codes[i])
         prefetch(index.slots, 2 * beyond(index.slots, home))
-    for i in range(begin + WRITE_BLOCK, min(begin + 2 * WRITE_BLOCK, end)):
-        prefetch(index.slots, 2 * home_of(index.parts, partition_of(codes[i]) * RECORD, codes[i]))
+
+    after_next = min(begin + 2 * WRITE_BLOCK, end)
+    for i in range(begin + WRITE_BLOCK, after_next):
+        record = partition_of(codes[i]) * RECORD
+        home = home_of(index.parts, record, codes[i])
+        prefetch(index.slots, 2 * home)
 
 
 @kernel

@@ -103,21 +103,25 @@ class RowCodec:
         """[n, dim] floats as [n, row_bytes] bytes."""
         rows = np.empty((len(vectors), self.row_bytes), np.uint8)
         starts = self._consecutive(len(vectors))
+
         flat = rows.reshape(-1)
         self.encode_into(vectors, starts, flat)
         return rows
 
     def decode(self, rows: U8) -> F32:
         """[n, row_bytes] bytes as [n, dim] floats."""
-        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != self.row_bytes:
+        is_fitting = rows.ndim == 2 and rows.shape[1] == self.row_bytes
+        if rows.dtype != np.uint8 or not is_fitting:
             raise ShapeMismatch(
                 f"serving rows: {rows.dtype} of shape {rows.shape}, "
                 f"but a row is {self.row_bytes} bytes"
             )
 
-        out = np.empty((len(rows), self.dim), np.float32)
+        count = len(rows)
         flat = np.ascontiguousarray(rows).reshape(-1)
-        starts = self._consecutive(len(rows))
+        starts = self._consecutive(count)
+
+        out = np.empty((count, self.dim), np.float32)
         self.decode_from(flat, starts, out)
         return out
 

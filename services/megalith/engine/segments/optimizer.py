@@ -91,6 +91,7 @@ class RowOptimizer:
         """
         columns = grads.shape[1]
         half = columns // 2
+
         if self.takes_pulled and (columns % 2 or g + dim > half):
             raise ShapeMismatch(
                 f"{self.name}: {columns} columns cannot hold gradients and pulled weights "
@@ -158,5 +159,6 @@ def plain_optimizer(optimizer: Optimizer | DenseOptimizer, dim: int) -> RowOptim
 
     params = np.array(module.params_of(optimizer), np.float32)
     stage = Stage(optimizer.name, module.apply, params)
-    fields = lay_out(module.state_of(optimizer, dim))
-    return RowOptimizer(optimizer.name, (stage,), fields)
+
+    state = module.state_of(optimizer, dim)
+    return RowOptimizer(optimizer.name, (stage,), lay_out(state))

@@ -46,7 +46,9 @@ def initial_state(fields: Sequence[StateField]) -> F32:
     state = np.empty(width, np.float32)
 
     for field in fields:
-        part = state[field.offset : field.offset + field.width]
+        end = field.offset + field.width
+        part = state[field.offset : end]
+
         if field.is_step:
             step = np.array([field.initial], np.int64)
             part[:] = pack_steps(step)
@@ -67,6 +69,7 @@ def pack_steps(steps: NDArray[np.int64]) -> F32:
     if steps.size:
         least = steps.min()
         most = steps.max()
+
         if least < NEVER or most >= STEP_LIMIT:
             raise InvalidRequest(f"steps {least}..{most} are outside {NEVER}..{STEP_LIMIT - 1}")
 

@@ -101,7 +101,9 @@ def check_distinct(ids: I64, table: str) -> None:
 
     if repeated:
         is_new = numbers == np.arange(ids.size)  # up to the first that is repeated
-        again = ids[np.argmin(is_new)]
+        first = np.argmin(is_new)
+        again = ids[first]
+
         raise DuplicateIds(
             f"table {table}: {repeated} of {ids.size} ids are repeated, e.g. {again}"
         )
@@ -135,6 +137,7 @@ def sum_by_id(ids: I64, values: F32, dim: int) -> tuple[I64, F32, I64]:
     """
     count, numbers = _numbered(ids)
     width = values.shape[1]
+
     sums = np.zeros((count, width), np.float32)
     counts = np.zeros(count, np.int64)
     batches.sum_groups(values, numbers, sums, counts)

@@ -40,6 +40,7 @@ def converted(old: EmbeddingTable, config: TableConfig) -> Converted:
         rows = np.tile(table.layout.template, (chunk.ids.size, 1))
         rows[:, :dim] = chunk.rows[:, :dim]
         result = table.load(chunk.ids, rows, chunk.times, max_update_s=old.max_update_s)
+
         refused += result.refused
         offset = chunk.offset
 

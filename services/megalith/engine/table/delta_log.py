@@ -1,7 +1,10 @@
 """The delta log: which ids of a table changed, for whoever keeps a copy of the table up to date."""
 
 import itertools
+import math
 import threading
+import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +32,15 @@ def check_capacity(capacity: int, table: str) -> None:
 
 
 class _SealedSet(NamedTuple):
+    """`noted_s` is when its first id was noted, on the monotonic clock.
+
+    `event_s` is the oldest time of the data that changed it, Unix seconds; infinity = unknown.
+    """
+
     number: int
     ids: I64
+    noted_s: float
+    event_s: float
 
 
 class DeltaLog:
@@ -54,6 +64,10 @@ class DeltaLog:
     although somebody may need them. That is counted, and whoever is behind gets ChangesForgotten:
     only a copy of all rows helps then.
 
+    What happens without memory. An open set that cannot be sealed counts as forgotten: its ids are
+    in no set, but their bits stay until the next sealing, which lifts all bits and sends every
+    reader for a copy of all rows.
+
     `_sealing` is held while a set is sealed. `_lock` guards the sets and all counts; it is held for
     a copy of the ids of one write, or of the open set.
     """
@@ -63,12 +77,17 @@ class DeltaLog:
         self._index = index
         self._sealing = threading.Lock()
         self._lock = threading.Lock()
+
         self.capacity = capacity
         self._open = _NOTHING  # the first `_open_size` of them are ids
         self._open_size = 0
         self._is_open_whole = True
+        self._noted_s = math.inf  # when the first id of the open set was noted
+        self._event_s = math.inf  # the oldest time of the data of the open set
+
         self._sealed: list[_SealedSet] = []
         self._sealed_size = 0
+
         self.begin = next(_BEGINS)
         self._newest = self.begin
         self._floor = self.begin  # sets up to this number cannot be read any more
@@ -105,6 +124,7 @@ class DeltaLog:
 
         with self._lock:
             before = self._forgotten
+            self._noted_s = min(self._noted_s, time.monotonic())
             if not (self._is_open_whole and self._append(ids)):
                 self._lose_open_set()
                 self._forgotten += ids.size
@@ -112,31 +132,55 @@ class DeltaLog:
             self._keep_to_capacity()
             return self._forgotten - before
 
+    def note_event(self, time_s: int) -> None:
+        """Data of that time, Unix seconds, changes rows; 0 = nobody knows its time.
+
+        Told of every write, also of one whose ids are in the open set already.
+        """
+        if 0 < time_s < self._event_s and self.is_on:
+            with self._lock:
+                self._event_s = min(self._event_s, time_s)
+
     def seal(self) -> int:
-        """Close the open set, also an empty one; returns its number."""
+        """Close the open set, also an empty one; returns its number.
+
+        If that fails, for example because there is no memory, the set counts as forgotten.
+        """
         with self._sealing:
             with self._lock:
                 is_whole = self._is_open_whole and self.is_on
                 ids = self._open[: self._open_size].copy()
+                sealed = _SealedSet(self._newest + 1, ids, self._noted_s, self._event_s)
+                self._noted_s = math.inf
+                self._event_s = math.inf
                 self._empty_open_set()
                 self._is_open_whole = True
-                number = self._newest + 1
 
-            if is_whole:
-                bits.lift(self._index.arrays, ids)
-            else:
-                bits.lift_all(self._index.arrays)
-
-            with self._lock:
-                self._newest = number
+            try:
                 if is_whole:
-                    self._sealed.append(_SealedSet(number, ids))
-                    self._sealed_size += ids.size
-                    self._keep_to_capacity()
+                    bits.lift(self._index.arrays, ids)
                 else:
-                    self._let_go_through(number)
+                    bits.lift_all(self._index.arrays)
 
-            return number
+                self._append_sealed(sealed, is_whole=is_whole)
+            except BaseException:
+                with self._lock:
+                    self._forgotten += ids.size
+                    self._lose_open_set()
+
+                raise
+
+            return sealed.number
+
+    def _append_sealed(self, sealed: _SealedSet, *, is_whole: bool) -> None:
+        with self._lock:
+            self._newest = sealed.number
+            if not is_whole:
+                self._let_go_through(sealed.number)
+            elif sealed.ids.size:  # an empty set takes a number, and no memory
+                self._sealed.append(sealed)
+                self._sealed_size += sealed.ids.size
+                self._keep_to_capacity()
 
     def read(self, after: int) -> I64:
         """The distinct ids of all sealed sets above number `after`, in rising order.
@@ -151,12 +195,38 @@ class DeltaLog:
                     "(touched_capacity); take a copy of all rows"
                 )
 
-            wanted = [each.ids for each in self._sealed if each.number > after]
+            wanted = [each.ids for each in self._after(after)]
 
         if not wanted:
             return _NOTHING
 
         return np.unique(np.concatenate(wanted))
+
+    def oldest_after(self, after: int) -> float:
+        """When the first id of the sealed sets above number `after` was noted.
+
+        On the monotonic clock; infinity if they have no ids.
+        """
+        with self._lock:
+            times = [each.noted_s for each in self._after(after)]
+
+        return min(times, default=math.inf)
+
+    def oldest_event_after(self, after: int) -> float:
+        """The oldest time of the data that changed the sealed sets above number `after`.
+
+        In Unix seconds; infinity if none of it had a time.
+        """
+        with self._lock:
+            times = [each.event_s for each in self._after(after)]
+
+        return min(times, default=math.inf)
+
+    def join(self, reader: str) -> int:
+        """Keep what is sealed from now on for the reader; the number of the newest set."""
+        with self._lock:
+            self._acknowledged[reader] = self._newest
+            return self._newest
 
     def acknowledge(self, reader: str, number: int) -> None:
         """The reader of that name needs no set up to that number any more."""
@@ -189,6 +259,14 @@ class DeltaLog:
             self._is_open_whole = False
 
         self.seal()
+
+    def _after(self, number: int) -> Iterator[_SealedSet]:
+        """The sets above a number, newest first: most readers are at the end of a long log."""
+        for each in reversed(self._sealed):
+            if each.number <= number:
+                return
+
+            yield each
 
     def _append(self, ids: I64) -> bool:
         """Whether there was memory for it: the rows are written already, so this must not fail."""

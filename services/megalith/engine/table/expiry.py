@@ -54,6 +54,7 @@ class Expiry:
     def __init__(self, config: TableConfig) -> None:
         by_slot = tuple(sorted(config.expire_days_by_slot.items()))
         self.seconds_by_slot = _seconds_by_slot(config.expire_days, by_slot)
+        self._least_seconds = self.seconds_by_slot.min()
         self._max_share = config.max_expire_share
 
     def expired(self, ids: I64, times: I64, now_s: int) -> Bools:
@@ -65,6 +66,11 @@ class Expiry:
         ages = now_s - dated(times, now_s)
         is_expired: Bools = ages >= self.seconds_by_slot[slots]
         return is_expired
+
+    def keeps_all(self, times: I64, now_s: int) -> bool:
+        """Whether surely none of these rows is expired at `now_s`; a quick look at the oldest."""
+        oldest_s = int(times.min(initial=now_s))
+        return now_s - oldest_s < int(self._least_seconds)
 
     @property
     def is_bounded(self) -> bool:
@@ -82,6 +88,7 @@ class Expiry:
         most = int(size * self._max_share)
         late = np.empty(size, np.int64)
         count = scan.list_overdue(index, self.seconds_by_slot, now_s, late)
+
         late = late[:count]
         if late.size <= most:
             return Quota(-1, 0, most)
@@ -91,6 +98,7 @@ class Expiry:
         last = late.size - most - 1
         least_s = int(np.partition(late, last)[last])
         later = int(np.count_nonzero(late > least_s))
+
         return Quota(least_s, most - later, most)
 
     def drop(self, index: Index, rows: Rows, now_s: int, quota: Quota) -> I64:
@@ -99,4 +107,4 @@ class Expiry:
         seconds = self.seconds_by_slot
         dropped = scan.drop_overdue(index, rows, seconds, now_s, *quota, ids)
 
-        return ids[:dropped].copy()
+        return ids[:dropped]  # no copy: a row that is gone must not fail to be noted

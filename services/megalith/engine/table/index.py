@@ -66,10 +66,9 @@ class IndexMemory:
         parts[ROOM::RECORD] = ends - begins - LEAST_SPILL
         memory = self._memory.array(np.uint64)
         self.arrays = Index(memory, parts, secret)
-        self.reset_capacities()
 
         self._has_huge_pages = False
-        self.expect(expected_entries)
+        self.reset_capacities()
 
     def _field(self, name: int) -> I64:
         return self.arrays.parts[name::RECORD]
@@ -99,8 +98,13 @@ class IndexMemory:
 
         The slots are zero, and no other thread is at work.
         """
-        expected = self._expected / PARTITIONS / layout.GROW_AT
-        share = max(_LEAST_CAPACITY, expected)
+        self.make_capacities(self._expected)
+
+    def make_capacities(self, entries: int) -> None:
+        """Make the partitions large enough for so many entries, under the same conditions."""
+        self.expect(entries)
+        even_share = entries / PARTITIONS / layout.GROW_AT
+        share = max(_LEAST_CAPACITY, even_share)
         steps = np.arange(PARTITIONS) / PARTITIONS
         spread = share * GROWTH**steps
 
@@ -126,4 +130,3 @@ class IndexMemory:
         self._memory.use_small_pages()
         self._has_huge_pages = False
         self.reset_capacities()
-        self.expect(self._expected)

@@ -81,7 +81,9 @@ def reserve(
 
 def _check_initial_capacity(config: TableConfig, row_bytes: int) -> None:
     rows = config.initial_capacity
-    need = int(rows * (row_bytes + SLOT_BYTES / GROW_AT))
+    bytes_of_a_row = row_bytes + SLOT_BYTES / GROW_AT
+    need = int(rows * bytes_of_a_row)
+
     if rows > _MAX_ROWS or need > physical_bytes():
         raise InvalidSetting(
             f"table {config.name}: initial_capacity {rows} takes {need} bytes; this machine has "

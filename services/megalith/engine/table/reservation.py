@@ -101,6 +101,7 @@ class Reservation:
         whole = np.frombuffer(self._map, np.uint8)
         address = whole.ctypes.data
         self._begin = -address % HUGE_PAGE
+
         end = self._begin + nbytes
         self.bytes: NDArray[np.uint8] = whole[self._begin : end]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from megalith.engine.kernels.segments import segment_type
 from megalith.engine.segments.initializer import Random, row_initializer
-from megalith.engine.segments.optimizer import RowOptimizer, row_optimizer
+from megalith.engine.segments.optimizer import row_optimizer
 from megalith.engine.segments.retriever import retriever_for
 from megalith.errors import InvalidRequest, NonFiniteValue, ShapeMismatch
 from megalith.kernels.dtypes import F32
@@ -30,20 +30,27 @@ class RowLayout:
         self.dims = tuple(segment.dim for segment in segments)
         self.dim = sum(self.dims)
 
-        optimizers: list[RowOptimizer] = []
+        optimizers = []
+        retrievers = []
+        initializers = []
         for segment in segments:
             optimizer = row_optimizer(segment.optimizer, segment.dim, segment.compressor)
             optimizers.append(optimizer)
 
+            retriever = retriever_for(segment.compressor)
+            retrievers.append(retriever)
+
+            initializer = row_initializer(segment.initializer, segment.dim)
+            initializers.append(initializer)
+
         self.optimizers = tuple(optimizers)
-        self.retrievers = tuple(retriever_for(segment.compressor) for segment in segments)
-        self._initializers = tuple(
-            row_initializer(segment.initializer, segment.dim) for segment in segments
-        )
+        self.retrievers = tuple(retrievers)
+        self._initializers = tuple(initializers)
 
         states = [optimizer.state_width for optimizer in self.optimizers]
         self.weight_offsets = _offsets(0, self.dims)
         self.state_offsets = _offsets(self.dim, states)
+
         self.width = self.dim + sum(states)
         self.template = self._make_template()
         self.fills = self._make_fills()
@@ -107,14 +114,22 @@ class RowLayout:
 
     def stages(self, rates: F32) -> tuple[Any, ...]:
         """What an update runs on a row, as kernels take it: the stages of all optimizers."""
-        parts = zip(
-            self.optimizers, self.weight_offsets, self.state_offsets, self.dims, rates, strict=True
+        segments = zip(
+            self.optimizers,
+            self.weight_offsets,
+            self.state_offsets,
+            self.dims,
+            rates,
+            strict=True,
         )
-        return tuple(
-            segment_type(stage.name)(w, s, w, dim, rate, stage.params)
-            for optimizer, w, s, dim, rate in parts
-            for stage in optimizer.stages
-        )
+
+        stages = []
+        for optimizer, w, s, dim, rate in segments:
+            for stage in optimizer.stages:
+                step = segment_type(stage.name)
+                stages.append(step(w, s, w, dim, rate, stage.params))
+
+        return tuple(stages)
 
     def _make_template(self) -> F32:
         """The first values of a row, with zeros where they are random."""
@@ -132,10 +147,12 @@ class RowLayout:
         """The random initializers, as kernels take them."""
         fills = []
         segments = zip(self._initializers, self.weight_offsets, self.dims, strict=True)
+
         for initializer, w, dim in segments:
             if isinstance(initializer, Random):
-                fill = segment_type(initializer.name)
-                fills.append(fill(w, dim, self._config.seed, initializer.params))
+                make = segment_type(initializer.name)
+                fill = make(w, dim, self._config.seed, initializer.params)
+                fills.append(fill)
 
         return tuple(fills)
 

@@ -27,6 +27,7 @@ class RowMemory:
     def __init__(self, template: F32, max_rows: int) -> None:
         self.row_bytes = template.size * _FLOAT_BYTES
         self.max_rows = max_rows
+
         self._memory = Reservation(max_rows * self.row_bytes)
         self._memory.use_huge_pages(HUGE_PAGE)  # a small table takes small pages
         self._freed = Reservation(max_rows * FREED_BYTES)

@@ -32,8 +32,3 @@ class LoadResult:
     replaced: int = 0  # rows that the table had already
     refused: int = 0  # no room
     expired: int = 0  # too old; only if the caller asked for such rows to be dropped
-
-    @property
-    def loaded(self) -> int:
-        """Rows that are in the table now."""
-        return self.created + self.replaced

@@ -1,4 +1,7 @@
-"""Monolith's set of touched ids. A table notes its own changes in its delta log instead."""
+"""Monolith's set of touched ids, for the goldens G22, TouchedKeySetOpsTest, HOPSCOTCH_HASH_SET.
+
+No process has one: a table notes its own changes in its delta log.
+"""
 
 import threading
 
@@ -30,6 +33,7 @@ class TouchedIdSet:
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self._slots, self._listed = _room_for(capacity)
         self.capacity = capacity
+
         self._multiplier = draw().multiply_1
         self._lock = threading.Lock()
         self._counts = np.zeros(touched.COUNTS, np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from megalith.engine.admission.filters import AdmissionFilter
-from megalith.engine.kernels import gather, scan, write
+from megalith.engine.kernels import gather, loading, scan, write
 from megalith.engine.kernels.codes import ids_of
 from megalith.engine.kernels.layout import POOL_NEWEST_S
 from megalith.engine.kernels.write import Notes
@@ -16,7 +16,7 @@ from megalith.engine.table.expiry import Expiry
 from megalith.engine.table.index import IndexMemory
 from megalith.engine.table.row_layout import RowLayout
 from megalith.engine.table.rows import RowMemory
-from megalith.engine.table.stats import LocalCounts, WriteResult
+from megalith.engine.table.stats import LoadResult, LocalCounts, WriteResult
 from megalith.kernels.dtypes import F32, I64, U8, Bools
 from megalith.schema import TableConfig
 
@@ -157,10 +157,57 @@ class Writer:
         most_entries = self._rows.num_taken + ids.size
         self._index.expect(most_entries)
 
+        try:
+            made = self._act(action, ids, inputs, times, admitted, notes)
+        finally:  # whatever happens: a row that has the bit is not noted again
+            if is_tracked:
+                time_s = int(times[0])  # loading, which has one for each row, is untracked
+                if time_s <= self._max_update_s:  # a later one is no data time
+                    self._changes.note_event(time_s)
+
+            forgotten = self._note_changes(notes)
+
+        return self._count(made, notes, forgotten)
+
+    def load_new(self, ids: I64, embeddings: F32, states: F32, times: I64) -> LoadResult | None:
+        """Make rows of the ids that have none; those that have are counted as replaced, and kept.
+
+        None, and nothing done, if there are not rows for all of them. Nothing is tracked.
+        """
+        most_entries = self._rows.num_taken + ids.size
+        self._index.expect(most_entries)
+
+        tally = np.zeros(loading.TALLY, np.int64)
+        has_rows = loading.load_new(
+            self._index.arrays,
+            self._rows.arrays,
+            checks.frozen(ids),
+            checks.frozen(embeddings.reshape(-1)),
+            checks.frozen(states.reshape(-1)),
+            checks.frozen(times),
+            tally,
+        )
+        if not has_rows:
+            return None
+
+        created = int(tally[loading.CREATED])
+        refused = int(tally[loading.REFUSED])
+        with self.lock:
+            self.counts.created += created
+            self.counts.refused += refused
+
+        return LoadResult(created, ids.size - created - refused, refused)
+
+    def _act(
+        self, action: Any, ids: I64, inputs: F32, times: I64, admitted: Bools, notes: Notes
+    ) -> U8:
+        """What became of the positions; empty if all rows existed."""
         table = (self._index.arrays, self._rows.arrays, self._layout.fills)
         absent = write.write(*table, action, ids, inputs, times, admitted, notes)
+
+        outcome = notes.outcome
         if not absent:
-            return self._count(outcome[:0], notes)
+            return outcome[:0]
 
         refused = np.flatnonzero(outcome == write.REFUSED)
         if refused.size and self._make_room():
@@ -171,20 +218,21 @@ class Writer:
                 left_times = times[refused]
 
             again = np.empty(refused.size, np.uint8)
-            retry = Notes(again, touched, tally)
+            retry = Notes(again, notes.touched, notes.tally)
             write.write(*table, action, left_ids, left_inputs, left_times, EVERYTHING, retry)
             outcome[refused] = again
 
-        return self._count(outcome, notes)
+        return outcome
 
     def _note_changes(self, notes: Notes) -> int:
-        """Put the ids of rows that got the touched bit into the log; how many it forgot for it."""
+        """Put the ids of rows that got the touched bit into the log; how many it forgot for it.
+
+        Nothing is allocated: without the note, later changes of these rows would be missed too.
+        """
         num_touched = notes.tally[0]
         codes = notes.touched[:num_touched]
-
-        secret = self._index.arrays.secret
-        ids = np.empty(codes.size, np.int64)
-        ids_of(secret, codes, ids)
+        ids = codes.view(np.int64)  # in place of the codes
+        ids_of(self._index.arrays.secret, codes, ids)
 
         return self._changes.note(ids)
 
@@ -192,9 +240,11 @@ class Writer:
         """Drop what is expired at `now_s`, as far as the share allows; how many rows that were."""
         expiry = self.expiry  # once: `reconfigure` may put another in its place
         index = self._index.arrays
+
         quota = expiry.quota(index, self._index.used, now_s)
         dropped = expiry.drop(index, self._rows.arrays, now_s, quota)
         self.note_expired(dropped)
+
         return dropped.size
 
     def note_expired(self, ids: I64) -> None:
@@ -214,9 +264,8 @@ class Writer:
 
         return self.expire(now_s) > 0
 
-    def _count(self, outcome: U8, notes: Notes) -> WriteResult:
+    def _count(self, outcome: U8, notes: Notes, forgotten: int) -> WriteResult:
         """Count what became of the positions; `outcome` may be empty if all of them existed."""
-        forgotten = self._note_changes(notes)
         undone = int(notes.tally[1])
         created = int(np.count_nonzero(outcome == write.CREATED))
         refused = int(np.count_nonzero(outcome == write.REFUSED))

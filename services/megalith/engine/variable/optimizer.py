@@ -81,6 +81,7 @@ class ElementwiseState:
         for field in row.fields:
             end = field.offset + field.width
             slots = state[field.offset : end]
+
             shape = () if field.name in _ONCE else initial.shape
             fields[field.name] = slots.reshape(shape)
 

@@ -82,12 +82,14 @@ class ShampooState:
         d = self.fields["d"]
         m = self.fields["m"]
         pm = self.fields["pm"]
+
         keep = np.float32(optimizer.beta_1)
         rest = np.float32(1 - optimizer.beta_1)
 
         d += gradient * gradient
         root = np.sqrt(d + np.float32(1e-30))
-        m[...] = keep * m + rest * gradient / root
+        step = rest * gradient / root
+        m[...] = keep * m + step
 
         preconditioned = self._preconditioned(gradient)
         pm[...] = keep * pm + rest * preconditioned

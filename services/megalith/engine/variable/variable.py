@@ -1,11 +1,12 @@
 """One dense variable, or one part of a large one: an array that all workers share."""
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,15 @@ from megalith.schema import Shampoo, VariableConfig
 from megalith.schema.variable_parts import VariableShape
 
 logger = logging.getLogger(__name__)
+
+_CHANGES = itertools.count(1)
+
+
+class VariableValue(NamedTuple):
+    """A copy of a whole value. No other value of any variable of the process has its `change`."""
+
+    change: int
+    value: NDArray[Any]
 
 
 class UpdateKind(Enum):
@@ -45,6 +55,12 @@ class Variable:
         self._config = config
         self.nonfinite = 0  # updates left out, those that overflow int64 too
         self._state = dense_state(config.optimizer, config.initial)
+        self._change = next(_CHANGES)
+
+    @property
+    def change(self) -> int:
+        """The number of the last change, which tells whether a value is still that of before."""
+        return self._change
 
     @property
     def config(self) -> VariableConfig:
@@ -61,6 +77,7 @@ class Variable:
         part = self._config.part
         value = self._state.value
         takes_gradients = self._config.optimizer is not None
+
         if part is None:
             return VariableShape(value.dtype, value.shape, 1, takes_gradients)
 
@@ -78,12 +95,18 @@ class Variable:
         theirs = _layout(config)
         if mine != theirs:
             raise TableConflict(
-                f"variable {config.name} exists as {mine}, asked for {theirs}; use another name"
+                f"variable {config.name} exists as {mine}, asked for {theirs}; use another name, "
+                "or another model directory if the model has other inputs or layers than before"
             )
 
     def read(self) -> NDArray[Any]:
         with self._lock:
             return self._state.value.copy()
+
+    def read_numbered(self) -> VariableValue:
+        """The value, and the number of its last change."""
+        with self._lock:
+            return VariableValue(self._change, self._state.value.copy())
 
     def check(self, kind: UpdateKind, update: NDArray[Any], step: int = 0) -> None:
         """Raise what apply would refuse, changing nothing."""
@@ -119,6 +142,7 @@ class Variable:
         """
         self.check(kind, update, step)
         with self._lock, np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            self._change = next(_CHANGES)
             value = self._state.value
             optimizer = self._config.optimizer
             match kind:
@@ -210,6 +234,7 @@ class Variable:
             theirs |= fresh.fields
 
         with self._lock:
+            self._change = next(_CHANGES)
             for name, array in mine.items():
                 array[...] = theirs[name]
 
@@ -217,6 +242,7 @@ class Variable:
 def _is_finite(array: NDArray[Any]) -> bool:
     if array.dtype != np.float32:
         return True  # a count of steps
+
     return bool(is_finite(array.reshape(-1)))
 
 

@@ -107,6 +107,7 @@ class RoutedBuckets:
 
         owners = self.routing.owner_of(ids)
         foreign = np.flatnonzero(owners != self.index)
+
         first = foreign[0]
         first_id = int(ids[first])
         its_owner = int(owners[first])
@@ -123,6 +124,15 @@ class RoutedBuckets:
         if owner != self.index:
             raise ShardNotOwned(
                 f"variable {config.part_name} is of shard {owner}, not of shard {self.index}, "
+                f"at epoch {self.routing.epoch}; refresh routing"
+            )
+
+    def check_owned_blob(self, name: str) -> None:
+        """Raise ShardNotOwned if a blob of that name belongs to another server."""
+        owner = self.routing.owner_of_name(name)
+        if owner != self.index:
+            raise ShardNotOwned(
+                f"blob {name!r} is of shard {owner}, not of shard {self.index}, "
                 f"at epoch {self.routing.epoch}; refresh routing"
             )
 
@@ -174,6 +184,22 @@ class Contents:
     def buckets(self) -> NDArray[np.bool_]:
         """By bucket, whether this server owns it; without a map it may be any."""
         return self._owned.mask()
+
+    def mapped_buckets(self) -> NDArray[np.bool_]:
+        """By bucket, whether the map gives it to this server; NotReady while there is no map."""
+        owned = self._owned
+        if owned.routing is None:
+            raise NotReady(
+                f"ps-{owned.index} has no map now, so it is not known which rows are its own: "
+                "the cluster is forming; retry in a moment"
+            )
+
+        return owned.mask()
+
+    def routed_at(self, epoch: int) -> RoutedBuckets:
+        """What a request that was routed at `epoch` may rely on; another epoch is refused."""
+        with self._lock:
+            return self._owned.at(epoch)
 
     # --- creation ---
 
@@ -278,6 +304,7 @@ class Contents:
             known: list[tuple[Variable, VariableConfig]] = []
             for config in configs:
                 buckets.check_owned_variable(config)
+
                 for held in self._variables.values():
                     if _collide(held.config, config):
                         known.append((held, config))

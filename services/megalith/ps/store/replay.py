@@ -72,6 +72,13 @@ class AppliedPushes(Generic[R]):
         self._nbytes = 0
         self._lasting_bytes = 0
         self._has_forgotten = False
+        self._knows_predecessor = False
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether it once knew clients that it does not know any more."""
+        with self._lock:
+            return self._has_forgotten
 
     @property
     def nbytes(self) -> int:
@@ -101,10 +108,17 @@ class AppliedPushes(Generic[R]):
             client = RememberedClient[R](incarnation, CLIENT_BYTES + len(client_id))
             self._clients[client_id] = client
             self._nbytes += client.nbytes
+
             for sequence, outcome in sorted(outcomes.items()):
                 client.remember(sequence, outcome)
 
             self._touch(client_id, client)
+
+    def take_over(self, has_forgotten: bool) -> None:
+        """All that a predecessor remembered is restored, and its rows are those of that moment."""
+        with self._lock:
+            self._knows_predecessor = True
+            self._has_forgotten = self._has_forgotten or has_forgotten
 
     def once(
         self,
@@ -115,6 +129,7 @@ class AppliedPushes(Generic[R]):
         *,
         is_repeated: bool = False,
         first_try_s_ago: float = math.inf,
+        reached_predecessor: bool = False,
     ) -> R:
         """The reply of the write that `prepare` makes ready, committed unless it was before.
 
@@ -122,6 +137,9 @@ class AppliedPushes(Generic[R]):
         raises, a part of the write may have been applied: OutcomeLost, now and for every
         repetition. `is_repeated` says that the client may have sent this write before, first so
         long ago; from a client that may have been forgotten since, that is OutcomeLost too.
+
+        A write that `reached_predecessor` is OutcomeLost unless this server has taken over what the
+        process before it remembered.
 
         A client id belongs to the incarnation that used it first: another one would begin again at
         sequence 1, and its writes would be answered as repeated ones.
@@ -141,6 +159,13 @@ class AppliedPushes(Generic[R]):
                     f"push {sequence} of client {client_id} is older than the last {WINDOW} up to "
                     f"{client.newest}; whether it was applied is not known: use a new client id"
                 )
+
+            if reached_predecessor and not self._knows_predecessor:
+                why = (
+                    "this server has replaced the one that it was sent to, and what it was "
+                    "restored from does not say which pushes are in it"
+                )
+                raise lost_outcome(client_id, sequence, why)
 
             return self._apply(client, client_id, sequence, prepare())
 

@@ -19,7 +19,7 @@ def dump(applied: AppliedPushes[WriteReply], run_id: str) -> AppliedWrites:
         client = ClientWrites(client_id, incarnation, tuple(writes))
         clients.append(client)
 
-    return AppliedWrites(run_id, tuple(clients))
+    return AppliedWrites(run_id, tuple(clients), applied.has_forgotten)
 
 
 def load(applied: AppliedPushes[WriteReply], saved: AppliedWrites) -> None:
@@ -27,6 +27,8 @@ def load(applied: AppliedPushes[WriteReply], saved: AppliedWrites) -> None:
     for client in saved.clients:
         outcomes = {write.sequence: _outcome(write) for write in client.writes}
         applied.restore(client.client_id, client.incarnation, outcomes)
+
+    applied.take_over(saved.has_forgotten)
 
 
 def _write(sequence: int, outcome: WriteOutcome[WriteReply]) -> AppliedWrite:

@@ -55,14 +55,19 @@ class ServingRules:
 
         yield
 
-        may_answer = self._lease.is_held or (
-            is_controller_away and self._lease.is_controller_silent
-        )
-        if not may_answer:
+        if not _is_newest(self._lease, is_controller_away):
             raise DeadlinePassed(
                 f"ps-{index} lost its controller while it served this request; another process "
                 "may have its seat"
             )
+
+    def check_seat(self, index: int, is_controller_away: bool) -> None:
+        """NotReady if another process may have this index, and so newer rows.
+
+        `is_controller_away` is the word of who reads here.
+        """
+        if self._lease is not None and not _is_newest(self._lease, is_controller_away):
+            raise NotReady(_may_be_replaced(index))
 
     def _check_lease(self, lease: Lease, index: int, is_controller_away: bool) -> None:
         """NotReady unless the lease is held and the client's controller is there, or neither is.
@@ -74,16 +79,24 @@ class ServingRules:
         A client's word may be old: the request may have waited here while this process was stopped.
         So the word alone is not enough, and this ps must have heard nothing itself.
         """
-        is_held = lease.is_held
-        if is_held and is_controller_away:
+        if lease.is_held and is_controller_away:
             raise NotReady(
                 f"ps-{index} hears its controller and this client does not, so the client would "
                 "miss a hold or its own replacement; it is served again once it reaches the "
                 "controller"
             )
 
-        if not is_held and not (is_controller_away and lease.is_controller_silent):
-            raise NotReady(
-                f"ps-{index} has not heard its controller lately, so another process may have its "
-                "seat; ask the controller for the map, and retry in a moment"
-            )
+        if not _is_newest(lease, is_controller_away):
+            raise NotReady(_may_be_replaced(index))
+
+
+def _is_newest(lease: Lease, is_controller_away: bool) -> bool:
+    """Whether nobody else can have the seat, or nobody hears a controller that gives it away."""
+    return lease.is_held or (is_controller_away and lease.is_controller_silent)
+
+
+def _may_be_replaced(index: int) -> str:
+    return (
+        f"ps-{index} has not heard its controller lately, so another process may have its "
+        "seat; ask the controller for the map, and retry in a moment"
+    )

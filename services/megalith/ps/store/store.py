@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from megalith.engine.table.conversion import Converted
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
 from megalith.ps.store import restored_writes
+from megalith.ps.store.blobs import DEFAULT_MAX_BLOB_BYTES, Blobs
 from megalith.ps.store.contents import Contents, require_distinct
 from megalith.ps.store.replay import AppliedPushes
 from megalith.ps.store.serving import ServingRules
@@ -36,7 +37,8 @@ class Store:
     """What requests, the session and checkpoints see of this server's model.
 
     Each part decides for itself: `ServingRules` whether a request is served, `Contents` what there
-    is, `Writes` what changes it. `_lock` guards the count of pulls.
+    is, `Writes` what changes it, `Blobs` what programs have stored. `_lock` guards the count of
+    pulls and which tables were dropped.
     """
 
     def __init__(
@@ -45,18 +47,33 @@ class Store:
         clock: Callable[[], float] = time.time,
         applied: AppliedPushes[WriteReply] | None = None,
         lease: Lease | None = None,
+        max_blob_bytes: int = DEFAULT_MAX_BLOB_BYTES,
     ) -> None:
-        """See `Writes` for `clock` and `applied`, `ServingRules` for `lease`."""
+        """See `Writes` for `clock` and `applied`, `ServingRules` for `lease`.
+
+        `max_blob_bytes` bounds the bytes of all blobs.
+        """
         self._applied = applied or AppliedPushes[WriteReply]()
         self._rules = ServingRules(lease)
+
         self._contents = Contents(index)
         self._gate = WriteGate()
+        self._blobs = Blobs(max_blob_bytes)
         self._writes = Writes(self._contents, self._applied, self._gate, clock)
         self._saved_writes: AppliedWrites | None = None  # until it is known of which run it is
+
+        self._clock = clock
         self._lock = threading.Lock()
+        self._dropped_tables: dict[str, float] = {}
+
         self.pulls = 0
 
     # --- which requests ---
+
+    @property
+    def index(self) -> int:
+        """Of this ps in the map."""
+        return self._contents.index
 
     def take_index(self, index: int) -> None:
         """From now on this is the ps of that index in the map; before the first map only."""
@@ -81,6 +98,10 @@ class Store:
         """Inside, a data request is served; see `ServingRules.serving`."""
         return self._rules.serving(run_id, self._contents.index, is_controller_away)
 
+    def check_seat(self, is_controller_away: bool) -> None:
+        """NotReady if another process may have newer rows; see `ServingRules.check_seat`."""
+        self._rules.check_seat(self._contents.index, is_controller_away)
+
     @property
     def run_id(self) -> str:
         """Of the maps; empty = there was none yet."""
@@ -94,6 +115,10 @@ class Store:
     def buckets(self) -> NDArray[np.bool_]:
         """By bucket, whether this server owns it; without a map it may be any."""
         return self._contents.buckets()
+
+    def mapped_buckets(self) -> NDArray[np.bool_]:
+        """By bucket, whether the map gives it to this server; NotReady while there is no map."""
+        return self._contents.mapped_buckets()
 
     # --- creation ---
 
@@ -213,11 +238,60 @@ class Store:
         TableConflict if one has.
         """
         dropped = self._contents.drop_table(name)
-        return None if dropped is None else len(dropped)
+        if dropped is None:
+            return None
+
+        with self._lock:
+            self._dropped_tables[name] = self._clock()
+
+        return len(dropped)
+
+    @property
+    def dropped_tables(self) -> dict[str, float]:
+        """Tables that were dropped on purpose, and when, by the wall clock."""
+        with self._lock:
+            return dict(self._dropped_tables)
 
     def is_claimed(self, name: str) -> bool:
         """Whether a program of this run has created that table, or created it again."""
         return self._contents.is_claimed(name)
+
+    # --- blobs ---
+
+    def put_blob(self, epoch: int, name: str, data: bytes) -> None:
+        """Store bytes under a name. LimitExceeded, and nothing changes, if there is no room."""
+        self._contents.routed_at(epoch).check_owned_blob(name)
+        with self._gate.passing():
+            self._blobs.put(name, data)
+
+    def get_blob(self, epoch: int, name: str) -> bytes:
+        """UnknownBlob if this ps has none of that name."""
+        self._contents.routed_at(epoch).check_owned_blob(name)
+        return self._blobs.get(name)
+
+    def drop_blob(self, epoch: int, name: str) -> int | None:
+        """Forget a blob; how many bytes it had, None if it is not here."""
+        self._contents.routed_at(epoch).check_owned_blob(name)
+        with self._gate.passing():
+            return self._blobs.drop(name)
+
+    def blob_sizes(self, epoch: int) -> dict[str, int]:
+        """Bytes by name."""
+        self._contents.routed_at(epoch)
+        return {name: len(data) for name, data in self._blobs.all().items()}
+
+    def blobs(self) -> dict[str, bytes]:
+        """By name, as of now."""
+        return self._blobs.all()
+
+    def adopt_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        """Take restored blobs, all of them, before there is a map."""
+        self._blobs.adopt(blobs)
+
+    @property
+    def blob_bytes(self) -> int:
+        """The part of `nbytes` that programs have stored in blobs."""
+        return self._blobs.nbytes
 
     # --- what is there ---
 
@@ -231,21 +305,12 @@ class Store:
 
     @property
     def pushes(self) -> int:
-        """Writes that were applied."""
-        return self._writes.count
+        """Writes that were applied, those of blobs too."""
+        return self._writes.count + self._blobs.changes
 
     @property
     def rows(self) -> int:
         return sum(len(table) for table in self.tables())
-
-    def count(self, name: str) -> int:
-        """A counter of TableCounts, over all tables."""
-        total = 0
-        for table in self.tables():
-            stats = table.stats()
-            total += int(getattr(stats, name))
-
-        return total
 
     @property
     def nonfinite_updates(self) -> int:
@@ -254,8 +319,8 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Memory of rows, index, variables and of what is remembered of writes."""
-        total = self._applied.nbytes
+        """Memory of rows, index, variables, blobs and of what is remembered of writes."""
+        total = self._applied.nbytes + self._blobs.nbytes
 
         for table in self.tables():
             total += table.nbytes

@@ -67,6 +67,7 @@ class Sender:
     incarnation: int = 0
     is_repeated: bool = False  # it may have been sent before
     first_try_s_ago: float = math.inf  # if so
+    reached_predecessor: bool = False  # an earlier try, the process that this one has replaced
 
 
 class Writes:
@@ -138,9 +139,11 @@ class Writes:
 
         for part, table in zip(gradients, found.tables, strict=True):
             found.buckets.check_owned(part.table, part.ids)
+
             asked_rates = part.learning_rates or None
             used_rates = table.check_gradients(part.ids, part.gradients, asked_rates, step)
             rates.append(used_rates)
+
             checks.check_distinct(part.ids, part.table)
 
         for update, variable in zip(updates, found.variables, strict=True):
@@ -184,8 +187,10 @@ class Writes:
     ) -> Prepared[WriteReply]:
         check_time(req_time_s, int(self._clock()))
         names = [part.table for part in parts]
+
         require_distinct("table", names)
         found = self._contents.find(epoch, names)
+
         for part, table in zip(parts, found.tables, strict=True):
             found.buckets.check_owned(part.table, part.ids)
             table.check_values(part.ids, part.values)
@@ -255,6 +260,7 @@ class Writes:
                 sender.incarnation,
                 is_repeated=sender.is_repeated,
                 first_try_s_ago=sender.first_try_s_ago,
+                reached_predecessor=sender.reached_predecessor,
             )
 
         if known != kind:

@@ -1,7 +1,8 @@
-"""A file as blocks that can be read one by one: the row groups of Parquet, stretches of text lines.
+"""A file as blocks that can be read one by one: the row groups of Parquet, stretches of others.
 
 Text has no row groups, so its lines are counted once: a block is about 8 MB of whole lines. A line
-break inside quotes does not end a line of CSV. TSV knows no quotes.
+break inside quotes does not end a line of CSV. TSV knows no quotes. A block of TFRecord is about
+8 MB of whole records.
 """
 
 import io
@@ -12,15 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from megalith.errors import BadData
+from megalith.tasks.input.example_batches import batch_blocks, batch_schema, read_batches
 from megalith.tasks.input.files import FileFormat, format_of
+from megalith.tasks.input.tf_records import read_records, record_blocks, record_schema
 
 _TEXT_BLOCK_BYTES = 8 << 20
+_NO_VALUES = {b"megalith": b"no values"}
 _QUOTE = ord('"')
 _LINE_BREAK = ord("\n")
+_ABOUT_QUOTES = (
+    "; is there a quote inside a value? It has to be written twice, and the whole value in quotes"
+)
 _DELIMITERS = {FileFormat.CSV: ",", FileFormat.TSV: "\t"}
 
 
@@ -28,8 +36,9 @@ _DELIMITERS = {FileFormat.CSV: ",", FileFormat.TSV: "\t"}
 class IndexedFile:
     """A file and the rows of each of its blocks.
 
-    Of text, `ends` says where each block ends in the file, and `start` where the first begins. Size
-    and time are those at which it was indexed: a file that has changed since then is not read.
+    Of text and records, `ends` says where each block ends in the file, and `start` where the first
+    begins. `header` has the names of the columns if the file itself does not say them. Size and
+    time are those at which it was indexed: a file that has changed since then is not read.
     """
 
     path: str
@@ -38,10 +47,16 @@ class IndexedFile:
     rows: tuple[int, ...]
     start: int = 0
     ends: tuple[int, ...] = ()
+    header: tuple[str, ...] = ()
 
     @property
     def format(self) -> FileFormat:
-        return format_of(self.path)
+        return format_of(self.path, bool(self.header))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the types of its columns are found out."""
+        return self.format in _DELIMITERS
 
     def where(self, block: int) -> str:
         """For messages: the file and its block."""
@@ -49,21 +64,37 @@ class IndexedFile:
         return f"{self.path}, {what} {block}"
 
 
-def index_file(path: str) -> IndexedFile:
-    """Count the rows of a file's blocks: of Parquet from its footer, of text by reading it."""
+def index_file(path: str, header: Sequence[str] = ()) -> IndexedFile:
+    """Count the rows of a file's blocks: of Parquet from its footer, of text by reading it.
+
+    `header` has the names of the columns of text whose first line does not have them.
+    """
     with _named(path):
         stat = os.stat(path)
         if not stat.st_size:
             raise BadData(f"{path} is empty")
 
-        if format_of(path) is not FileFormat.PARQUET:
-            start, ends, rows = _text_blocks(path)
-            return IndexedFile(path, stat.st_size, stat.st_mtime_ns, rows, start, ends)
+        size = stat.st_size
+        modified_ns = stat.st_mtime_ns
+
+        kind = format_of(path, bool(header))
+        if kind is FileFormat.TFRECORD:
+            ends, rows = record_blocks(path, size)
+            return IndexedFile(path, size, modified_ns, rows, 0, ends)
+
+        if kind is FileFormat.EXAMPLES:
+            ends, rows = batch_blocks(path, size)
+            return IndexedFile(path, size, modified_ns, rows, 0, ends)
+
+        if kind is not FileFormat.PARQUET:
+            start, ends, rows = _text_blocks(path, kind, not header)
+            names = tuple(header)
+            return IndexedFile(path, size, modified_ns, rows, start, ends, names)
 
         footer = pa.parquet.read_metadata(path)
         groups = range(footer.num_row_groups)
         rows = tuple(footer.row_group(number).num_rows for number in groups)
-        return IndexedFile(path, stat.st_size, stat.st_mtime_ns, rows)
+        return IndexedFile(path, size, modified_ns, rows)
 
 
 def schema_of(file: IndexedFile, text_columns: Sequence[str] = ()) -> pa.Schema:
@@ -75,6 +106,10 @@ def schema_of(file: IndexedFile, text_columns: Sequence[str] = ()) -> pa.Schema:
     with _named(file.path):
         if file.format is FileFormat.PARQUET:
             return pa.parquet.read_schema(file.path)
+        if file.format is FileFormat.TFRECORD:
+            return record_schema(_content(file, 0), file.where(0))
+        if file.format is FileFormat.EXAMPLES:
+            return batch_schema(_content(file, 0), file.where(0))
 
         names = _header(file)
         if not file.rows:
@@ -82,47 +117,82 @@ def schema_of(file: IndexedFile, text_columns: Sequence[str] = ()) -> pa.Schema:
 
         types = {name: pa.string() for name in text_columns if name in names}
         options = pa.csv.ConvertOptions(column_types=types)
-        found = _read_text(file, 0, names, options).schema
+        first_block = _read_text(file, 0, names, options)
 
-    # A column that is empty in the first block may be anything in the next.
-    fields = [
-        field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in found
-    ]
+    fields = []
+    for field in first_block.schema:
+        # A column that is empty in the first block may be anything in the next.
+        if pa.types.is_null(field.type):
+            field = field.with_type(pa.string()).with_metadata(_NO_VALUES)
+
+        fields.append(field)
+
     return pa.schema(fields)
+
+
+def has_no_values(field: pa.Field) -> bool:
+    """Whether a column of text is empty in the block from which its type was found out."""
+    return bool(field.metadata == _NO_VALUES)
 
 
 def read_block(file: IndexedFile, block: int, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` of one block, in its types."""
     with _named(file.where(block)):
         _check_unchanged(file)
+
         if file.format is FileFormat.PARQUET:
             # Opened anew for each block: a worker has thousands of files, and reads one.
             opened = pa.parquet.ParquetFile(file.path)
             table = opened.read_row_group(block, columns=schema.names)
             opened.close()
+
+        elif file.format is FileFormat.TFRECORD:
+            table = read_records(_content(file, block), schema, file.where(block))
+        elif file.format is FileFormat.EXAMPLES:
+            table = read_batches(_content(file, block), schema, file.where(block))
+
         else:
             options = pa.csv.ConvertOptions(
                 column_types={field.name: field.type for field in schema},
                 include_columns=schema.names,
-                strings_can_be_null=True,
             )
-            table = _read_text(file, block, _header(file), options)
+
+            text = _read_text(file, block, _header(file), options)
+            table = _without_empty_text(text)
 
         if table.num_rows != file.rows[block]:
-            counted = file.rows[block]
-            raise BadData(f"{file.where(block)}: {table.num_rows} rows, but {counted} were counted")
+            known = file.rows[block]
+            way_out = _ABOUT_QUOTES if file.format is FileFormat.CSV else ""
+            raise BadData(
+                f"{file.where(block)}: {table.num_rows} rows, but {known} were counted{way_out}"
+            )
 
         return table
+
+
+def _without_empty_text(table: pa.Table) -> pa.Table:
+    """Empty text is a missing value; words such as NA and null are text, as they are in Parquet.
+
+    Among numbers such words are missing values.
+    """
+    for number, field in enumerate(table.schema):
+        if not pa.types.is_string(field.type):
+            continue
+
+        column = table.column(number)
+        is_empty = pc.equal(pc.binary_length(column), 0)
+
+        if pc.any(is_empty).as_py():
+            known = pc.if_else(is_empty, pa.scalar(None, pa.string()), column)
+            table = table.set_column(number, field, known)
+
+    return table
 
 
 def _read_text(
     file: IndexedFile, block: int, names: list[str], options: pa.csv.ConvertOptions
 ) -> pa.Table:
-    start = file.ends[block - 1] if block else file.start
-    with open(file.path, "rb") as opened:
-        opened.seek(start)
-        content = opened.read(file.ends[block] - start)
-
+    content = _content(file, block)
     is_csv = file.format is FileFormat.CSV
     return pa.csv.read_csv(
         io.BytesIO(content),
@@ -137,7 +207,19 @@ def _read_text(
     )
 
 
+def _content(file: IndexedFile, block: int) -> bytes:
+    """The bytes of a block of a file without row groups."""
+    start = file.ends[block - 1] if block else file.start
+    size = file.ends[block] - start
+    with open(file.path, "rb") as opened:
+        opened.seek(start)
+        return opened.read(size)
+
+
 def _header(file: IndexedFile) -> list[str]:
+    if file.header:
+        return list(file.header)
+
     with open(file.path, "rb") as opened:
         line = opened.read(file.start)
 
@@ -146,9 +228,11 @@ def _header(file: IndexedFile) -> list[str]:
     return names
 
 
-def _text_blocks(path: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def _text_blocks(
+    path: str, kind: FileFormat, has_header: bool
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """(where the lines after the header begin, where blocks end, how many lines each has)."""
-    knows_quotes = format_of(path) is FileFormat.CSV
+    knows_quotes = kind is FileFormat.CSV
     ends: list[int] = []
     rows: list[int] = []
     header_end = 0
@@ -166,7 +250,7 @@ def _text_blocks(path: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
                 is_quoted = int(open_quotes[-1])
                 breaks = breaks[open_quotes[breaks] == 0]
 
-            if not header_end and breaks.size:
+            if has_header and not header_end and breaks.size:
                 header_end = offset + int(breaks[0]) + 1
                 breaks = breaks[1:]
 
@@ -176,7 +260,7 @@ def _text_blocks(path: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
 
             offset += len(piece)
 
-    if not header_end:
+    if has_header and not header_end:
         raise BadData(f"{path}: one line and no rows; the first line has the names of the columns")
 
     last_end = ends[-1] if ends else header_end
@@ -185,6 +269,11 @@ def _text_blocks(path: str) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         rows.append(1)
 
     return header_end, tuple(ends), tuple(rows)
+
+
+def is_gone(error: BadData) -> bool:
+    """Whether it says that a file is not there any more."""
+    return isinstance(error.__cause__, FileNotFoundError)
 
 
 def _check_unchanged(file: IndexedFile) -> None:

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from megalith.client import Ragged, hash_ids
 from megalith.errors import BadData, InvalidSetting
+from megalith.runtime.counting import counted
+from megalith.tasks.input.splits import splits_of
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -27,6 +29,7 @@ I64 = NDArray[np.int64]
 _UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # Beyond the year 2286: a number of milliseconds was taken for one of seconds.
 _LATEST_S = 10_000_000_000
+_GREATEST = float(np.finfo(np.float32).max)
 _COMPARISON = re.compile(r"(.+?)(>=|>|==|<=|<)(.+)")
 _COMPARE = {
     ">=": np.greater_equal,
@@ -53,30 +56,41 @@ class Label:
             return cls(text)
 
         column, operator, number = match.groups()
+        if column.endswith("="):
+            raise InvalidSetting(f"--label={text}: a comparison is one of {', '.join(_COMPARE)}")
+
         try:
             return cls(column.strip(), operator, float(number))
         except ValueError:
             raise InvalidSetting(f"--label={text}: {number!r} is not a number") from None
 
     def values(self, column: pa.ChunkedArray, where: str) -> F32:
-        numbers = as_numbers(column, where)
+        numbers = as_numbers(column, where, "; a label is a number, or --label compares one")
         missing = np.isnan(numbers)
         if missing.any():
+            row = _first(missing)
+            rows = counted(int(missing.sum()), "row")
             raise BadData(
-                f"{where}: the label is missing in {missing.sum()} rows, "
-                f"the first is row {_first(missing)}"
+                f"{where}: the label is missing in {rows}, "
+                f"the first is row {row}; leave such rows out of the file"
             )
 
         if self.operator:
-            return _COMPARE[self.operator](numbers, self.number).astype(np.float32)
+            compare = _COMPARE[self.operator]
+            is_met = compare(numbers, self.number)
+            return is_met.astype(np.float32)
 
-        wrong = (numbers < 0.0) | (numbers > 1.0)
+        is_below = numbers < 0.0
+        is_above = numbers > 1.0
+        wrong = is_below | is_above
         if wrong.any():
             row = _first(wrong)
+            number = numbers[row]
+            labels = counted(int(wrong.sum()), "label is", "labels are")
             raise BadData(
-                f"{where}: {wrong.sum()} labels are outside 0..1, the first is {numbers[row]:g} in "
+                f"{where}: {labels} outside 0..1, the first is {number:g} in "
                 f"row {row}; a comparison makes labels of them, such as --label "
-                f"'{self.column}>={numbers[row]:g}'"
+                f"'{self.column}>={number:g}'"
             )
 
         return numbers.astype(np.float32)
@@ -104,10 +118,16 @@ class IdColumn:
             return _single_ids(column, where)
 
         lists = column.combine_chunks()
+        if pa.types.is_dictionary(lists.type):
+            lists = lists.dictionary_decode()
+
         if _is_text(lists.type):
-            lists = pc.split_pattern(lists, self.separator)
+            lists = _split(lists, self.separator)
+
         if pa.types.is_fixed_size_list(lists.type):
-            lists = lists.cast(pa.list_(lists.type.value_type))
+            any_size = pa.list_(lists.type.value_type)
+            lists = lists.cast(any_size)
+
         if not _is_list(lists.type):
             raise BadData(
                 f"{where}: {lists.type} is neither a list nor text; use --features for it"
@@ -116,7 +136,7 @@ class IdColumn:
         is_missing = lists.is_null().to_numpy(zero_copy_only=False)
         stated_lengths = pc.fill_null(pc.list_value_length(lists), 0)
         lengths = stated_lengths.to_numpy().astype(np.int64)
-        splits = np.concatenate([[0], np.cumsum(lengths)])
+        splits = splits_of(lengths)
 
         flat = pa.chunked_array([lists.flatten()])
         values, _ = _single_ids(flat, where)
@@ -135,13 +155,21 @@ class DenseColumn:
     is_log: bool = False
 
     def values(self, column: pa.ChunkedArray, where: str) -> NDArray[np.float64]:
-        """NaN where a value is missing or infinite."""
-        numbers = as_numbers(column, where)
-        numbers = np.where(np.isinf(numbers), np.nan, numbers)
-        if self.is_log:
-            numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
+        """NaN where a value is missing, or infinite, or will be as float32."""
+        numbers = as_numbers(column, where, "; use --features for it, which makes ids of values")
+        changed = self.changed(numbers)
+        is_infinite = np.abs(changed) > _GREATEST
+        return np.where(is_infinite, np.nan, changed)
 
-        return numbers
+    def changed(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """What the model takes of these numbers."""
+        if not self.is_log:
+            return numbers
+
+        signs = np.sign(numbers)
+        sizes = np.abs(numbers)
+        logarithms: NDArray[Any] = signs * np.log1p(sizes)
+        return logarithms
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,25 +181,20 @@ class TimeColumn:
 
     def values(self, column: pa.ChunkedArray, where: str) -> I64:
         """Unix seconds."""
+        self._check_type(column.type, where)
         if column.null_count:
             missing = column.is_null().to_numpy()
-            raise BadData(
-                f"{where}: the time is missing in {column.null_count} rows, "
-                f"the first is row {_first(missing)}"
-            )
+            row = _first(missing)
+            rows = counted(column.null_count, "row")
+            raise BadData(f"{where}: the time is missing in {rows}, the first is row {row}")
 
-        if pa.types.is_timestamp(column.type):
-            units = _UNITS_PER_S[column.type.unit]
-            return np.asarray(column.cast(pa.int64())) // units
-        if pa.types.is_date(column.type):
-            return np.asarray(column.cast(pa.timestamp("s")).cast(pa.int64()))
-        if not pa.types.is_integer(column.type):
-            raise BadData(
-                f"{where}: {column.type} is no time; expected a timestamp, a date or an integer"
-            )
-
-        seconds: I64 = np.asarray(column.cast(pa.int64())) // _UNITS_PER_S[self.unit]
+        seconds = self._seconds(column, where)
+        oldest = int(seconds.min(initial=0))
         newest = int(seconds.max(initial=0))
+        if oldest < 0:
+            row = int(seconds.argmin())
+            raise BadData(f"{where}: the time of row {row} is {-oldest} seconds before 1970")
+
         if newest > _LATEST_S:
             raise BadData(
                 f"{where}: {newest} seconds since 1970 would be after the year 2286; "
@@ -180,26 +203,55 @@ class TimeColumn:
 
         return seconds
 
+    def _check_type(self, kind: pa.DataType, where: str) -> None:
+        is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        if is_time or pa.types.is_integer(kind) or pa.types.is_null(kind):
+            return
 
-def as_numbers(column: pa.ChunkedArray, where: str) -> NDArray[np.float64]:
-    """float64, NaN where there is no value."""
+        raise BadData(
+            f"{where}: {kind} is no time; expected a timestamp, a date or an integer: write the "
+            "column as one of these, or name another column with --time"
+        )
+
+    def _seconds(self, column: pa.ChunkedArray, where: str) -> I64:
+        kind = column.type
+        unit = self.unit
+        if pa.types.is_timestamp(kind):
+            unit = kind.unit
+        elif pa.types.is_date(kind):
+            unit = "ms"
+            column = column.cast(pa.date64())
+
+        try:
+            integers = column.cast(pa.int64())
+            counts: I64 = np.asarray(integers)
+        except pa.ArrowInvalid as error:
+            raise BadData(f"{where}: these are no times since 1970: {error}") from error
+
+        return counts // _UNITS_PER_S[unit]
+
+
+def as_numbers(column: pa.ChunkedArray, where: str, way_out: str) -> NDArray[np.float64]:
+    """float64, NaN where there is no value; `way_out` ends the message if it has no numbers."""
     kind = column.type
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise BadData(f"{where}: {kind} is no number")
+    elif not _is_number(kind):
+        raise BadData(f"{where}: {kind} is no number{way_out}")
 
     numbers = column.cast(pa.float64(), safe=False)
-    filled: NDArray[np.float64] = pc.fill_null(numbers, float("nan")).to_numpy()
-    return filled
+    filled = pc.fill_null(numbers, float("nan"))
+    found: NDArray[np.float64] = filled.to_numpy()
+    return found
 
 
 def as_text(column: pa.ChunkedArray, where: str) -> NDArray[np.str_]:
     """Values as they are written in a name; "missing" where there is none."""
     try:
-        text = pc.fill_null(column.cast(pa.string()), "missing")
+        texts = column.cast(pa.string())
+        text = pc.fill_null(texts, "missing")
     except pa.ArrowException as error:
-        raise BadData(f"{where}: {column.type} cannot divide an evaluation: {error}") from error
+        raise BadData(f"{where}: {column.type} cannot divide an evaluation") from error
 
     return np.array(text.to_pylist(), np.str_)
 
@@ -215,7 +267,8 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
 
     whole = _with_whole_numbers(values, where)
     kind = whole.type
-    if not (_is_text(kind) or _is_bytes(kind) or pa.types.is_integer(kind)):
+    is_bytes = _is_text(kind) or _is_bytes(kind)
+    if not is_bytes and not pa.types.is_integer(kind):
         way_out = "; use --lists for it" if _is_list(kind) else ""
         raise BadData(f"{where}: no ids are made of {kind}, but of integers and text{way_out}")
 
@@ -227,7 +280,7 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
     ids = hashed[codes_found]
 
     is_missing = codes.is_null().to_numpy(zero_copy_only=False)
-    splits = np.concatenate([[0], np.cumsum(~is_missing)])
+    splits = splits_of(~is_missing)
     return Ragged(ids, splits), is_missing.astype(np.int64)
 
 
@@ -235,10 +288,13 @@ def _hashed(values: pa.Array) -> I64:
     """The ids of integers, text or bytes."""
     if not len(values):
         return np.empty(0, np.int64)
-    if not pa.types.is_integer(values.type):
-        return hash_ids(values.to_pylist())
 
-    return hash_ids(values.to_numpy())
+    if pa.types.is_integer(values.type):
+        numbers = values.to_numpy()
+        return hash_ids(numbers)
+
+    texts = values.to_pylist()
+    return hash_ids(texts)
 
 
 def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
@@ -246,14 +302,18 @@ def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
     kind = values.type
     if pa.types.is_boolean(kind):
         return values.cast(pa.uint8())
+
     if pa.types.is_date32(kind):
         return values.cast(pa.int32())
+
     if pa.types.is_null(kind):
         return values.cast(pa.int64())
+
     if not pa.types.is_floating(kind):
         return values
 
-    numbers = pc.if_else(pc.is_nan(values), None, values)
+    is_missing = pc.is_nan(values)
+    numbers = pc.if_else(is_missing, None, values)
     try:
         return numbers.cast(pa.int64(), safe=True)
     except pa.ArrowInvalid as error:
@@ -261,6 +321,28 @@ def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
             f"{where}: ids are made of integers and text, and not all of its numbers are whole "
             f"({error}); put the column into --dense"
         ) from error
+
+
+def _split(texts: pa.Array, separator: str) -> pa.Array:
+    """The values between separators. Where there is nothing between two, there is no value."""
+    parts = pc.split_pattern(texts, separator)
+    stated_lengths = pc.fill_null(pc.list_value_length(parts), 0)
+    splits = splits_of(stated_lengths.to_numpy())
+
+    flat = parts.flatten()
+    is_value = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)
+    values = flat.filter(is_value)
+
+    num_kept_before = splits_of(is_value)
+    kept_splits = num_kept_before[splits]
+    return pa.LargeListArray.from_arrays(kept_splits, values, mask=texts.is_null())
+
+
+def _is_number(kind: Any) -> bool:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return True
+
+    return bool(pa.types.is_decimal(kind))
 
 
 def _is_list(kind: Any) -> bool:
@@ -276,4 +358,5 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _first(flags: NDArray[np.bool_]) -> int:
-    return int(np.flatnonzero(flags)[0])
+    positions = np.flatnonzero(flags)
+    return int(positions[0])

@@ -1,16 +1,24 @@
 """A data set as numbered batches: any worker can make any batch, and reads only its blocks."""
 
+import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from megalith.errors import BadData
-from megalith.tasks.input.blocks import IndexedFile, read_block, schema_of
+from megalith.tasks.input.blocks import read_block
 from megalith.tasks.input.examples import DataColumns, Examples, examples_of, joined, taken
 from megalith.tasks.input.index import BlockRef, DataIndex
 from megalith.tasks.input.numbering import Numbering, Stretch
+from megalith.tasks.input.pieced_tables import PiecedBlocks
+from megalith.tasks.input.schemas import (
+    check_alike,
+    columns_of,
+    with_trained_numbers,
+    with_wide_numbers,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +43,7 @@ class Dataset:
 
     With a `shuffle_seed` the order of blocks, and of the rows within a block, is another one in
     each epoch, decided by the seed; without one it is that of the files. One block of each track
-    that is read is kept in memory.
+    that is read is kept in memory. `kinds` are those that the model is trained on.
     """
 
     def __init__(
@@ -47,15 +55,23 @@ class Dataset:
         num_tracks: int = 1,
         shuffle_seed: int | None = None,
         text_columns: tuple[str, ...] = (),
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
+        self._index = index
         self._blocks = index.blocks
+        self._batch_size = batch_size
+
         self._columns = columns
         self._shuffle_seed = shuffle_seed
-        self.schema = common_schema(index, columns, text_columns)
-        self._numbering = Numbering(
-            [block.num_rows for block in self._blocks], batch_size, num_tracks, shuffle_seed
-        )
+        self.schema = common_schema(index, columns, text_columns, kinds)
+
+        num_rows = [block.num_rows for block in self._blocks]
+        self._numbering = Numbering(num_rows, batch_size, num_tracks, shuffle_seed)
         self._held: dict[int, _HeldBlock] = {}  # by track
+
+        numbered_by = f"{index.digest} {batch_size} {num_tracks} {shuffle_seed}"
+        digest = hashlib.sha256(numbered_by.encode()).hexdigest()
+        self.digest = digest[:12]  # the same where a number has the same examples
 
     @property
     def batches_per_epoch(self) -> int:
@@ -65,8 +81,20 @@ class Dataset:
         epoch = number // self.batches_per_epoch
         stretches = self._numbering.batch(number)
         parts = [self._rows(stretch, epoch) for stretch in stretches]
-        where = self._blocks[stretches[0].block].where
-        return ExampleBatch(joined(parts), where)
+        examples = joined(parts)
+
+        first_block = self._blocks[stretches[0].block]
+        return ExampleBatch(examples, first_block.where)
+
+    def pieces(self, epochs: int) -> PiecedBlocks:
+        """The same rows, if the controller hands out the blocks."""
+        return PiecedBlocks(
+            self._index,
+            self.schema,
+            batch_size=self._batch_size,
+            epochs=epochs,
+            shuffle_seed=self._shuffle_seed,
+        )
 
     def first_block(self) -> Examples:
         """A sample of the data, for statistics."""
@@ -76,7 +104,8 @@ class Dataset:
         block = stretch.block
         held = self._held.get(stretch.track)
         if held is None or held.number != block or held.epoch != epoch:
-            held = _HeldBlock(block, epoch, self._ordered(block, epoch))
+            examples = self._ordered(block, epoch)
+            held = _HeldBlock(block, epoch, examples)
             self._held[stretch.track] = held
 
         rows = np.arange(stretch.start, stretch.stop)
@@ -95,6 +124,7 @@ class Dataset:
         table = read_block(block.file, block.number, self.schema)
         examples = examples_of(table, self._columns, block.where)
         missing = int(examples.missing.sum())
+
         if missing:
             logger.info("missing values=%d rows=%d in %s", missing, len(examples), block.where)
 
@@ -102,43 +132,24 @@ class Dataset:
 
 
 def common_schema(
-    index: DataIndex, columns: DataColumns, text_columns: tuple[str, ...] = ()
+    index: DataIndex,
+    columns: DataColumns,
+    text_columns: tuple[str, ...] = (),
+    kinds: Mapping[str, str] | None = None,
 ) -> pa.Schema:
-    """The columns that are read, with the types that they have in all files.
+    """The columns that are read, with the types that they have in all files, or BadData.
 
-    BadData if a file lacks one, or has ids of another kind there: the number 5 and the text "5" are
-    two ids.
+    Where the first file has no values, `kinds` say what they would be.
     """
-    first = index.files[0]
-    schema = _read_schema(first, columns, text_columns)
-    for file in index.files[1:]:
-        other = _read_schema(file, columns, text_columns)
-        for field in schema:
-            kind = other.field(field.name).type
-            if _family(kind) != _family(field.type):
-                raise BadData(
-                    f"{file.path}: column {field.name} is {kind}, but {field.type} in {first.path}"
-                )
+    # A text file without rows does not show the types of its columns.
+    first = next((file for file in index.files if sum(file.rows)), index.files[0])
+    schema = columns_of(first, columns.names, text_columns)
+
+    if first.is_text:
+        schema = with_wide_numbers(schema, columns.numbers)
+        schema = with_trained_numbers(schema, columns.ids, kinds or {})
+
+    for file in index.files:
+        check_alike(file, schema, text_columns, first.path)
 
     return schema
-
-
-def _read_schema(
-    file: IndexedFile, columns: DataColumns, text_columns: tuple[str, ...]
-) -> pa.Schema:
-    schema = schema_of(file, text_columns)
-    columns.check(schema, file.path)
-    return pa.schema([schema.field(name) for name in columns.names])
-
-
-def _family(kind: pa.DataType) -> str:
-    """Types whose equal values are the same ids."""
-    if pa.types.is_dictionary(kind):
-        return _family(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return f"list of {_family(kind.value_type)}"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
-        return "text"
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return "number"
-    return str(kind)

@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megalith.client import Ragged
-from megalith.errors import BadData
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn, as_text
+from megalith.tasks.input.splits import splits_of
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -23,7 +23,7 @@ class DataColumns:
     ids: tuple[IdColumn, ...]
     dense: tuple[DenseColumn, ...] = ()
     time: TimeColumn | None = None
-    slices: tuple[str, ...] = ()  # columns by whose values an evaluation is divided
+    groups: tuple[str, ...] = ()  # columns by whose values an evaluation is divided
 
     @property
     def names(self) -> list[str]:
@@ -31,18 +31,16 @@ class DataColumns:
         names = [self.label.column]
         names += [column.column for column in self.ids]
         names += [column.column for column in self.dense]
+
         if self.time is not None:
             names.append(self.time.column)
 
-        return list(dict.fromkeys([*names, *self.slices]))
+        return list(dict.fromkeys([*names, *self.groups]))
 
-    def check(self, schema: pa.Schema, where: str) -> None:
-        """BadData if a column is not there."""
-        missing = [name for name in self.names if name not in schema.names]
-        if missing:
-            raise BadData(
-                f"{where} has no column {', '.join(missing)}; it has {', '.join(schema.names)}"
-            )
+    @property
+    def numbers(self) -> list[str]:
+        """The columns that are numbers, and no ids."""
+        return [self.label.column, *(column.column for column in self.dense)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Examples:
     """Examples in columns. `dense` holds NaN where a value is missing.
 
     `missing` is how many values an example lacks, of ids and of dense columns. `times` are Unix
-    seconds. `slices` are the values of the columns by which an evaluation is divided, as text.
+    seconds. `groups` are the values of the columns by which an evaluation is divided, as text.
     """
 
     labels: F32
@@ -58,7 +56,7 @@ class Examples:
     dense: F32
     times: I64 | None
     missing: I64
-    slices: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+    groups: dict[str, NDArray[np.str_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.labels.size
@@ -78,6 +76,7 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
     for column in columns.ids:
         name = column.column
         values = table.column(name)
+
         ids[name], lacking = column.ids(values, f"{where}, column {name}")
         missing += lacking
 
@@ -87,29 +86,57 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
         values = table.column(name)
         dense[:, number] = dense_column.values(values, f"{where}, column {name}")
 
-    missing += np.isnan(dense).sum(axis=1)
+    is_unknown = np.isnan(dense)
+    missing += is_unknown.sum(axis=1)
 
     times = None
     if columns.time is not None:
         name = columns.time.column
         values = table.column(name)
+
         times = columns.time.values(values, f"{where}, column {name}")
 
     name = columns.label.column
     values = table.column(name)
     labels = columns.label.values(values, f"{where}, column {name}")
 
-    slices = {}
-    for name in columns.slices:
+    groups = {}
+    for name in columns.groups:
         values = table.column(name)
-        slices[name] = as_text(values, f"{where}, column {name}")
+        groups[name] = as_text(values, f"{where}, column {name}")
 
-    return Examples(labels, ids, dense, times, missing, slices)
+    return Examples(labels, ids, dense, times, missing, groups)
+
+
+def check_values(table: pa.Table, columns: DataColumns, where: str) -> None:
+    """BadData if these rows cannot be examples. No ids are made, so it costs little."""
+    numbers: list[DenseColumn | Label | TimeColumn] = [*columns.dense, columns.label]
+    if columns.time is not None:
+        numbers.append(columns.time)
+
+    for column in numbers:
+        values = table.column(column.column)
+        column.values(values, f"{where}, column {column.column}")
+
+    for ids in columns.ids:
+        values = table.column(ids.column)
+        kind = values.type
+        value_type = kind.value_type if pa.types.is_list(kind) else kind
+
+        if pa.types.is_floating(value_type):  # which have to be whole
+            ids.ids(values, f"{where}, column {ids.column}")
 
 
 def taken(examples: Examples, rows: I64) -> Examples:
     """These rows, in this order."""
-    ids = {name: _taken_lists(lists, rows) for name, lists in examples.ids.items()}
+    ids = {}
+    for name, lists in examples.ids.items():
+        ids[name] = _taken_lists(lists, rows)
+
+    groups = {}
+    for name, values in examples.groups.items():
+        groups[name] = values[rows]
+
     times = None if examples.times is None else examples.times[rows]
     return Examples(
         labels=examples.labels[rows],
@@ -117,7 +144,7 @@ def taken(examples: Examples, rows: I64) -> Examples:
         dense=examples.dense[rows],
         times=times,
         missing=examples.missing[rows],
-        slices={name: values[rows] for name, values in examples.slices.items()},
+        groups=groups,
     )
 
 
@@ -131,15 +158,21 @@ def joined(parts: Sequence[Examples]) -> Examples:
     if first.times is not None:
         times = np.concatenate([part.times for part in parts if part.times is not None])
 
+    ids = {}
+    for name in first.ids:
+        ids[name] = Ragged.concat([part.ids[name] for part in parts])
+
+    groups = {}
+    for name in first.groups:
+        groups[name] = np.concatenate([part.groups[name] for part in parts])
+
     return Examples(
         labels=np.concatenate([part.labels for part in parts]),
-        ids={name: Ragged.concat([part.ids[name] for part in parts]) for name in first.ids},
+        ids=ids,
         dense=np.concatenate([part.dense for part in parts]),
         times=times,
         missing=np.concatenate([part.missing for part in parts]),
-        slices={
-            name: np.concatenate([part.slices[name] for part in parts]) for name in first.slices
-        },
+        groups=groups,
     )
 
 
@@ -147,13 +180,15 @@ def _taken_lists(lists: Ragged, rows: I64) -> Ragged:
     starts = lists.row_splits[rows]
     ends = lists.row_splits[rows + 1]
     lengths = ends - starts
-    splits = np.concatenate([[0], np.cumsum(lengths)])
+    splits = splits_of(lengths)
 
     may_be_single = lists.values.size == len(lists)
     if may_be_single and (lengths == 1).all():
         return Ragged(lists.values[starts], splits)
 
     # Value j of the result is the j-th from the beginning of its row's list.
-    shift = np.repeat(starts - splits[:-1], lengths)
-    places = np.arange(splits[-1]) + shift
+    shifts = starts - splits[:-1]
+    places = np.arange(splits[-1])
+    places += np.repeat(shifts, lengths)
+
     return Ragged(lists.values[places], splits)

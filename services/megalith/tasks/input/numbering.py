@@ -12,6 +12,7 @@ Every row is in one batch of a pass. A track's last batch may be smaller than th
 """
 
 import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,12 +62,18 @@ class Numbering:
         tracks: list[list[int]] = [[] for _ in range(num_tracks)]
         held = [0] * num_tracks
         for block, count in enumerate(rows):
-            track = held.index(min(held))  # the emptiest, so that tracks end together
+            least = min(held)
+            track = held.index(least)  # the emptiest, so that tracks end together
             tracks[track].append(block)
             held[track] += count
 
-        self._tracks = [np.array(blocks, np.int64) for blocks in tracks]
-        self._num_batches = [-(-count // batch_size) for count in held]
+        self._tracks = []
+        self._num_batches = []
+
+        for blocks, count in zip(tracks, held, strict=True):
+            self._tracks.append(np.array(blocks, np.int64))
+            self._num_batches.append(math.ceil(count / batch_size))
+
         self._passes: dict[int, _Pass] = {}  # by track: the last one asked for
         self.batches_per_epoch = sum(self._num_batches)
 
@@ -85,6 +92,7 @@ class Numbering:
             block = int(blocks.blocks[index])
             end = int(blocks.ends[index])
             begin = end - int(self._rows[block])
+
             stop = min(last, end)
 
             stretch = Stretch(track, block, first - begin, stop - begin)

@@ -8,7 +8,6 @@ logit = linear + readout . [x_last, mlp(x_0)]
 import numpy as np
 
 from megalith.client import VariableConfig
-from megalith.tasks.models.deepfm import flat
 from megalith.tasks.models.logistic import Logistic
 from megalith.tasks.models.mlp import Mlp, MlpBackward
 from megalith.tasks.models.model import (
@@ -20,6 +19,7 @@ from megalith.tasks.models.model import (
     ModelShape,
     layer_optimizer,
     merged,
+    readout_variable,
     stacked,
     vector_slice,
 )
@@ -39,12 +39,16 @@ class CrossNetwork:
             spread = 1.0 / np.sqrt(num_inputs)
             drawn = rng.normal(0.0, spread, (num_inputs, num_inputs))
             weights = drawn.astype(np.float32)
+
             biases = np.zeros(num_inputs, np.float32)
 
-            names = (f"cross/{number}/weights", f"cross/{number}/biases")
-            variables.append(VariableConfig(names[0], weights, layer_optimizer(rate)))
-            variables.append(VariableConfig(names[1], biases, layer_optimizer(rate)))
-            self._names.append(names)
+            weights_name = f"cross/{number}/weights"
+            biases_name = f"cross/{number}/biases"
+            self._names.append((weights_name, biases_name))
+
+            optimizer = layer_optimizer(rate)
+            variables.append(VariableConfig(weights_name, weights, optimizer))
+            variables.append(VariableConfig(biases_name, biases, optimizer))
 
         self.variables = tuple(variables)
 
@@ -53,7 +57,9 @@ class CrossNetwork:
         factors = []
         values = first
         for weights, biases in self._names:
-            factor = values @ variables[weights] + variables[biases]
+            factor = values @ variables[weights]
+            factor += variables[biases]
+
             inputs.append(values)
             factors.append(factor)
             values = first * factor + values
@@ -62,12 +68,16 @@ class CrossNetwork:
             gradients = {}
             by_first = np.zeros_like(first)
             layers = list(zip(self._names, inputs, factors, strict=True))
+
             for (weights, biases), layer_input, factor in reversed(layers):
                 by_first += error * factor
                 by_factor = error * first
+
                 gradients[weights] = layer_input.T @ by_factor
                 gradients[biases] = by_factor.sum(axis=0)
-                error = by_factor @ variables[weights].T + error
+
+                through_weights = by_factor @ variables[weights].T
+                error = through_weights + error
 
             return error + by_first, gradients
 
@@ -80,21 +90,24 @@ class Dcn:
     def __init__(self, shape: ModelShape) -> None:
         rng = np.random.default_rng(shape.seed)
         self._linear = Logistic(shape)
-        num_inputs = len(shape.features) * shape.dim + shape.num_dense
+
+        num_vector_columns = len(shape.features) * shape.dim
+        num_inputs = num_vector_columns + shape.num_dense
         self._cross = CrossNetwork(num_inputs, _NUM_CROSSES, shape.rate, rng)
         self._mlp = Mlp(num_inputs, shape.hidden, shape.rate, rng)
 
         width = num_inputs + self._mlp.num_outputs
-        spread = 1.0 / np.sqrt(width)
-        readout = rng.normal(0.0, spread, width).astype(np.float32)
+        readout = readout_variable(width, shape.rate, rng)
 
+        vectors = {"vec": stacked(shape, "vec")}
         self.slices = (*self._linear.slices, vector_slice(shape))
-        self.layouts = self._linear.layouts | {"vec": stacked(shape, "vec")}
+        self.layouts = self._linear.layouts | vectors
+
         self.variables = (
             *self._linear.variables,
             *self._cross.variables,
             *self._mlp.variables,
-            VariableConfig("readout", readout, layer_optimizer(shape.rate)),
+            readout,
         )
 
     def forward(self, inputs: Inputs, variables: Arrays) -> tuple[F32, Backward]:
@@ -111,12 +124,14 @@ class Dcn:
         def backward(error: F32) -> ModelGradients:
             by_output = np.outer(error, readout)
             width = crossed.shape[1]
+
             by_crossed, cross_variables = cross_backward(by_output[:, :width])
             by_hidden, mlp_variables = mlp_backward(by_output[:, width:])
 
             by_column = by_crossed + by_hidden
             num_vector_columns = vectors[0].size
-            by_vector = by_column[:, :num_vector_columns].reshape(vectors.shape)
+            by_vector_column = by_column[:, :num_vector_columns]
+            by_vector = by_vector_column.reshape(vectors.shape)
 
             by_variable = cross_variables | mlp_variables
             by_variable["readout"] = error @ both
@@ -125,3 +140,12 @@ class Dcn:
             return merged(linear_backward(error), gradients)
 
         return linear + both @ readout, backward
+
+
+def flat(vectors: F32, dense: F32) -> F32:
+    """The vectors of an example one after the other, then its dense columns."""
+    side_by_side = vectors.reshape(len(vectors), -1)
+    if not dense.size:
+        return side_by_side
+
+    return np.concatenate([side_by_side, dense], axis=1)

@@ -44,6 +44,7 @@ class Logistic:
         def backward(error: F32) -> ModelGradients:
             by_feature = np.broadcast_to(error[:, np.newaxis, np.newaxis], biases.shape)
             gradients = {"bias": error.sum(keepdims=True)}
+
             if inputs.dense.size:
                 gradients["dense_weights"] = error @ inputs.dense
 

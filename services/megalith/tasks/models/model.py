@@ -17,15 +17,17 @@ Arrays = Mapping[str, NDArray[Any]]
 class ModelShape:
     """What a model is made for.
 
-    `row_rate` and `rate` are the learning rates of rows and of dense variables.
+    `row_rate` and `rate` are the learning rates of rows and of dense variables. That of rows is
+    reached after `row_warmup_steps`.
     """
 
     features: tuple[str, ...]
     num_dense: int
     dim: int = 8
-    hidden: tuple[int, ...] = (64, 32)
+    hidden: tuple[int, ...] = (256, 128)
     row_rate: float = 0.05
-    rate: float = 0.003
+    row_warmup_steps: int = 0
+    rate: float = 0.001
     seed: int = 1
 
 
@@ -78,16 +80,29 @@ def vector_slice(shape: ModelShape) -> Slice:
 
     It starts at small random numbers: the gradient of a product of zeros is zero.
     """
-    return Slice("vec", shape.dim, RandomUniform(-0.05, 0.05), row_optimizer(shape))
+    initializer = RandomUniform(-0.05, 0.05)
+    return Slice("vec", shape.dim, initializer, row_optimizer(shape))
 
 
 def row_optimizer(shape: ModelShape) -> Adagrad:
-    return Adagrad(shape.row_rate, initial_accumulator_value=0.1)
+    return Adagrad(
+        shape.row_rate,
+        initial_accumulator_value=0.1,
+        warmup_steps=shape.row_warmup_steps,
+    )
 
 
 def layer_optimizer(rate: float) -> Adam:
     """For variables: with the epsilon of `Adam`'s own default, layers would hardly move."""
     return Adam(rate, beta2=0.999, epsilon=1e-7)
+
+
+def readout_variable(width: int, rate: float, rng: np.random.Generator) -> VariableConfig:
+    """Weights of the last layer's outputs, whose weighted sum is a part of the logit."""
+    spread = 1.0 / np.sqrt(width)
+    drawn = rng.normal(0.0, spread, width)
+    weights = drawn.astype(np.float32)
+    return VariableConfig("readout", weights, layer_optimizer(rate))
 
 
 def stacked(shape: ModelShape, slice_name: str) -> Layout:

@@ -1,12 +1,14 @@
 """Whoever looks at a checkpoint sees it with its increments, as a job would restore it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.parquet
 import pytest
 
 from megalith.checkpoint import increments, manifest
 from megalith.checkpoint.format import MANIFEST
-from megalith.checkpoint.increment import save_increment, seal_all
+from megalith.checkpoint.increment import _Increment, save_increment, seal_all
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection.details import details
 from megalith.checkpoint.inspection.difference import compare
@@ -14,6 +16,7 @@ from megalith.checkpoint.inspection.export import ExportFormat, export
 from megalith.checkpoint.inspection.verification import verify
 from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.save import save_shard
+from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import CheckpointDamaged
 from megalith.schema import Adagrad, Segment, TableConfig, Zeros
 from support import at_size, checkpoints
@@ -81,9 +84,7 @@ def test_an_export_of_300000_rows_has_what_the_increments_made_of_them(
     ids = at_size.ids_in(order, 300_000)
     job = changed_twice(tmp_path, ids)
     written = export(job.base, tmp_path / "out", ExportFormat.PARQUET)
-    rows = pyarrow.parquet.read_table(tmp_path / "out" / "t.parquet")
-    first = rows["segment_0"].combine_chunks().flatten().to_numpy()[::2]
-    found = dict(zip(rows["id"].to_pylist(), first.tolist(), strict=True))
+    found = values_of(tmp_path / "out" / "t.parquet")
     assert written.rows_by_file == {"t.parquet": 299_100}
     assert found == expected_values(ids)
 
@@ -97,6 +98,51 @@ def test_a_difference_is_that_of_the_models_that_a_job_would_start_with(tmp_path
     assert (table.only_in_a, table.only_in_b) == (0, 900)
     assert table.changed == 1100
     assert table.equal == 3000
+
+
+def values_of(path):
+    rows = pyarrow.parquet.read_table(path)
+    first = rows["segment_0"].combine_chunks().flatten().to_numpy()[::2]
+    return dict(zip(rows["id"].to_pylist(), first.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("num_increments", [1, 2])
+def test_a_table_made_after_the_checkpoint_is_seen_as_a_job_would_restore_it(
+    tmp_path, monkeypatch, num_increments
+):
+    """It is trained while its first increment is written, which has some of its ids twice."""
+    ids = np.arange(6000)
+    job = Job(tmp_path / "model", ids)
+    job.store.adopt(table=EmbeddingTable(replace(TABLE, name="new")))
+    (new,) = (table for table in job.store.tables() if table.config.name == "new")
+    new.assign(ids, np.full((6000, 2), 5, np.float32), req_time_s=8)
+    write_round = _Increment._write_round
+    is_first = [True]
+
+    def write_and_train(increment):
+        count = write_round(increment)
+        if is_first.pop():
+            new.assign(ids[:100], np.full((100, 2), 6, np.float32), req_time_s=9)
+            new.erase(ids[100:130])
+
+        is_first.append(False)
+        return count
+
+    monkeypatch.setattr(_Increment, "_write_round", write_and_train)
+    for _ in range(num_increments):
+        job.increment()
+
+    expected = dict.fromkeys(range(130, 6000), 5.0)
+    expected.update(dict.fromkeys(range(100), 6.0))
+    assert verify(job.base).problems == []
+    written = export(job.base, tmp_path / "out", ExportFormat.PARQUET)
+    assert written.rows_by_file == {"new.parquet": 5970, "t.parquet": 6000}
+    assert values_of(tmp_path / "out" / "new.parquet") == expected
+
+    other = Job(tmp_path / "other", ids)
+    assert compare(job.base, other.base).tables_only_in_a == {"new": 5970}
+    found = next(table for table in compare(job.base, job.base).tables if table.table == "new")
+    assert found.equal == 5970
 
 
 def test_increments_are_verified_and_shown_with_their_checkpoint(tmp_path):

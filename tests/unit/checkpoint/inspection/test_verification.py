@@ -1,6 +1,7 @@
 """What `verify` finds: any changed byte, any missing or swapped file, any row in a wrong place."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_files_that_no_manifest_names_are_said_and_do_no_harm(copy):
 
 
 def rewrite(directory, file, change=lambda columns: columns, metadata=None):
-    """Write a file anew with changed columns, and the manifest to it."""
+    """Write a file anew with changed columns, and the manifest to it, without blocks."""
     path = directory / file.name
     table = pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all()
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
@@ -164,7 +165,7 @@ def rewrite(directory, file, change=lambda columns: columns, metadata=None):
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(batch)
 
-    sign(directory, file, rows=batch.num_rows)
+    sign(directory, file, rows=batch.num_rows, blocks=())
 
 
 def sign(directory, file, **changes):
@@ -200,13 +201,48 @@ def test_rows_of_a_bucket_that_the_manifest_does_not_give_the_file_are_found(cop
 
 def test_another_number_of_rows_than_the_manifest_says_is_found(copy):
     file = file_of(copy, FileKind.TABLE)
-    sign(copy, file, rows=file.rows + 1)
+    sign(copy, file, rows=file.rows + 1, blocks=())
     assert problems(copy) == [
         (file.name, f"has {file.rows} rows, the manifest says {file.rows + 1}")
     ]
 
 
-@pytest.mark.parametrize("column", ["embedding", "state"])
+def test_a_block_of_other_buckets_than_the_manifest_says_is_found(copy):
+    file = file_of(copy, FileKind.TABLE)
+    head, rows, end = file.blocks
+    named = rows.split(" ")[0]
+    first, last = named.split("-")
+    sign(copy, file, blocks=(head, rows.replace(named, f"{first}-{int(last) + 1}"), end))
+    assert problems(copy) == [
+        (
+            file.name,
+            f"has rows of the buckets {named} in a block of the buckets {first}-{int(last) + 1}",
+        )
+    ]
+
+
+def other_digit(digit):
+    return f"{int(digit, 16) ^ 1:x}"
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda head, rows, end: (head,), "its blocks 0 rows"),
+        (lambda head, rows, end: (rows, end), "lacks a block of .* at byte 0"),
+        (lambda head, rows, end: (head, rows[:-1] + "x", end), "gives .* a block "),
+        (lambda head, rows, end: (head, rows[:-1] + other_digit(rows[-1]), end), "the CRC-32"),
+    ],
+)
+def test_blocks_that_do_not_fit_the_file_are_found(copy, change, what):
+    file = file_of(copy, FileKind.TABLE)
+    sign(copy, file, blocks=change(*file.blocks))
+    found = problems(copy)
+    assert found[0][0] == file.name
+    assert re.search(what, found[0][1])
+
+
+@pytest.mark.parametrize("column", ["embedding", "segment_0_norm"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_found(copy, column, value):
     file = file_of(copy, FileKind.TABLE)
@@ -229,7 +265,7 @@ def test_an_id_that_a_table_has_twice_is_found_in_both_files(copy):
         if file.kind == FileKind.TABLE and file.table == first.table and file != first
     )
     shutil.copyfile(copy / first.name, copy / other.name)
-    sign(copy, other, rows=first.rows, buckets=first.buckets)
+    sign(copy, other, rows=first.rows, buckets=first.buckets, blocks=first.blocks)
     found = problems(copy)
     assert [name for name, _ in found] == [first.name, other.name]
     assert f"table {first.table} has twice, {first.rows} in all" in found[0][1]

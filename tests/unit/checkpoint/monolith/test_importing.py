@@ -4,6 +4,10 @@ The files are written by `support.monolith_files` with protobuf's own library.
 """
 
 import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +15,14 @@ import pytest
 from megalith.checkpoint import catalog, manifest
 from megalith.checkpoint.inspection.verification import verify
 from megalith.checkpoint.monolith.importing import import_tables
-from megalith.checkpoint.monolith.kernels import crc32c
 from megalith.checkpoint.monolith.record_files import RecordFile
 from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.storage.preparation import prepared
 from megalith.errors import CheckpointDamaged, CheckpointNotFound, InvalidRequest, MegalithError
+from megalith.kernels import crc32c
 from megalith.ps.store.store import Store
 from megalith.wire import routing
-from support import at_size
+from support import at_size, object_stores
 from support import monolith_files as files
 
 MD5 = "0123456789abcdef0123456789abcdef"
@@ -173,6 +178,46 @@ def test_tables_can_be_given_other_names(assets, tmp_path):
 
     with pytest.raises(InvalidRequest, match="no table 'itme'"):
         import_tables(assets, tmp_path / "other", names={"itme": "item"})
+
+
+def test_two_tables_of_one_new_name_are_refused(assets, tmp_path):
+    """Otherwise the rows of one would take the places of the other's."""
+    for name, value in (("item", 1.0), ("user", 2.0)):
+        entry = files.entry(1, [value], [("adagrad", {"norm": [9.0]})])
+        files.write_table(assets, name, [files.records([entry])])
+
+    with pytest.raises(InvalidRequest, match="'item' and 'user' would both be called 'item'"):
+        import_tables(assets, tmp_path / "model", names={"user": "item"})
+
+    assert list((tmp_path / "model").iterdir()) == []
+    swapped = {"user": "item", "item": "user"}
+    _, path = imported(assets, tmp_path, names=swapped)
+    rows = restored(path)
+    assert (rows["item"][1][0], rows["user"][1][0]) == ([2, 9], [1, 9])
+
+
+def test_tables_without_any_entry_are_refused(assets, tmp_path):
+    files.write_table(assets, "item", [files.records([])])
+    with pytest.raises(InvalidRequest, match="have no entries"):
+        import_tables(assets, tmp_path / "model")
+
+    assert list((tmp_path / "model").iterdir()) == []
+
+
+def test_a_time_in_the_future_does_not_expire_the_other_rows(assets, tmp_path):
+    adagrad = [("adagrad", {"norm": [1.0]})]
+    now_s = int(time.time())
+    entries = [
+        files.entry(1, [1.0], adagrad, now_s),
+        files.entry(2, [1.0], adagrad, now_s + 2 * 86400),
+        files.entry(3, [1.0], adagrad, 2**32 - 1),
+    ]
+    files.write_table(assets, "t", [files.records(entries)])
+    report, path = imported(assets, tmp_path)
+    assert report.tables[0].undated == 2
+    rows = restored(path)["t"]
+    assert {number: time_s for number, (_, time_s) in rows.items()} == dict.fromkeys(rows, now_s)
+    assert set(rows) == {1, 2, 3}
 
 
 def packed_floats(number, values):
@@ -346,6 +391,57 @@ def test_a_directory_with_checkpoints_is_not_imported_into(assets, tmp_path):
     imported(assets, tmp_path)
     with pytest.raises(InvalidRequest, match="has checkpoints already"):
         import_tables(assets, tmp_path / "model")
+
+
+@pytest.fixture(params=["path", "s3"])
+def model_dir(request, tmp_path):
+    if request.param == "path":
+        yield tmp_path / "model"
+        return
+
+    with object_stores.s3_server() as environment, object_stores.set_environment(environment):
+        yield object_stores.new_folder("s3")
+
+
+def kill_in(function, source, model_dir):
+    """Import in another process, which dies where `function` is called: nothing is tidied."""
+    program = f"""
+import os
+from pathlib import Path
+from unittest import mock
+from megalith.checkpoint.monolith.importing import import_tables
+from megalith.checkpoint.storage.location import locate
+with mock.patch("{function}", lambda *_: os._exit(9)):
+    import_tables(Path("{source}"), locate("{model_dir}"))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 9
+
+
+@pytest.mark.parametrize("moment", ["manifest.write", "catalog.listing.write"])
+def test_a_killed_import_is_run_again_and_what_it_left_goes(assets, model_dir, moment):
+    files.write_table(assets, "t", [one_entry()])
+    kill_in(f"megalith.checkpoint.{moment}", assets, model_dir)
+    assert catalog.latest(model_dir) is None
+    (left,) = catalog.own_work_directories(model_dir)
+
+    report = import_tables(assets, model_dir)
+    assert report.removed == (str(left),)
+    assert report.path == f"{model_dir}/model.ckpt-120"
+    assert verify(catalog.latest(model_dir)).is_whole
+    assert not catalog.own_work_directories(model_dir)
+
+
+def test_the_save_of_a_job_is_not_taken_for_what_an_import_left(assets, model_dir):
+    files.write_table(assets, "t", [one_entry()])
+    model_dir = prepared(str(model_dir))
+    saved = catalog.begin(model_dir, 0, "0a1b2c3d")
+    if isinstance(saved, Path):
+        assert import_tables(assets, model_dir).removed == ()
+    else:
+        with pytest.raises(InvalidRequest, match="has checkpoints already"):
+            import_tables(assets, model_dir)
+
+    assert catalog.own_work_directories(model_dir) == [saved]
 
 
 # --- damaged files ---

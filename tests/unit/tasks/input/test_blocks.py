@@ -137,5 +137,13 @@ def test_an_index_comes_back_as_it_was_saved(tmp_path):
 
 def test_data_without_rows_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("id,click\n")
-    with pytest.raises(BadData, match="1 files, and no row in any of them"):
+    with pytest.raises(BadData, match="1 file, and no row in any of them"):
         DataIndex.build([str(tmp_path / "x.csv")])
+
+
+def test_a_quote_inside_a_value_of_csv_is_explained(tmp_path):
+    path = tmp_path / "tv.csv"
+    path.write_text('click,size\n1,5" tv\n0,6" tv\n')
+    file = index_file(str(path))
+    with pytest.raises(BadData, match=r"tv.csv, block 0: 2 rows, but 1 were counted; is there a q"):
+        read_block(file, 0, schema_of(file))

@@ -75,6 +75,16 @@ def test_lists_of_a_slice_and_of_fixed_size_are_read_too():
     np.testing.assert_array_equal(ids.values, mg.hash_ids([3, 4, 5, 6]))
 
 
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_text_without_a_value_between_separators_has_no_id(is_dictionary):
+    texts = pa.array(["5|7", "", None, "|7||", "|", "5"])
+    chunk = texts.dictionary_encode() if is_dictionary else texts
+    ids, missing = IdColumn("l", "l", is_list=True).ids(pa.chunked_array([chunk]), "x")
+    np.testing.assert_array_equal(ids.row_splits, [0, 2, 2, 2, 3, 3, 4])
+    np.testing.assert_array_equal(ids.values, mg.hash_ids(["5", "7", "7", "5"]))
+    np.testing.assert_array_equal(missing, [0, 0, 1, 0, 0, 0])
+
+
 def test_a_list_may_be_text_with_separators():
     ids, missing = TAGS.ids(column(["Action|War", "Drama", None]), "here")
     np.testing.assert_array_equal(ids.values, mg.hash_ids(["Action", "War", "Drama"]))
@@ -108,9 +118,15 @@ def test_labels_are_numbers_truths_or_comparisons():
     ("values", "complaint"),
     [
         ([0, 1, 5, 4], "here: 2 labels are outside 0..1, the first is 5 in row 2; .*'c>=5'"),
-        ([0, None, 1], "here: the label is missing in 1 rows, the first is row 1"),
-        ([0.0, float("nan")], "here: the label is missing in 1 rows, the first is row 1"),
-        (["yes", "no"], "here: string is no number"),
+        (
+            [0, None, 1],
+            "here: the label is missing in 1 row, the first is row 1; leave such rows out of the file",
+        ),
+        (
+            [0.0, float("nan")],
+            "here: the label is missing in 1 row, the first is row 1; leave such rows out of the file",
+        ),
+        (["yes", "no"], "here: string is no number; a label is a number, or --label compares one"),
     ],
 )
 def test_wrong_labels_are_refused_with_their_row(values, complaint):
@@ -121,6 +137,8 @@ def test_wrong_labels_are_refused_with_their_row(values, complaint):
 def test_a_comparison_with_no_number_is_refused():
     with pytest.raises(InvalidSetting, match="--label=rating>=x: 'x' is not a number"):
         Label.parse("rating>=x")
+    with pytest.raises(InvalidSetting, match="--label=rating=>4: a comparison is one of >=, >, =="):
+        Label.parse("rating=>4")
 
 
 def test_dense_values_that_are_missing_or_infinite_are_nan():
@@ -128,6 +146,11 @@ def test_dense_values_that_are_missing_or_infinite_are_nan():
     np.testing.assert_array_equal(DenseColumn("c").values(values, "x"), [1.5, np.nan, np.nan, -3])
     logs = DenseColumn("c", is_log=True).values(values, "x")
     np.testing.assert_allclose(logs, [np.log(2.5), np.nan, np.nan, -np.log(4)])
+
+
+def test_dense_text_is_refused_with_the_way_out():
+    with pytest.raises(BadData, match="here: string is no number; use --features for it"):
+        DenseColumn("c").values(column(["north"]), "here")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +175,23 @@ def test_a_date_is_its_first_second():
     ("values", "complaint"),
     [
         ([1_700_000_000_123], "here: .* after the year 2286; say the unit, .* --time t:ms"),
-        ([None, 5], "here: the time is missing in 1 rows, the first is row 0"),
-        (["noon"], "here: string is no time"),
+        ([None, 5], "here: the time is missing in 1 row, the first is row 0"),
+        (["noon"], "here: string is no time; expected a timestamp, a date or an integer"),
+        ([None, "noon"], "here: string is no time.*name another column with --time"),
+        ([5, -7], "here: the time of row 1 is 7 seconds before 1970"),
+        ([datetime.datetime(2300, 1, 1)], "here: .* after the year 2286"),
+        (pa.array([2**64 - 1], pa.uint64()), "here: these are no times since 1970"),
     ],
 )
 def test_wrong_times_are_refused(values, complaint):
     with pytest.raises(BadData, match=complaint):
         TimeColumn("t").values(column(values), "here")
+
+
+def test_numbers_that_are_too_great_for_float32_are_missing():
+    column = pa.chunked_array([pa.array([1e300, -1e39, 2.0, float("inf")])])
+    found = DenseColumn("x").values(column, "here")
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 2.0, np.nan])
+    logs = DenseColumn("x", is_log=True).values(column, "here")
+    np.testing.assert_allclose(logs[0], np.log(1e300))
+    assert np.isnan(logs[3])

@@ -6,10 +6,12 @@ import pytest
 
 import megalith.client as mg
 from megalith.errors import BadData
+from megalith.tasks.input import blocks
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
-from megalith.tasks.input.dataset import Dataset
+from megalith.tasks.input.dataset import Dataset, common_schema
 from megalith.tasks.input.examples import DataColumns
 from megalith.tasks.input.index import DataIndex
+from megalith.tasks.input.unlabelled import blocks_to_predict
 
 COLUMNS = DataColumns(
     label=Label("click"),
@@ -44,6 +46,52 @@ def dataset(folder, columns=COLUMNS, **options):
 def epoch(data, number=0):
     count = data.batches_per_epoch
     return [data.batch(number * count + n).examples for n in range(count)]
+
+
+WORDS = ["NA", "null", "nan", "NULL", "n/a", "None", "x"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_words_for_nothing_are_ids_and_only_empty_text_is_missing(tmp_path, ending):
+    tab = "," if ending == "csv" else "\t"
+    lines = [tab.join(row) for row in [("c", "u", "p"), *((("1"), w, "NaN") for w in [*WORDS, ""])]]
+    (tmp_path / f"a.{ending}").write_text("\n".join(lines) + "\n")
+    columns = DataColumns(Label("c"), (IdColumn("u", "u"),), (DenseColumn("p"),))
+    (batch,) = epoch(dataset(tmp_path, columns))
+    np.testing.assert_array_equal(batch.ids["u"].values, mg.hash_ids(WORDS))
+    assert batch.ids["u"].row_splits.tolist() == [*range(8), 7]
+    assert np.isnan(batch.dense).all()
+    assert batch.missing.tolist() == [1] * 7 + [2]
+
+
+def test_words_for_nothing_among_numbers_are_no_ids_of_text(tmp_path):
+    (tmp_path / "a.csv").write_text("c,u,p\n1,5,NA\n1,,1.5\n0,7,null\n")
+    columns = DataColumns(Label("c"), (IdColumn("u", "u"),), (DenseColumn("p"),))
+    (batch,) = epoch(dataset(tmp_path, columns))
+    np.testing.assert_array_equal(batch.ids["u"].values, mg.hash_ids([5, 7]))
+    np.testing.assert_array_equal(batch.dense[:, 0], [np.nan, 1.5, np.nan])
+
+
+def test_numbers_of_text_may_be_whole_or_missing_in_the_first_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "_TEXT_BLOCK_BYTES", 40)
+    lines = [*["3,7,5,"] * 20, "3.5,8,1.5,2.5"]
+    (tmp_path / "a.csv").write_text("rating,user,price,age\n" + "\n".join(lines) + "\n")
+    (tmp_path / "b.csv").write_text("rating,user,price,age\n4,9,,\n")
+    columns = DataColumns(
+        Label("rating", ">=", 3.5),
+        (IdColumn("user", "user"),),
+        (DenseColumn("price"), DenseColumn("age")),
+    )
+    (batch,) = epoch(dataset(tmp_path, columns))
+    assert batch.labels.tolist() == [0] * 20 + [1, 1]
+    np.testing.assert_array_equal(batch.dense[:, 0], [5] * 20 + [1.5, np.nan])
+    np.testing.assert_array_equal(batch.dense[:, 1], [np.nan] * 20 + [2.5, np.nan])
+    np.testing.assert_array_equal(batch.ids["user"].values, mg.hash_ids([7] * 20 + [8, 9]))
+
+    index = DataIndex.build([str(tmp_path / "*.csv")])
+    predicted = list(blocks_to_predict(index, columns, (), ["user"], {}))
+    assert sum(len(each.examples) for each in predicted) == 22
+    assert predicted[0].fields["user"].type == pa.int64()
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_seed": 4}, {"num_tracks": 3, "shuffle_seed": 1}])
@@ -124,6 +172,17 @@ def test_files_that_do_not_fit_together_are_refused_by_name(tmp_path, change, co
         dataset(tmp_path)
 
 
+def test_a_text_file_without_rows_fits_beside_others(tmp_path):
+    table = made(100).drop_columns(["history"])
+    header = ",".join(table.column_names) + "\n"
+    for name in ("0.csv", "2.csv"):
+        (tmp_path / name).write_text(header)
+    pyarrow.csv.write_csv(table, tmp_path / "1.csv")
+    index = DataIndex.build([str(tmp_path / "*.csv")])
+    columns = DataColumns(ids=(IdColumn("ts", "ts"),), label=Label("click"))
+    assert common_schema(index, columns).field("ts").type == pa.int64()
+
+
 def test_a_bad_value_is_named_with_file_row_group_column_and_row(tmp_path):
     table = made(300)
     clicks = np.zeros(300)
@@ -134,7 +193,7 @@ def test_a_bad_value_is_named_with_file_row_group_column_and_row(tmp_path):
     data = dataset(tmp_path, batch_size=100)
     data.batch(1)
     with pytest.raises(
-        BadData, match=r"a\.parquet, row group 2, column click: 1 labels .* is 7 in row 50"
+        BadData, match=r"a\.parquet, row group 2, column click: 1 label is .* is 7 in row 50"
     ):
         data.batch(2)
 

@@ -2,7 +2,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from megalith.cli.app import app
 from megalith.errors import BadData
 from megalith.tasks.input import inspection
 from megalith.tasks.input.columns import Label
@@ -52,8 +54,66 @@ def test_of_a_part_only_that_part_is_read(index):
 
 def test_counting_stops_where_values_are_too_many(index, monkeypatch):
     monkeypatch.setattr(inspection, "_MOST_DISTINCT", 10)
-    users = inspect(index, max_rows=0, label=None).columns[0]
+    users, prices = inspect(index, max_rows=0, label=None).columns[:2]
     assert (users.distinct, users.has_more) == (10, True)
+    assert (prices.least, prices.greatest) == ("0.5", "499.5")  # of all rows all the same
+
+
+def test_files_with_other_columns_are_said_and_not_read(tmp_path):
+    pq.write_table(
+        pa.table({"u": pa.array([1, 2], pa.int32()), "c": [1, 0]}), tmp_path / "a.parquet"
+    )
+    pq.write_table(pa.table({"u": [3.5], "c": [1]}), tmp_path / "b.parquet")
+    (tmp_path / "c.csv").write_text("u,more\nx,2\n")
+    found = inspect(DataIndex.build([str(tmp_path / "*.*")]), max_rows=0, label=None)
+    first = tmp_path / "a.parquet"
+    assert found.differences == [
+        f"{tmp_path}/c.csv: column u is string, but int32 in {first}",
+        f"{tmp_path}/c.csv has no column c, and {first} has it",
+        f"{tmp_path}/c.csv has a column more, and {first} has none",
+    ]
+    assert found.rows_read == 3
+    assert [(each.name, each.type, each.distinct) for each in found.columns] == [
+        ("u", "double", 3),
+        ("c", "int64", 2),
+    ]
+
+
+def inspected(tmp_path, first, second):
+    pq.write_table(pa.table({"c": first}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"c": second}), tmp_path / "b.parquet")
+    return inspect(DataIndex.build([str(tmp_path / "*.parquet")]), max_rows=0, label=None)
+
+
+def test_types_that_no_type_holds_are_said(tmp_path):
+    found = inspected(tmp_path, [True], [1, 2])
+    (line,) = found.differences
+    assert line.startswith(f"{tmp_path}/b.parquet: ")
+    assert line.endswith("Field c has incompatible types: bool vs int64")
+    assert found.rows_read == 1
+
+    found = inspected(tmp_path, pa.array(["x"]).dictionary_encode(), ["y"])
+    assert (found.differences, found.rows_read) == ([], 2)
+
+    with pytest.raises(BadData, match=r"a.parquet, row group 0, with the types of all files: "):
+        inspected(tmp_path, [2**60 + 1], [1.5])
+
+
+def test_files_without_a_header_line_are_inspected(tmp_path):
+    (tmp_path / "clicks.txt").write_text("1\t5\n0\tx\n")
+    told = ["data", "inspect", str(tmp_path / "clicks.txt"), "--header", "c,u", "--label", "c"]
+    shown = CliRunner().invoke(app, told)
+    assert shown.exit_code == 0, shown.output
+    assert "label c: 0.5000 of the rows" in shown.output
+    assert "u       string          2" in shown.output
+
+    line = "\t".join(["1", *["5"] * 13, *["1e5"] * 26])
+    (tmp_path / "day_0").write_text(f"{line}\n")
+    shown = CliRunner().invoke(
+        app, ["data", "inspect", str(tmp_path / "day_0"), "--layout", "criteo"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("string") == 26
 
 
 def test_a_label_that_is_no_column_is_refused(index):

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint.monolith.kernels.crc32c import Int
+from megalith.kernels.crc32c import Int
 from megalith.kernels.dtypes import F32, I64, U8
 from megalith.kernels.jit import kernel
+from megalith.kernels.protobuf import BYTES, FIXED32, FIXED64, VARINT, after_field, varint
 
 I64x2 = NDArray[np.int64]
 F32x2 = NDArray[np.float32]
@@ -29,51 +30,9 @@ NO_STATE = 5  # its state is missing or too short: the row is good, and its stat
 
 MOST_FIELDS = 8  # field numbers of a case that are looked at are below this
 
-_VARINT = 0
-_FIXED64 = 1
-_BYTES = 2
-_FIXED32 = 5
 _STEP_SHIFT = 24  # a step is two whole numbers in float32, as the engine keeps it
 _STEP_MASK = (1 << 24) - 1
 _STEP_LIMIT = 1 << 48
-
-
-@kernel
-def _varint(data: U8, at: Int, end: Int) -> tuple[np.uint64, Int]:
-    """A number and where it ends; -1 if it does not end in time."""
-    value = np.uint64(0)
-    shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        if shift < 64:
-            value |= np.uint64(byte & 0x7F) << np.uint64(shift)
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return value, -1
-
-
-@kernel
-def _after(data: U8, at: Int, end: Int, wire: Int) -> Int:
-    """Where a field of this wire type ends; -1 if not before `end`."""
-    if wire == _VARINT:
-        _, at = _varint(data, at, end)
-        return at
-
-    if wire == _FIXED64:
-        at += 8
-    elif wire == _FIXED32:
-        at += 4
-    elif wire == _BYTES:
-        length, at = _varint(data, at, end)
-        if at < 0 or length > np.uint64(end - at):
-            return -1
-        at += np.int64(length)
-    else:
-        return -1
-
-    return at if at <= end else -1
 
 
 @kernel
@@ -111,20 +70,20 @@ def _state(
     filled[:] = 0
     at: Int = begin
     while at < end:
-        tag, at = _varint(data, at, end)
+        tag, at = varint(data, at, end)
         if at < 0:
             return MALFORMED
         field = np.int64(tag >> np.uint64(3))
         wire = np.int64(tag & np.uint64(7))
-        after = _after(data, at, end, wire)
+        after = after_field(data, at, end, wire)
         if after < 0:
             return MALFORMED
 
         is_known = 0 < field < MOST_FIELDS and widths[field] > 0
         if is_known and steps[field]:
-            if wire != _VARINT:
+            if wire != VARINT:
                 return MALFORMED
-            value, _ = _varint(data, at, end)
+            value, _ = varint(data, at, end)
             step = np.int64(value)
             if step < -1 or step >= _STEP_LIMIT:
                 return NO_STATE
@@ -133,11 +92,11 @@ def _state(
             filled[field] = widths[field]
         elif is_known:
             first = at
-            if wire == _BYTES:
-                _, first = _varint(data, at, end)
+            if wire == BYTES:
+                _, first = varint(data, at, end)
                 if (after - first) % 4:
                     return MALFORMED
-            elif wire != _FIXED32:
+            elif wire != FIXED32:
                 return MALFORMED
             for place in range(first, after, 4):
                 if filled[field] == widths[field]:
@@ -170,31 +129,31 @@ def _states(
     segment = 0
     at: Int = begin
     while at < end:
-        tag, at = _varint(data, at, end)
+        tag, at = varint(data, at, end)
         if at < 0:
             return MALFORMED
-        after = _after(data, at, end, np.int64(tag & np.uint64(7)))
+        after = after_field(data, at, end, np.int64(tag & np.uint64(7)))
         if after < 0:
             return MALFORMED
-        if tag == np.uint64(1 << 3 | _BYTES):
+        if tag == np.uint64(1 << 3 | BYTES):
             while segment < cases.size and cases[segment] == 0:
                 segment += 1
             if segment == cases.size:
                 return OTHER_OPTIMIZER
 
-            _, inner = _varint(data, at, end)
+            _, inner = varint(data, at, end)
             if inner == after:
                 return OTHER_OPTIMIZER  # no case is set
-            inner_tag, inner = _varint(data, inner, after)
+            inner_tag, inner = varint(data, inner, after)
             if inner < 0:
                 return MALFORMED
-            if inner_tag != np.uint64(cases[segment] << 3 | _BYTES):
+            if inner_tag != np.uint64(cases[segment] << 3 | BYTES):
                 return OTHER_OPTIMIZER
-            inner_after = _after(data, inner, after, _BYTES)
+            inner_after = after_field(data, inner, after, BYTES)
             if inner_after != after:
                 return MALFORMED
 
-            _, inner = _varint(data, inner, after)
+            _, inner = varint(data, inner, after)
             status = _state(
                 data,
                 inner,
@@ -253,24 +212,24 @@ def parse(
         at = begins[number]
         end = ends[number]
         while at < end:
-            tag, at = _varint(data, at, end)
+            tag, at = varint(data, at, end)
             if at < 0:
                 status = MALFORMED
                 break
             field = np.int64(tag >> np.uint64(3))
             wire = np.int64(tag & np.uint64(7))
-            after = _after(data, at, end, wire)
+            after = after_field(data, at, end, wire)
             if after < 0 or field == 0:
                 status = MALFORMED
                 break
 
-            if field == 1 and wire == _FIXED64:
+            if field == 1 and wire == FIXED64:
                 ids[number] = _fixed64(data, at)
                 has_id = True
-            elif field == 2 and wire in (_FIXED32, _BYTES):
+            elif field == 2 and wire in (FIXED32, BYTES):
                 first = at
-                if wire == _BYTES:
-                    _, first = _varint(data, at, end)
+                if wire == BYTES:
+                    _, first = varint(data, at, end)
                     if (after - first) % 4:
                         status = MALFORMED
                         break
@@ -278,12 +237,12 @@ def parse(
                     if count < dim:
                         row[count] = _float(data, place, bits)
                     count += 1
-            elif field == 3 and wire == _BYTES:
-                _, first = _varint(data, at, end)
+            elif field == 3 and wire == BYTES:
+                _, first = varint(data, at, end)
                 has_state = True
                 state = _states(data, first, after, cases, starts, widths, steps, row, bits, filled)
-            elif field == 4 and wire == _VARINT:
-                value, _ = _varint(data, at, end)
+            elif field == 4 and wire == VARINT:
+                value, _ = varint(data, at, end)
                 times[number] = np.int64(value)
             elif 1 <= field <= 4:
                 status = MALFORMED

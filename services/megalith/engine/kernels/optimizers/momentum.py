@@ -33,7 +33,11 @@ def apply(
     decay = params[0]
     momentum = params[1]
     one = np.float32(1)
-    of_old, of_new = (-momentum, one + momentum) if params[2] != 0 else (np.float32(0), one)
+    of_old = np.float32(0)
+    of_new = one
+    if params[2] != 0:
+        of_old = -momentum
+        of_new = one + momentum
     count = np.uint64(dim)
     column = np.uint64(g)
     for i in range(starts.size):

@@ -31,7 +31,9 @@ def rounded(weight: np.float32, bits: np.uint32, p: np.float32) -> np.float32:
     below = np.floor(quotient)
     if quotient == below:
         return weight
-    return np.float32((below + np.float32(1) if p <= quotient - below else below) * spacing)
+    if p <= quotient - below:
+        return np.float32((below + np.float32(1)) * spacing)
+    return np.float32(below * spacing)
 
 
 @kernel

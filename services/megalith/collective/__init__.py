@@ -1,0 +1,1 @@
+"""Processes that compute together: ranks, and the calls that all of them make at once."""
