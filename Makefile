@@ -23,7 +23,7 @@ run: $(VENV)/.installed-services ## Train the demo task on a local cluster: cont
 
 test: $(VENV)/.installed-test ## Set up and run all tests, two files at a time
 	@$(BIN)/python -c 'from megalith.ps.warm_up import warm_up; warm_up()'  # compile once, before many servers start at once
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --durations=20
 
 test-long: $(VENV)/.installed-test ## The tests marked `long`, and the rounds and the stress at length
 	@$(BIN)/python -c 'from megalith.ps.warm_up import warm_up; warm_up()'

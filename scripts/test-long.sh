@@ -11,7 +11,7 @@ export MEGALITH_TEST_STOP_CYCLES="${MEGALITH_TEST_STOP_CYCLES:-200}"
 status=0
 
 "$python" -m pytest -m long --timeout 3600 --durations=20 || status=1
-"$python" -m pytest -n 2 --dist loadfile --timeout 3600 --durations=20 \
+"$python" -m pytest -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations=20 \
     tests/unit/engine/test_table_stress.py \
     tests/fault/test_rounds.py \
     tests/fault/test_exactly_once.py \
