@@ -330,6 +330,10 @@ def test_targets_of_a_file_come_and_go(servers, sides, tmp_path, caplog):
     wait_until(lambda: "the targets stay as they are" in caplog.text, what="the complaint")
     push(cluster, "t", np.arange(300))
     assert_holds(sides, cluster, np.arange(300), "b")
+    listed.write_text("")
+    wait_until(lambda: "targets is empty" in caplog.text, what="the second complaint")
+    push(cluster, "t", np.arange(400))
+    assert_holds(sides, cluster, np.arange(400), "b")
 
 
 def test_a_server_that_stops_sends_what_is_left(servers, sides):

@@ -24,8 +24,8 @@ class SyncSettings:
         "",
     )
     sync_targets_file: str = setting(
-        "A file with targets, one a line, which is read again before each push. Instead of "
-        "--sync-targets.",
+        "A file with targets, one a line, which is read again before each push. While it is empty "
+        "the targets stay as they are; a line with # alone removes all. Instead of --sync-targets.",
         "",
     )
     sync_model_name: str = setting(

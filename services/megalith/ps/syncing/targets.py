@@ -36,12 +36,19 @@ def parse(text: str, source: str, index: int, num_shards: int) -> list[Target]:
 
 
 def read(path: str, index: int, num_shards: int) -> list[Target]:
-    """The targets in a file; InvalidSetting if it cannot be read."""
+    """The targets in a file; InvalidSetting if it cannot be read.
+
+    Neither can an empty one: it is probably being written. A comment alone says that there are no
+    targets.
+    """
     source = f"--sync-targets-file={path}"
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"{source}: {error}") from None
+
+    if not text:
+        raise InvalidSetting(f"{source} is empty; write a line with # if there are no targets")
 
     return parse(text, source, index, num_shards)
 

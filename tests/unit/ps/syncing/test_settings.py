@@ -42,8 +42,17 @@ def test_a_file_is_read_each_time(tmp_path):
     path.write_text("# serving, Frankfurt\na:1\nb:2\n")
     settings = SyncSettings(sync_targets_file=str(path))
     assert settings.targets(3) == [Target("a:1", 3), Target("b:2", 3)]
-    path.write_text("")
+    path.write_text("#\n")
     assert settings.targets(3) == []
+
+
+def test_an_empty_file_is_one_that_is_being_written(tmp_path):
+    path = tmp_path / "targets"
+    path.write_text("a:1\n")
+    settings = SyncSettings(sync_targets_file=str(path))
+    path.write_text("")
+    with pytest.raises(InvalidSetting, match="targets is empty; write a line with #"):
+        settings.targets(3)
 
 
 @pytest.mark.parametrize(
