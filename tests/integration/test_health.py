@@ -105,6 +105,17 @@ def test_watchers_are_told_of_the_end_and_then_left(server, stub):
     assert (told.get(timeout=20), told.get(timeout=20)) == (NOT_SERVING, "ended")
 
 
+@pytest.mark.timeout(60)
+def test_a_server_stops_though_a_watcher_begins_meanwhile(server, stub):
+    server._health.shut_down()  # as a stop begins
+    watched = stub.Watch(health_pb2.HealthCheckRequest(), timeout=20)
+    assert [answer.status for answer in watched] == [NOT_SERVING]
+    stopping = threading.Thread(target=server.stop, args=(0,), daemon=True)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive()
+
+
 def test_a_service_that_a_server_does_not_have_is_unknown(server, stub):
     with pytest.raises(grpc.RpcError) as raised:
         check(stub, "b.Service")

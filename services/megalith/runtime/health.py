@@ -48,6 +48,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
             self._is_over = True
             self._changed.notify_all()
 
+    def close(self) -> None:
+        """End the threads of watchers, once the server takes no call any more.
+
+        Not before: gRPC's only thread that takes calls ends by the error of a pool that is shut
+        down, and a server without it never says that it has stopped.
+        """
         self._pool.shutdown(wait=False)
 
     def Check(

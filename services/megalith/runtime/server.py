@@ -192,6 +192,7 @@ class RpcServer:
         done: threading.Event = self._server.stop(grace_s)
         done.wait()
 
+        self._health.close()
         self._silent.stop()
         self._reflection.stop()
         self._metrics_server.stop()
