@@ -4,16 +4,18 @@ import queue
 import socket
 import struct
 import threading
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from megalith.runtime import health
+from megalith.runtime import server as runtime_server
 from megalith.runtime.metrics import Metrics
 from megalith.runtime.server import RpcServer, ServerSettings
 from megalith.wire.channel import open_channel
-from support.waiting import wait_until
+from support.waiting import LIMIT_S, wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -114,6 +116,18 @@ def test_a_server_stops_though_a_watcher_begins_meanwhile(server, stub):
     stopping.start()
     stopping.join(20)
     assert not stopping.is_alive()
+
+
+def test_a_stop_goes_on_although_grpc_does_not_end(monkeypatch, caplog):
+    monkeypatch.setattr(runtime_server, "_END_S", 0.1)
+    server = RpcServer(ServerSettings(), Metrics(), {})
+    server.start()
+    grpc_server = server._server
+    server._server = SimpleNamespace(stop=lambda grace_s: threading.Event())
+    server.stop(0)
+    assert "gRPC has not ended" in caplog.text
+    assert server._metrics_server._server is None
+    assert grpc_server.stop(0).wait(LIMIT_S)
 
 
 def test_a_service_that_a_server_does_not_have_is_unknown(server, stub):

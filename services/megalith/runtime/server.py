@@ -24,6 +24,9 @@ from megalith.wire import addresses, channel
 
 logger = logging.getLogger(__name__)
 
+# For gRPC to end after it has cancelled its calls, which takes milliseconds
+_END_S = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -187,10 +190,14 @@ class RpcServer:
         self._health.set_serving(is_serving)
 
     def stop(self, grace_s: float) -> None:
-        """Report NOT_SERVING, refuse new calls, give open ones `grace_s`, close both ports."""
+        """Report NOT_SERVING, refuse new calls, give open ones `grace_s`, close both ports.
+
+        gRPC that does not end is logged and left behind: what stops after it stops all the same.
+        """
         self._health.shut_down()
         done: threading.Event = self._server.stop(grace_s)
-        done.wait()
+        if not done.wait(grace_s + _END_S):
+            logger.error("gRPC has not ended %.0f s after its calls were cancelled", _END_S)
 
         self._health.close()
         self._silent.stop()
