@@ -18,6 +18,7 @@ from support.waiting import wait_until
 PAUSE_S = 60
 ALLOWED_S = 5.0
 IDS = np.arange(5000)
+CALL_S = 120.0  # of a push, however long its server is away
 
 
 class Counting:
@@ -35,7 +36,8 @@ class Counting:
 
     def __exit__(self, *error):
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(CALL_S)
+        assert not self._thread.is_alive()
 
     def _run(self):
         gradients = np.full((IDS.size, 1), -1, np.float32)
@@ -56,7 +58,7 @@ def test_a_replica_that_was_paused_for_a_minute_is_never_silently_stale_and_ends
         all_ps = [processes.start_member("ps", index, delta_every_s=0.05) for index in range(2)]
         replica = processes.start_member("replica", 0)
         with connect(
-            model_dir=str(processes.model_dir), timeout_s=120, connect_timeout_s=120
+            model_dir=str(processes.model_dir), timeout_s=CALL_S, connect_timeout_s=120
         ) as cluster:
             cluster.create_tables(TableConfig("t", (Segment(1, optimizer=Sgd(1.0)),)))
             with Counting(cluster) as counting:

@@ -32,6 +32,7 @@ from support.replicas import ReplicaReader, assert_serves
 from support.servers import Servers
 from support.waiting import wait_until
 
+CALL_S = 300.0  # of a write, however long its server is away
 ROUNDS = int(os.environ.get("MEGALITH_FAULT_ROUNDS", "1"))
 SEED = int(os.environ.get("MEGALITH_FAULT_SEED", "1"))
 DIM = 4
@@ -183,7 +184,8 @@ class Writer:
 
     def __exit__(self, *error):
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(2 * CALL_S)  # a change, and the tables that it lacked
+        assert not self._thread.is_alive()
 
     def _run(self):
         try:
@@ -252,7 +254,7 @@ def test_replicas_equal_the_servers_after_kills_and_pauses(number, tmp_path):
         train_an_earlier_run(processes.model_dir, job)
         job.start_servers()
         with connect(
-            model_dir=str(processes.model_dir), timeout_s=300, connect_timeout_s=120
+            model_dir=str(processes.model_dir), timeout_s=CALL_S, connect_timeout_s=120
         ) as cluster:
             changes = Changes(cluster, rng)
             with Writer(changes) as writer:

@@ -12,7 +12,7 @@ from megalith.control import application
 from megalith.protos import appmaster_pb2 as pb
 from megalith.protos import appmaster_pb2_grpc
 from support.servers import Servers
-from support.waiting import wait_until
+from support.waiting import LIMIT_S, wait_until
 
 STATE = pb.CreateSavepointStatusResponse
 
@@ -66,7 +66,7 @@ def platform(tmp_path, monkeypatch):
     monkeypatch.setenv("PRIMUS_AM_RPC_PORT", "am")
     application._channels.clear()
     yield platform
-    server.stop(0).wait()
+    assert server.stop(0).wait(LIMIT_S)
     application._channels.clear()
 
 

@@ -11,7 +11,7 @@ from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.presence import Presence
 from megalith.runtime.session import ControllerSession
 from megalith.wire.status import CODE_KEY
-from support.waiting import wait_until
+from support.waiting import LIMIT_S, wait_until
 
 
 class Controller(coordination_pb2_grpc.CoordinationServicer):
@@ -88,7 +88,7 @@ def joined():
         session.stop()
         assert not session._beating.is_alive()
     for server in servers:
-        server.stop(0).wait()
+        assert server.stop(0).wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(

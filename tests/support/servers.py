@@ -17,6 +17,7 @@ from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.server import ServerSettings
 from megalith.worker.config import TaskSettings, WorkerConfig
 from megalith.worker.server import WorkerServer
+from support.waiting import LIMIT_S, ended
 
 GRACE_S = 0.5
 
@@ -52,7 +53,7 @@ class Servers:
         running = self._running.get(name)
         if running is not None and server in (None, running):
             del self._running[name]
-            running.stop(GRACE_S)
+            ended(lambda: running.stop(GRACE_S), f"{name} stops")
 
     def start_controller(self, **settings):
         settings = {"stay_up": True, **self._controller_settings, **settings}
@@ -113,5 +114,5 @@ class Servers:
 
     def connect(self, timeout_s=60.0, **options):
         cluster = connect(model_dir=str(self.model_dir), timeout_s=timeout_s, **options)
-        self._stack.callback(cluster.close)
+        self._stack.callback(ended, cluster.close, "a client closes", timeout_s + LIMIT_S)
         return cluster

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from megalith.protos import replication_pb2_grpc
+from support.waiting import LIMIT_S
 
 
 class SpoilingRelay(replication_pb2_grpc.ReplicationServicer):
@@ -28,7 +29,7 @@ class SpoilingRelay(replication_pb2_grpc.ReplicationServicer):
         return self
 
     def __exit__(self, *error):
-        self._server.stop(0).wait()
+        assert self._server.stop(0).wait(LIMIT_S)
         self._channel.close()
 
     def Follow(self, requests, context):
