@@ -1,11 +1,13 @@
 """What ends the session of a member, and what does not."""
 
+import threading
 from concurrent import futures
 
 import grpc
 import pytest
 
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
+from megalith.runtime import session as session_module
 from megalith.runtime.lease import Lease
 from megalith.runtime.membership import MembershipSettings
 from megalith.runtime.presence import Presence
@@ -105,6 +107,47 @@ def test_a_member_whose_stream_breaks_in_whatever_manner_comes_back(joined, end)
     wait_until(lambda: member.happened)
     assert member.happened == ["welcome"]
     assert lease.is_held
+
+
+class Mute(coordination_pb2_grpc.CoordinationServicer):
+    """Takes a stream and never ends it, as a controller without a free thread."""
+
+    def __init__(self):
+        self.may_end = threading.Event()
+
+    def Session(self, requests, context):
+        self.may_end.wait(LIMIT_S)
+        yield from ()
+
+
+def test_a_stop_ends_a_stream_that_is_opened_while_it_waits(monkeypatch):
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    mute = Mute()
+    coordination_pb2_grpc.add_CoordinationServicer_to_server(mute, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    is_opening = threading.Event()
+    may_open = threading.Event()
+
+    def open_late(target):
+        is_opening.set()
+        may_open.wait(LIMIT_S)
+        return grpc.insecure_channel(target)
+
+    monkeypatch.setattr(session_module.channel, "open_channel", open_late)
+    settings = MembershipSettings(controller=address, heartbeat_s=60.0)
+    session = ControllerSession(settings, Member(), Presence("ps", 0, None, address, ""))
+    session.start()
+    assert is_opening.wait(LIMIT_S)
+    stopping = threading.Thread(target=session.stop, daemon=True)
+    stopping.start()
+    stopping.join(2 * session_module._CLOSE_S)  # it has looked for a stream, and there was none
+    assert stopping.is_alive()
+    may_open.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    mute.may_end.set()
+    assert server.stop(0).wait(LIMIT_S)
 
 
 def test_a_member_that_is_refused_ends_and_believes_no_client_after_it(joined):

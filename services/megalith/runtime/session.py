@@ -141,10 +141,12 @@ class ControllerSession:
 
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
-            if self._call is not None:
-                self._call.cancel()
+            while self._thread.is_alive():
+                # Again and again: it may just be opening another stream.
+                if self._call is not None:
+                    self._call.cancel()
 
-            self._thread.join()
+                self._thread.join(_CLOSE_S)
 
         if self._beating.is_alive():
             self._beating.join()
