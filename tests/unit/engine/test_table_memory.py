@@ -52,6 +52,21 @@ def ones(count: int, dim: int = 1) -> np.ndarray:
     return np.ones((count, dim), np.float32)
 
 
+def test_a_reservation_may_be_collected_by_a_thread_that_counts_another_one() -> None:
+    addresses = Addresses(most_mappings=80)
+
+    def collected_meanwhile() -> None:
+        with addresses._lock:
+            addresses.take(4096, 2)
+            addresses.give(4096, 2)
+
+    thread = threading.Thread(target=collected_meanwhile, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert addresses.mappings == 0
+
+
 def test_a_pass_over_a_large_empty_index_takes_no_memory() -> None:
     """10 rows in an index for 100 million: 2.7 GB if each line is written to."""
     table = EmbeddingTable(

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 class Addresses:
     """How many addresses and mappings of the process are taken by reservations.
 
-    `_lock` guards both numbers.
+    `_lock` guards both numbers. A thread that holds it may take it again: where an object is made
+    under it, Python may collect a reservation there and then, which gives its own back.
 
     A process has 2^47 bytes of addresses on today's machines, and the system bounds its mappings.
     Threads and the heap need some of both, so that tables must leave enough.
@@ -35,7 +36,7 @@ class Addresses:
 
     def __init__(self, most_mappings: int) -> None:
         self.most_mappings = most_mappings
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reserved = 0
         self._mappings = 0
 
