@@ -5,7 +5,6 @@ break inside quotes does not end a line of CSV. TSV knows no quotes. A block of 
 8 MB of whole records.
 """
 
-import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -195,7 +194,7 @@ def _read_text(
     content = _content(file, block)
     is_csv = file.format is FileFormat.CSV
     return pa.csv.read_csv(
-        io.BytesIO(content),
+        pa.BufferReader(content),
         read_options=pa.csv.ReadOptions(column_names=names, block_size=len(content) + 1),
         parse_options=pa.csv.ParseOptions(
             delimiter=_DELIMITERS[file.format],
@@ -224,7 +223,7 @@ def _header(file: IndexedFile) -> list[str]:
         line = opened.read(file.start)
 
     parse = pa.csv.ParseOptions(delimiter=_DELIMITERS[file.format])
-    names: list[str] = pa.csv.read_csv(io.BytesIO(line), parse_options=parse).column_names
+    names: list[str] = pa.csv.read_csv(pa.BufferReader(line), parse_options=parse).column_names
     return names
 
 

@@ -1,6 +1,5 @@
 """Messages of a stream to columns: JSON objects, one for each message."""
 
-import io
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +40,7 @@ def table_of(messages: Sequence[Message], schema: pa.Schema | None) -> pa.Table:
         )
 
     read = pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1)
-    table = pa.json.read_json(io.BytesIO(content), read_options=read, parse_options=parse)
+    table = pa.json.read_json(pa.BufferReader(content), read_options=read, parse_options=parse)
 
     if table.num_rows != len(values):
         raise pa.ArrowInvalid(f"{table.num_rows} JSON objects in {len(values)} messages")
