@@ -16,12 +16,14 @@ from megalith.protos import replica_pb2 as pb
 from megalith.protos import replica_pb2_grpc
 from megalith.serving._answers import F32
 from megalith.wire import arrays, frames
-from megalith.wire.lane import Lane, LaneClosed, LaneData, LaneFull
+from megalith.wire.lane import Lane, LaneClosed, LaneData, LaneFull, LaneTerms
 from megalith.wire.status import translated
 
 logger = logging.getLogger(__name__)
 
 TableIds = dict[str, NDArray[np.int64]]
+
+_ASK_AGAIN_S = 5.0  # for a lane, where there was none
 
 
 class Lookup:
@@ -120,23 +122,35 @@ class LaneOrUnary(LaneData, Protocol):
 
 
 class LookupLink:
-    """The way to one replica. Thread-safe: `_lock` guards the lane.
+    """The way to one replica. Thread-safe: `_lock` guards the lane, and what is known of it.
 
     Where the lane is, the replica is asked at the first call, and again when it was not reached.
+    While there is no lane it is asked from time to time, because another process may have come to
+    the address, with a lane of its own.
     """
 
-    def __init__(self, address: str, stub: replica_pb2_grpc.ReplicaStub) -> None:
+    def __init__(
+        self,
+        address: str,
+        stub: replica_pb2_grpc.ReplicaStub,
+        open_lane: Callable[[str, LaneTerms, str], Lane] = Lane,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._address = address
         self._stub = stub
+        self._open_lane = open_lane
+        self._clock = clock
         self._lock = threading.Lock()
         self._lane: Lane | None = None
-        self._is_asked = False
+        self._ask_at_s = -math.inf  # while there is no lane
+        self._unreached = b""  # token of a lane that took no connections
+        self._is_closed = False
 
     def close(self) -> None:
         with self._lock:
             lane = self._lane
             self._lane = None
-            self._is_asked = True
+            self._is_closed = True
 
         if lane is not None:
             lane.close()
@@ -153,7 +167,7 @@ class LookupLink:
                     logger.debug("%s; a call at %s is unary", error, self._address)
                 except LaneClosed as error:
                     logger.warning("%s; calls at %s are unary", error, self._address)
-                    self._set(None)
+                    self._do_without(lane)
                     lane = None
 
             left_s = max(0.0, deadline - time.monotonic())
@@ -167,29 +181,43 @@ class LookupLink:
 
     def _open(self, timeout_s: float) -> Lane | None:
         with self._lock:
-            if self._is_asked:
+            is_to_be_asked = self._lane is None and self._clock() >= self._ask_at_s
+            if self._is_closed or not is_to_be_asked:
                 return self._lane
 
         terms = self._stub.OpenLane(pb.OpenLaneRequest(), timeout=timeout_s)
-        lane = Lane(self._address, terms, "replica") if terms.lane_port else None
-        return self._set(lane)
+        return self._use(terms)
 
-    def _set(self, lane: Lane | None) -> Lane | None:
-        """Use this lane from now on, unless another thread has opened one meanwhile."""
+    def _use(self, terms: pb.OpenLaneResponse) -> Lane | None:
+        """The lane of these terms, or that of another thread which has opened one meanwhile."""
         with self._lock:
-            if lane is not None and self._lane is not None:
+            if self._lane is not None or self._is_closed:
                 return self._lane
 
-            self._lane = lane
-            self._is_asked = True
-            return lane
+            self._ask_at_s = self._clock() + _ASK_AGAIN_S
+            # To try one again that a firewall drops would take the time of this call
+            if terms.lane_port and terms.lane_token != self._unreached:
+                self._lane = self._open_lane(self._address, terms, "replica")
+
+            return self._lane
+
+    def _do_without(self, lane: Lane) -> None:
+        """It takes no connections: calls are unary until another process offers a lane."""
+        with self._lock:
+            if self._lane is lane:
+                self._lane = None
+                self._ask_at_s = self._clock() + _ASK_AGAIN_S
+                self._unreached = lane.token
+
+        lane.close()
 
     def _forget(self, lane: Lane | None) -> None:
         """Ask again at the next call: the replica was not reached, by its lane or without one."""
         with self._lock:
             if self._lane is lane:
                 self._lane = None
-                self._is_asked = False
+                self._ask_at_s = -math.inf
+                self._unreached = b""
 
         if lane is not None:
             lane.close()

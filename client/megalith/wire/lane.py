@@ -78,6 +78,11 @@ class Lane:
 
         forking.renew_in_child(self)
 
+    @property
+    def token(self) -> bytes:
+        """Of the process whose lane it is."""
+        return self._terms.lane_token
+
     def renew_after_fork(self) -> None:
         """A forked child connects by itself.
 
