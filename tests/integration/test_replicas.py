@@ -284,6 +284,27 @@ def test_the_sdk_reads_from_replicas_with_shares(servers):
         np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
 
 
+def test_shares_answer_when_the_whole_replicas_beside_them_have_stopped(servers):
+    cluster = servers.connect()
+    cluster.create_tables(table_of("t"))
+    ids = np.arange(1000)
+    push(cluster, "t", ids)
+    shares = ["", "0/2", "1/2"]
+    replicas = [
+        servers.start_replica(index, replica_shards=share) for index, share in enumerate(shares)
+    ]
+    for replica in replicas:
+        ReplicaReader(replica.address).wait_ready()
+    job = cluster.controller
+    wait_until(lambda: sum(each.report.is_ready for each in job.status().replicas) == 3)
+    with serving.connect(model_dir=str(servers.model_dir), timeout_s=4) as client:
+        trained = cluster.pull({"t": ids}).rows["t"]
+        np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
+        replicas[0].stop(0)
+        for _ in range(4):
+            np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
+
+
 @pytest.mark.parametrize("order", ["random", "sorted"])
 def test_a_late_replica_gets_300000_rows_and_then_changes_only(servers, order):
     cluster = servers.connect()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ from megalith.wire.status import translated
 Answer = TypeVar("Answer")
 # Asks one replica, which has so many seconds.
 Ask = Callable[[ReplicaLink, float], Answer]
+# Asks replicas, each once, until a moment on the monotonic clock; NobodyAnswered if all failed.
+Attempt = Callable[[float], Answer]
 
 _PASSING = (Unavailable, DeadlinePassed, Overloaded)  # another replica may answer
 _PAUSE_S = 0.05  # after all replicas have failed
@@ -60,48 +63,52 @@ class Asking:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def deadline(self) -> float:
-        """When a call that begins now is given up, on the monotonic clock."""
-        return time.monotonic() + self._timeout_s
+    def ask(self, buckets: NDArray[np.bool_], ask: Ask[Answer]) -> Answer:
+        """The answer of a replica that holds the buckets."""
+        return self.first_answer(lambda: [partial(self.ask_once, buckets, ask)])
 
-    def ask(
-        self, buckets: NDArray[np.bool_], ask: Ask[Answer], deadline: float | None = None
-    ) -> Answer:
-        """The answer of a replica that holds the buckets.
+    def first_answer(self, attempts: Callable[[], Sequence[Attempt[Answer]]]) -> Answer:
+        """What the first attempt gives that is answered.
 
-        A call that asks several times gives the `deadline` of all.
+        They are made one after the other, and again, by what `attempts` says then. Each leaves time
+        for those after it.
         """
-        if deadline is None:
-            deadline = self.deadline()
-
+        deadline = time.monotonic() + self._timeout_s
         failures = _Failures()
         while True:
             try:
-                holding = self._replicas.holding(buckets)
-                if self._threads is None:
-                    return self._in_turn(holding, ask, deadline, failures)
-
-                return self._hedged(self._threads, holding, ask, deadline, failures)
-            except _NobodyAnswered:
-                pass
-            except PeerUnreachable as error:  # one may still be starting
-                failures.add(error)
+                return _first_of(attempts(), deadline, failures)
+            except NobodyAnswered as nobody:
+                failures.add(nobody.last)
 
             if deadline - time.monotonic() <= _PAUSE_S:
-                raise failures.last or DeadlinePassed(
-                    f"no replica answered within {self._timeout_s} s"
-                )
+                raise failures.last or self._too_late()
 
             time.sleep(_PAUSE_S)
+
+    def ask_once(self, buckets: NDArray[np.bool_], ask: Ask[Answer], deadline: float) -> Answer:
+        """The answer of a replica that holds the buckets; NobodyAnswered if each has failed."""
+        try:
+            holding = self._replicas.holding(buckets)
+        except PeerUnreachable as error:  # one may still be starting
+            raise NobodyAnswered(error) from error
+
+        if self._threads is None:
+            return self._in_turn(holding, ask, deadline)
+
+        return self._hedged(self._threads, holding, ask, deadline)
+
+    def _too_late(self) -> DeadlinePassed:
+        return DeadlinePassed(f"no replica answered within {self._timeout_s} s")
 
     def _in_turn(
         self,
         holding: Sequence[KnownReplica],
         ask: Ask[Answer],
         deadline: float,
-        failures: _Failures,
     ) -> Answer:
         """One after the other."""
+        failures = _Failures()
         for position, replica in enumerate(holding):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -114,7 +121,7 @@ class Asking:
             except _PASSING as error:
                 failures.add(error)
 
-        raise _NobodyAnswered
+        raise NobodyAnswered(failures.last or self._too_late())
 
     def _hedged(
         self,
@@ -122,9 +129,9 @@ class Asking:
         holding: Sequence[KnownReplica],
         ask: Ask[Answer],
         deadline: float,
-        failures: _Failures,
     ) -> Answer:
         """Each after `hedge_after_s` without an answer of those before it, or when they failed."""
+        failures = _Failures()
         under_way: set[Future[Answer]] = set()
         waiting = sorted(holding, key=self._is_busy)
         while waiting or under_way:
@@ -144,7 +151,7 @@ class Asking:
                 except _PASSING as error:
                     failures.add(error)
 
-        raise _NobodyAnswered
+        raise NobodyAnswered(failures.last or self._too_late())
 
     def _is_busy(self, replica: KnownReplica) -> bool:
         with self._lock:
@@ -177,8 +184,12 @@ class Asking:
             raise
 
 
-class _NobodyAnswered(Exception):
-    """All replicas of a round have failed."""
+class NobodyAnswered(Exception):
+    """All replicas of an attempt have failed; `last` is why. Stays within the SDK."""
+
+    def __init__(self, last: MegalithError) -> None:
+        super().__init__(str(last))
+        self.last = last
 
 
 class _Failures:
@@ -191,3 +202,17 @@ class _Failures:
         # The last try may have had no time left: what one said before says more
         if self.last is None or not isinstance(error, DeadlinePassed):
             self.last = error
+
+
+def _first_of(attempts: Sequence[Attempt[Answer]], deadline: float, failures: _Failures) -> Answer:
+    """NobodyAnswered, of the last one, if all have failed."""
+    *others, last = attempts
+    for position, attempt in enumerate(others):
+        now_s = time.monotonic()
+        share_s = (deadline - now_s) / (len(attempts) - position)
+        try:
+            return attempt(now_s + share_s)
+        except NobodyAnswered as nobody:
+            failures.add(nobody.last)
+
+    return last(deadline)

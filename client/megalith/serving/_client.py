@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from megalith.serving._answers import (
     PredictResult,
     freshness_from_proto,
 )
-from megalith.serving._asking import Asking
+from megalith.serving._asking import Asking, Attempt
 from megalith.serving._computed import FeaturesCall, PredictCall
 from megalith.serving._lookups import Lookup, TableIds
 from megalith.serving._replica_pool import ReplicaLink, ReplicaPool
@@ -82,11 +83,14 @@ class ServingClient:
 
         wanted = {table: ids_of(table, values) for table, values in ids.items()}
         limit_us = self._limit_us(max_staleness_s)
-        count = self._replicas.share_count
-        if count == 1:
-            return self._lookup_at(_ALL_BUCKETS, wanted, limit_us)
 
-        return self._lookup_in_shares(count, wanted, limit_us)
+        def attempts() -> list[Attempt[LookupResult]]:
+            return [
+                partial(self._lookup_in_shares, count, wanted, limit_us)
+                for count in self._replicas.cuts()
+            ]
+
+        return self._asking.first_answer(attempts)
 
     def variables(
         self, names: Sequence[str], *, max_staleness_s: float | None = None
@@ -197,7 +201,7 @@ class ServingClient:
         buckets: NDArray[np.bool_],
         ids: TableIds,
         limit_us: int,
-        deadline: float | None = None,
+        deadline: float,
     ) -> LookupResult:
         def ask(link: ReplicaLink, left_s: float) -> LookupResult:
             # Each replica fills rows of its own: a hedged one may answer late
@@ -206,16 +210,20 @@ class ServingClient:
             said = link.lookups.ask(call, link.rows.Lookup, left_s)
             return LookupResult(call.rows(), self._freshness(said, asked_s, limit_us))
 
-        return self._asking.ask(buckets, ask, deadline)
+        return self._asking.ask_once(buckets, ask, deadline)
 
-    def _lookup_in_shares(self, count: int, ids: TableIds, limit_us: int) -> LookupResult:
+    def _lookup_in_shares(
+        self, count: int, ids: TableIds, limit_us: int, deadline: float
+    ) -> LookupResult:
         """Ask a replica of each share for its part of the ids."""
+        if count == 1:
+            return self._lookup_at(_ALL_BUCKETS, ids, limit_us, deadline)
+
         share_by_bucket = even_owners(count)
         share_by_id = {}
         for table, values in ids.items():
             share_by_id[table] = share_by_bucket[buckets_of(values)]
 
-        deadline = self._asking.deadline()
         answers = []
         came_s = []
         for share in range(count):

@@ -115,24 +115,28 @@ class ReplicaPool:
 
         return self._clock() - failed_s < _AVOID_S
 
-    @property
-    def share_count(self) -> int:
-        """Into how many shares ids are to be cut; 1 if some replica holds all.
+    def cuts(self) -> list[int]:
+        """Into how many shares ids may be cut, in the order in which to try; 1 = replicas of all.
 
-        The most of which every share is there: replicas of another number of shares may be
-        starting, or some of them dead.
+        Whole replicas come before shares, and many shares before few. But one of which a share
+        failed a moment ago comes last. Every share of a number is there: replicas of another number
+        of shares may be starting, or some of them dead.
         """
         self._look()
-        held: dict[int, set[int]] = {}
         with self._lock:
+            answering: dict[int, dict[int, bool]] = {}
             for replica in self._known:
-                held.setdefault(replica.share_count, set()).add(replica.share_index)
+                count = replica.share_count or 1
+                shares = answering.setdefault(count, {})
+                answers = not self._has_failed_lately(replica)
+                shares[replica.share_index] = answers or shares.get(replica.share_index, False)
 
-        if not held or 0 in held:
-            return 1
+        if not answering:
+            return [1]
 
-        whole = [count for count, shares in held.items() if len(shares) == count]
-        return max(whole or held)
+        counts = sorted(answering, key=lambda count: (count != 1, -count))
+        whole = [count for count in counts if len(answering[count]) == count]
+        return sorted(whole or counts[:1], key=lambda count: not all(answering[count].values()))
 
     def link(self, replica: KnownReplica) -> ReplicaLink:
         """The way to it, which is opened at the first use."""

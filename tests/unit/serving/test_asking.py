@@ -1,13 +1,14 @@
 """Which replicas are asked, in which order, and whose answer counts."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from megalith.errors import InvalidRequest, NotReady, TooStale, UnknownTable
-from megalith.serving._asking import Asking
+from megalith.serving._asking import Asking, NobodyAnswered
 from megalith.serving._replica_pool import KnownReplica
 
 ALL = np.ones(1024, np.bool_)
@@ -102,6 +103,27 @@ def test_one_that_hangs_leaves_threads_for_the_others(pool):
         asking.close()
 
     assert answers <= {"b:1", "c:1"}
+
+
+def test_an_attempt_leaves_time_for_those_after_it_and_is_made_again(pool):
+    asking = Asking(pool, 10.0, 0.0)
+    given_s = []
+    again = []
+
+    def fails(deadline):
+        given_s.append(deadline - time.monotonic())
+        raise NobodyAnswered(NotReady("it starts"))
+
+    def answers(deadline):
+        given_s.append(deadline - time.monotonic())
+        return "answer"
+
+    def attempts():
+        again.append(1)
+        return [fails, fails, answers] if len(again) == 2 else [fails]
+
+    assert asking.first_answer(attempts) == "answer"
+    assert [round(each) for each in given_s] == [10, 3, 5, 10]
 
 
 def test_a_negative_wait_is_refused(pool):

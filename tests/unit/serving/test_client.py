@@ -66,6 +66,9 @@ class Pool:
             ),
         )
 
+    def cuts(self):
+        return [self.share_count]
+
     def failed(self, replica):
         pass
 

@@ -58,7 +58,7 @@ def test_channels_of_replicas_that_are_gone_are_closed(clock):
 def test_those_of_a_share_are_asked_for_its_buckets_only(clock):
     halves = [KnownReplica("a:1", 0, 2), KnownReplica("b:1", 1, 2)]
     pool = pool_of(halves, clock)
-    assert pool.share_count == 2
+    assert pool.cuts() == [2]
     assert asked(pool, share_of_buckets(1, 2)) == ["b:1"]
     with pytest.raises(PeerUnreachable, match="no replica that holds these ids"):
         asked(pool)
@@ -67,14 +67,36 @@ def test_those_of_a_share_are_asked_for_its_buckets_only(clock):
 def test_while_replicas_of_more_shares_start_those_of_before_are_asked(clock):
     found = [KnownReplica("a:1", 0, 2), KnownReplica("b:1", 1, 2), KnownReplica("c:1", 0, 3)]
     pool = pool_of(found, clock)
-    assert pool.share_count == 2
+    assert pool.cuts() == [2]
     assert asked(pool, share_of_buckets(0, 2)) == ["a:1"]
 
     found += [KnownReplica("d:1", 1, 3), KnownReplica("e:1", 2, 3)]
     clock.now_s += 2
-    assert pool.share_count == 3
+    assert pool.cuts() == [3, 2]
     assert asked(pool, share_of_buckets(1, 3)) == ["d:1"]
 
     found.pop()  # it died
     clock.now_s += 2
-    assert pool.share_count == 2
+    assert pool.cuts() == [2]
+
+
+def test_whole_replicas_that_failed_leave_the_shares_to_answer(clock):
+    whole = [KnownReplica("a:1"), KnownReplica("b:1")]
+    halves = [KnownReplica("c:1", 0, 2), KnownReplica("d:1", 1, 2)]
+    pool = pool_of(whole + halves, clock)
+    assert pool.cuts() == [1, 2]
+    pool.failed(whole[0])
+    assert pool.cuts() == [1, 2]
+    pool.failed(whole[1])
+    assert pool.cuts() == [2, 1]
+    pool.failed(halves[1])
+    assert pool.cuts() == [1, 2]
+    clock.now_s += 5
+    assert pool.cuts() == [1, 2]
+
+
+def test_a_share_that_nobody_holds_is_named_when_it_is_asked_for(clock):
+    pool = pool_of([KnownReplica("a:1", 0, 2)], clock)
+    assert pool.cuts() == [2]
+    with pytest.raises(PeerUnreachable, match="no replica that holds these ids"):
+        asked(pool, share_of_buckets(1, 2))
