@@ -52,9 +52,27 @@ def features_to_proto(features: Mapping[str, Values]) -> list[pb.FeatureValues]:
         try:
             messages.append(_feature_to_proto(name, values))
         except InvalidRequest as error:
-            raise type(error)(f"feature {name}: {error}") from error
+            reason = _reason_of_none(values) or str(error)
+            raise type(error)(f"feature {name}: {reason}") from error
 
     return messages
+
+
+def _reason_of_none(values: Values) -> str:
+    """How to say that an example has no value, where None was given; empty if none was."""
+    examples = values.tolist() if isinstance(values, np.ndarray) else values
+    if not isinstance(examples, list | tuple):
+        return ""
+
+    for number, value in enumerate(examples):
+        given = value if isinstance(value, list | tuple) else (value,)
+        if any(each is None for each in given):
+            return (
+                f"example {number} has None; give lists, and an empty one for an example without a "
+                "value: [[5], []]"
+            )
+
+    return ""
 
 
 def _feature_to_proto(name: str, values: Values) -> pb.FeatureValues:
