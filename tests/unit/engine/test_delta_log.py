@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -376,3 +377,68 @@ def test_a_set_knows_the_oldest_time_of_the_data_that_changed_it():
     assert log.oldest_event_after(first) == 4000
     assert log.oldest_event_after(second) == 7000
     assert log.oldest_event_after(third) == math.inf
+
+
+def test_the_times_of_forgotten_sets_are_known_until_all_readers_are_behind_them():
+    table = table_of(10)
+    log = table.changes
+    log.acknowledge("slow", log.newest)
+    since = log.newest
+
+    def write(time_s, ids):
+        table.assign(ids, np.ones((ids.size, 1), np.float32), time_s)
+
+    before_s = time.monotonic()
+    write(4000, np.arange(8))
+    first = log.seal()
+    between_s = time.monotonic()
+    write(5000, np.arange(100, 108))  # the first set goes
+    second = log.seal()
+    after_s = time.monotonic()
+    write(6000, np.arange(200, 220))  # all go, the open one too
+    third = log.seal()
+    write(7000, np.arange(1))
+    fourth = log.seal()
+
+    assert before_s <= log.oldest_after(since) <= between_s
+    assert between_s <= log.oldest_after(first) <= after_s
+    assert log.oldest_after(second) >= after_s
+    events = [log.oldest_event_after(number) for number in (since, first, second, third)]
+    assert events == [4000, 5000, 6000, 7000]
+    assert log.oldest_after(fourth) == log.oldest_event_after(fourth) == math.inf
+
+    log.acknowledge("slow", third)
+    assert log.oldest_event_after(since) == 7000
+    assert not log._times_forgotten
+
+
+def test_the_times_of_many_forgotten_sets_take_little_memory_and_are_never_too_late():
+    table = table_of(1)
+    log = table.changes
+    log.acknowledge("slow", log.newest)
+    numbers = []
+    for number in range(1000):
+        table.assign(np.array([1, 2]), np.ones((2, 1), np.float32), 1000 + number)
+        numbers.append(log.seal())
+
+    assert len(log._times_forgotten) <= 256
+    events = [log.oldest_event_after(number - 1) for number in numbers]
+    assert events[0] == 1000
+    assert events[-200:] == list(range(1800, 2000))
+    assert all(event <= 1000 + number for number, event in enumerate(events))
+
+
+def test_rows_that_were_dropped_at_once_have_a_time():
+    table = table_of()
+    push(table, [1])
+    since = table.changes.seal()
+    before_s = time.monotonic()
+    table.clear()
+    cleared_s = time.monotonic()
+    assert before_s <= table.changes.oldest_after(since) <= cleared_s
+
+    push(table, [1])
+    table.changes.seal()
+    table.clear()  # that set goes too
+    assert before_s <= table.changes.oldest_after(since) <= cleared_s
+    assert cleared_s <= table.changes.oldest_after(since + 1) <= time.monotonic()

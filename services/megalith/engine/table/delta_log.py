@@ -19,6 +19,7 @@ ID_BYTES = 8  # of an id that is held
 _NOTHING: I64 = np.empty(0, np.int64)
 _BEGINS = itertools.count(0, 1 << 40)  # more than any log seals
 _LEAST_ROOM = 1024  # ids that an open set has room for at first
+_MOST_FORGOTTEN = 256  # sets whose times are remembered; the oldest share one time
 
 
 def check_capacity(capacity: int, table: str) -> None:
@@ -31,16 +32,21 @@ def check_capacity(capacity: int, table: str) -> None:
         )
 
 
-class _SealedSet(NamedTuple):
-    """`noted_s` is when its first id was noted, on the monotonic clock.
+class _Times(NamedTuple):
+    """When a set was changed; infinity = never, or unknown.
 
-    `event_s` is the oldest time of the data that changed it, Unix seconds; infinity = unknown.
+    `noted_s` is when its first id was noted, on the monotonic clock. `event_s` is the oldest time
+    of the data that changed it, Unix seconds.
     """
 
+    noted_s: float = math.inf
+    event_s: float = math.inf
+
+
+class _SealedSet(NamedTuple):
     number: int
     ids: I64
-    noted_s: float
-    event_s: float
+    times: _Times
 
 
 class DeltaLog:
@@ -62,7 +68,8 @@ class DeltaLog:
     How it stays small. Readers acknowledge the number that they have dealt with, and sets that all
     of them have acknowledged go. When the sets hold more ids than there is room for, the oldest go
     although somebody may need them. That is counted, and whoever is behind gets ChangesForgotten:
-    only a copy of all rows helps then.
+    only a copy of all rows helps then. When they were changed is still known, until all readers
+    have acknowledged something later.
 
     What happens without memory. An open set that cannot be sealed counts as forgotten: its ids are
     in no set, but their bits stay until the next sealing, which lifts all bits and sends every
@@ -87,6 +94,7 @@ class DeltaLog:
 
         self._sealed: list[_SealedSet] = []
         self._sealed_size = 0
+        self._times_forgotten: list[tuple[int, _Times]] = []  # by number, in rising order
 
         self.begin = next(_BEGINS)
         self._newest = self.begin
@@ -150,7 +158,8 @@ class DeltaLog:
             with self._lock:
                 is_whole = self._is_open_whole and self.is_on
                 ids = self._open[: self._open_size].copy()
-                sealed = _SealedSet(self._newest + 1, ids, self._noted_s, self._event_s)
+                times = _Times(self._noted_s, self._event_s)
+                sealed = _SealedSet(self._newest + 1, ids, times)
                 self._noted_s = math.inf
                 self._event_s = math.inf
                 self._empty_open_set()
@@ -167,6 +176,8 @@ class DeltaLog:
                 with self._lock:
                     self._forgotten += ids.size
                     self._lose_open_set()
+                    self._noted_s = min(self._noted_s, times.noted_s)
+                    self._event_s = min(self._event_s, times.event_s)
 
                 raise
 
@@ -176,6 +187,10 @@ class DeltaLog:
         with self._lock:
             self._newest = sealed.number
             if not is_whole:
+                for each in self._sealed:
+                    self._remember(each.number, each.times)
+
+                self._remember(sealed.number, sealed.times)
                 self._let_go_through(sealed.number)
             elif sealed.ids.size:  # an empty set takes a number, and no memory
                 self._sealed.append(sealed)
@@ -203,24 +218,24 @@ class DeltaLog:
         return np.unique(np.concatenate(wanted))
 
     def oldest_after(self, after: int) -> float:
-        """When the first id of the sealed sets above number `after` was noted.
+        """When the first id of the sets above number `after` was noted, also of forgotten ones.
 
         On the monotonic clock; infinity if they have no ids.
         """
-        with self._lock:
-            times = [each.noted_s for each in self._after(after)]
-
-        return min(times, default=math.inf)
+        return min((times.noted_s for times in self._times_after(after)), default=math.inf)
 
     def oldest_event_after(self, after: int) -> float:
-        """The oldest time of the data that changed the sealed sets above number `after`.
+        """The oldest time of the data that changed the sets above number `after`.
 
         In Unix seconds; infinity if none of it had a time.
         """
-        with self._lock:
-            times = [each.event_s for each in self._after(after)]
+        return min((times.event_s for times in self._times_after(after)), default=math.inf)
 
-        return min(times, default=math.inf)
+    def _times_after(self, after: int) -> list[_Times]:
+        with self._lock:
+            found = [each.times for each in self._after(after)]
+            found += [times for number, times in self._times_forgotten if number > after]
+            return found
 
     def join(self, reader: str) -> int:
         """Keep what is sealed from now on for the reader; the number of the newest set."""
@@ -232,14 +247,14 @@ class DeltaLog:
         """The reader of that name needs no set up to that number any more."""
         with self._lock:
             self._acknowledged[reader] = number
-            self._let_go_through(min(self._acknowledged.values()))
+            self._let_go_acknowledged()
 
     def dismiss(self, reader: str) -> None:
         """Nobody reads under that name any more, so nothing is kept for it."""
         with self._lock:
             self._acknowledged.pop(reader, None)
             if self._acknowledged:
-                self._let_go_through(min(self._acknowledged.values()))
+                self._let_go_acknowledged()
 
     def resize(self, capacity: int) -> None:
         """Hold up to `capacity` ids from now on. Who turns it off or on forgets everything."""
@@ -255,6 +270,7 @@ class DeltaLog:
     def forget_all(self) -> None:
         """Forget which ids changed up to now, for example because all rows were dropped at once."""
         with self._lock:
+            self._noted_s = min(self._noted_s, time.monotonic())
             self._empty_open_set()
             self._is_open_whole = False
 
@@ -290,10 +306,19 @@ class DeltaLog:
         while self._sealed and self._open_size + self._sealed_size > self.capacity:
             oldest = self._sealed[0]
             self._forgotten += oldest.ids.size
+            self._remember(oldest.number, oldest.times)
             self._let_go_through(oldest.number)
 
         if self._open_size > self.capacity:
             self._lose_open_set()
+
+    def _remember(self, number: int, times: _Times) -> None:
+        """When a forgotten set was changed; of the oldest it may say too early, never too late."""
+        self._times_forgotten.append((number, times))
+        if len(self._times_forgotten) > _MOST_FORGOTTEN:
+            (_, first), (number, second) = self._times_forgotten[:2]
+            both = _Times(min(first.noted_s, second.noted_s), min(first.event_s, second.event_s))
+            self._times_forgotten[:2] = [(number, both)]
 
     def _lose_open_set(self) -> None:
         """Count its ids as forgotten; what is noted until it is sealed is forgotten too."""
@@ -304,6 +329,12 @@ class DeltaLog:
     def _empty_open_set(self) -> None:
         self._open = _NOTHING
         self._open_size = 0
+
+    def _let_go_acknowledged(self) -> None:
+        number = min(self._acknowledged.values())
+        self._let_go_through(number)
+        while self._times_forgotten and self._times_forgotten[0][0] <= number:
+            self._times_forgotten.pop(0)
 
     def _let_go_through(self, number: int) -> None:
         self._floor = max(self._floor, number)

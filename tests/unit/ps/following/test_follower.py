@@ -1,5 +1,7 @@
 """What a replica is told: every change, in messages that fit, and nothing twice without need."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -237,6 +239,25 @@ def test_a_version_has_the_oldest_time_of_the_data_that_changed_a_table(store):
     assert sorted(ends.oldest_s) == ["t", "undated"]
     assert ends.oldest_events_s == {"t": 1500}
     assert not version(store, follower)[-1].oldest_events_s
+
+
+def test_a_version_after_an_overflow_has_the_time_of_what_was_forgotten(store):
+    table = table_of(touched_capacity=4)
+    store.adopt(table=table)
+    follower = follower_of(store)
+    version(store, follower)
+    before_s = time.monotonic()
+    table.assign(np.arange(9), np.ones((9, 2), np.float32), 1500)
+    table.changes.seal()
+    between_s = time.monotonic()
+    table.assign(np.arange(2), np.ones((2, 2), np.float32), 2500)
+    ends = version(store, follower)[-1]
+    assert follower.snapshots == 2
+    assert before_s <= ends.oldest_s["t"] <= between_s
+    assert ends.oldest_events_s == {"t": 1500}
+    ends = version(store, follower)[-1]
+    assert not ends.oldest_s
+    assert not ends.oldest_events_s
 
 
 def values_of(events):
