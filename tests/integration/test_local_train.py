@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from megalith.local import local_train
+import megalith.client as mg
+from megalith.local import LocalModel, local_train
 from megalith.worker.config import OverlapSettings, TaskSettings, WorkerConfig
 from megalith.worker.server import WorkerServer
 from support.liked_task import LikedTask
@@ -78,3 +79,40 @@ def test_a_cluster_goes_on_from_a_local_checkpoint(tmp_path):
     on = local_train(LikedTask(), model_dir=tmp_path)  # and back: there is nothing left to train
     assert on.losses == []
     assert on.figures == pytest.approx(status.results, abs=1e-6)
+
+
+@pytest.mark.parametrize("skips_nonfinite", [False, True])
+def test_an_id_that_a_batch_repeats_is_admitted_when_a_cluster_admits_it(tmp_path, skips_nonfinite):
+    row = mg.Segment(2, mg.RandomUniform(-0.1, 0.1), mg.Adagrad(0.1))
+    table = mg.TableConfig(
+        "rare",
+        (row,),
+        admission=mg.AdmissionConfig(default_threshold=3),
+        skip_nonfinite=skips_nonfinite,
+    )
+    local = LocalModel()
+    local.create([table], [])
+    rng = np.random.default_rng(4)
+    wanted = np.arange(1500)
+    with Servers(tmp_path, num_ps=2) as servers:
+        servers.start_controller()
+        for index in range(2):
+            servers.start_ps(index)
+        cluster = servers.connect()
+        cluster.create_tables(table)
+        held = []
+        for step in range(8):
+            ids = rng.zipf(1.2, 2000) % wanted.size
+            gradients = rng.normal(0, 1, (ids.size, 2)).astype(np.float32)
+            if skips_nonfinite:
+                gradients[rng.integers(0, ids.size, 20)] = np.nan
+
+            cluster.push({"rare": (ids, gradients)})
+            local.push({"rare": (mg.Ids(ids), gradients)}, {}, step=step)
+            here, _ = local.read({"rare": wanted}, [])
+            there = cluster.pull({"rare": wanted}).rows["rare"]
+            np.testing.assert_array_equal(here["rare"], there)
+            held.append(np.count_nonzero(there.any(axis=1)))
+
+    assert held[:3] == [0, 0, 0]
+    assert 0 < held[3] < held[-1] < wanted.size

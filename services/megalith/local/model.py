@@ -14,6 +14,7 @@ from megalith.checkpoint.applied import AppliedWrites
 from megalith.checkpoint.restore import restore_shard
 from megalith.checkpoint.storage.location import Location
 from megalith.client import Ids
+from megalith.engine.table import checks
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import UpdateKind, Variable
 from megalith.errors import UnknownTable, UnknownVariable
@@ -109,7 +110,38 @@ class LocalModel:
         req_time_s: int = 0,
         step: int = 0,
     ) -> None:
-        """Apply all gradients; nothing is applied if one of them is refused."""
+        """Apply all gradients; nothing is applied if one of them is refused.
+
+        Those of equal ids are added up first, as a client of a cluster does it. So an admission
+        filter sees an id once for each push, however often it is repeated.
+        """
+        summed = {}
+        for name, (ids, grads) in gradients.items():
+            summed[name] = self._summed(name, ids, grads)
+
+        self._apply(summed, variable_gradients, req_time_s=req_time_s, step=step)
+
+    def _summed(self, name: str, ids: Ids, grads: F32) -> tuple[Ids, F32]:
+        if ids.is_distinct:
+            return ids, grads
+
+        table = self._table(name)
+        table.check_gradients(ids.values, grads)  # their shape, before they are added
+        found, sums, _ = checks.sum_by_id(ids.values, grads, table.layout.dim)
+        return Ids(found, distinct=True), sums
+
+    def _apply(
+        self,
+        gradients: Mapping[str, tuple[Ids, F32]],
+        variable_gradients: Variables,
+        *,
+        req_time_s: int,
+        step: int,
+    ) -> None:
+        """`push` of gradients that several programs have pushed together.
+
+        An admission filter sees an id as often as it is repeated.
+        """
         rates = {}
         for name, (ids, grads) in gradients.items():
             table = self._table(name)

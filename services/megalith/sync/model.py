@@ -157,7 +157,7 @@ class RankModel(LocalModel):
             shapes[name] = self._variables[name].config.initial.shape
 
         means = mean_gradients(self._ranks, variable_gradients, shapes)
-        super().push(merged, means, req_time_s=newest_s, step=step)
+        self._apply(merged, means, req_time_s=newest_s, step=step)
 
     def evaluated(self, evaluate: Callable[[Read], dict[str, float]]) -> dict[str, float]:
         """What rank 0 says of the whole model; the others answer its reads, and say nothing."""

@@ -71,6 +71,18 @@ def test_equal_ids_are_summed_also_if_there_are_threads():
     np.testing.assert_array_equal(found[1], found[0])
 
 
+def test_a_filter_sees_an_id_once_for_each_push_however_often_it_is_repeated():
+    model = model_of(1, admission=AdmissionConfig(default_threshold=2))
+    repeated = mg.Ids([7, 7, 7, 7, 8])
+    ones = np.ones((5, 4), np.float32)
+    counts = []
+    for _ in range(3):
+        model.push({"rows": (repeated, ones)}, {})
+        counts.append(model.num_rows)
+
+    assert counts == [0, 0, 2]
+
+
 def test_a_filter_sees_ids_in_their_order_also_if_there_are_threads():
     ids = ids_in("random", 100_000)
     gradients = np.ones((len(ids), 4), np.float32)
