@@ -181,7 +181,7 @@ def _trouble_lines(status: ClusterStatus) -> list[str]:
         journal = journal_line(status.journal_error)
         lines.append(f"[red]journal    {escape(journal)}[/red]")
 
-    skipped = left_out_words(status.members)
+    skipped = left_out_words(status)
     if skipped:
         lines.append(f"[yellow]left out   {skipped}; the logs of the workers name them[/yellow]")
 

@@ -20,6 +20,7 @@ from megalith.cli.output import print_line
 from megalith.cli.run_record import RunRecord
 from megalith.cli.tasks import refuse_unknown
 from megalith.cli.training import result_rows
+from megalith.cli.words import files_word
 from megalith.collective.choose import OFF as OFF
 from megalith.collective.ranks import Ranks
 from megalith.errors import MegalithError, RankFailed, RankSilent
@@ -291,14 +292,14 @@ def _print_summary(
     console: Console, ranks: Ranks, run: LocalRun, errors: HookErrors, was_stopped: bool
 ) -> None:
     """The figures of a finished run, of all ranks together."""
-    left_out = {
-        "batches": run.skipped_batches,
-        "messages": run.left_out.skipped_messages,
-        "files": run.left_out.late_files,
-    }
-    counts = [run.examples, run.model.num_rows, errors.hook_errors, *left_out.values()]
-    sums = ranks.gather(np.array(counts, np.int64)).sum(0).tolist()
-    examples, rows, raised, *left_out_in_all = sums
+    mine = run.left_out
+    left_out = [run.skipped_batches, mine.skipped_messages, mine.late_files]
+    counts = [run.examples, run.model.num_rows, errors.hook_errors, *left_out]
+    gathered = ranks.gather(np.array(counts, np.int64))
+    examples, rows, raised, *left_out_in_all = gathered.sum(0).tolist()
+
+    num_counting_files = int(np.count_nonzero(gathered[:, -1]))
+    files = files_word(num_counting_files, is_handed_out=False)
     stop_reasons = ranks.gather_texts(run.stop_reason)
     failures_by_rank = [text.splitlines() for text in ranks.gather_texts(_lines(errors))]
     title = "training stopped" if was_stopped else "training finished"
@@ -312,7 +313,7 @@ def _print_summary(
     table.add_row("examples", f"{examples:,}")
     table.add_row("examples/s", f"{rate:,.0f}")
     table.add_row("rows", f"{rows:,}")
-    for what, count in zip(left_out, left_out_in_all, strict=True):
+    for what, count in zip(("batches", "messages", files), left_out_in_all, strict=True):
         if count:
             table.add_row(f"{what} left out", f"{count:,}")
 

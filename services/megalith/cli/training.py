@@ -118,7 +118,7 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     table.add_row("examples/s", rate)
     table.add_row("rows", f"{rows:,}")
 
-    for what, count in left_out(status.members).items():
+    for what, count in left_out(status).items():
         table.add_row(f"{what} left out", f"{count:,}")
 
     raised = hook_errors(status.members)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from megalith.control import BarrierStatus, MemberStatus
+from megalith.control import BarrierStatus, ClusterStatus, MemberStatus
 from megalith.runtime.counting import counted
 
 _HELD_BY = {
@@ -14,8 +14,13 @@ _HELD_BY = {
     "action": "ended by the file {} in the model directory",
 }
 
-
-_SINGULAR = {"batches": "batch", "messages": "message", "files": "file"}
+PARTS_OF_FILES = "parts of files"
+_SINGULAR = {
+    "batches": "batch",
+    "messages": "message",
+    "files": "file",
+    PARTS_OF_FILES: "part of a file",
+}
 
 
 def held_by(barrier: BarrierStatus) -> list[str]:
@@ -34,20 +39,30 @@ def held_by(barrier: BarrierStatus) -> list[str]:
     return phrases
 
 
-def left_out(members: Iterable[MemberStatus]) -> dict[str, int]:
+def left_out(status: ClusterStatus) -> dict[str, int]:
     """What workers have read or found and not trained, by what it is; nothing that is 0."""
-    counts = {"batches": 0, "messages": 0, "files": 0}
-    for member in members:
+    counts = {"batches": 0, "messages": 0}
+    late = [member.late_files for member in status.members if member.late_files]
+    for member in status.members:
         counts["batches"] += member.skipped_batches
         counts["messages"] += member.skipped_messages
-        counts["files"] += member.late_files
 
+    counts[files_word(len(late), is_handed_out=status.pieces is not None)] = sum(late)
     return {what: count for what, count in counts.items() if count}
 
 
-def left_out_words(members: Iterable[MemberStatus]) -> str:
+def files_word(num_counting: int, *, is_handed_out: bool) -> str:
+    """What the sum of the late files of so many workers is a number of.
+
+    Files that are handed out are counted by one worker each. Otherwise each worker counts those of
+    which it has left out its part, so that a file may be in the counts of several.
+    """
+    return "files" if is_handed_out or num_counting < 2 else PARTS_OF_FILES
+
+
+def left_out_words(status: ClusterStatus) -> str:
     """The same as words, for example "1 file, 3 batches"; empty if it is nothing."""
-    counts = left_out(members)
+    counts = left_out(status)
     words = [counted(count, _SINGULAR[what], what) for what, count in counts.items()]
     return ", ".join(words)
 

@@ -369,6 +369,25 @@ def test_what_workers_left_out_is_in_the_status():
     assert "left out   1,200 messages, 1 file; the logs of the workers name them" in text
 
 
+@pytest.mark.parametrize(
+    ("counts", "pieces", "words"),
+    [
+        ((1, 1), None, "2 parts of files"),
+        ((2, 0), None, "2 files"),
+        ((1, 1), PieceCounts(0, 5, 0, 0, True), "2 files"),
+    ],
+)
+def test_a_file_that_several_workers_left_out_in_part_is_not_said_to_be_several_files(
+    counts, pieces, words
+):
+    workers = [
+        MemberStatus("worker", index, "h:1", "h:2", True, 0.1, "alive", late_files=count)
+        for index, count in enumerate(counts)
+    ]
+    text = shown(dataclasses.replace(STATUS, members=tuple(workers), pieces=pieces))
+    assert f"left out   {words};" in text
+
+
 def test_hooks_that_raised_are_counted_and_named_in_the_status():
     failures = ("Clumsy.before_step raised RuntimeError: [red]",)
     worker = MemberStatus(

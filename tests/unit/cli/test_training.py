@@ -190,6 +190,7 @@ def test_the_summary_counts_what_killed_workers_had_trained():
         global_step=7,
         last_checkpoint="model.ckpt-7",
         input="",
+        pieces=None,
     )
     training.print_summary(ended, 10.0, console)
     text = console.export_text()
@@ -228,6 +229,7 @@ def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(
         global_step=7,
         last_checkpoint="model.ckpt-7",
         input="goes on where it was",
+        pieces=None,
     )
     training.print_summary(ended, 1.0, console)
 
