@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,11 +13,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files, blocks, dropped, own_rows
+from megalith.checkpoint import arrow_files, blocks, dropped, own_rows, read_ahead
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.read_ahead import ReadAhead
 from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.storage.parallel import in_parallel, threads
 from megalith.checkpoint.tables import Header, RowBatch
@@ -26,7 +27,7 @@ from megalith.engine.table.checks import finite_mask, frozen
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointDamaged, LimitExceeded
-from megalith.kernels.dtypes import F32, Bools
+from megalith.kernels.dtypes import F32, I64, Bools
 from megalith.kernels.finite import is_finite
 from megalith.schema import TableConfig
 from megalith.wire import routing
@@ -50,8 +51,9 @@ def load_tables(
     with threads("blocks", _num_threads()) as pool:
         loading = _Loading(chain, mine, over_budget, pool)
         expired = loading.load_base()
-        for increment in chain.increments:
-            loading.load_increment(increment)
+
+    with threads("ahead", read_ahead.THREADS) as pool:
+        loading.load_increments(pool)
 
     for name, table in loading.tables.items():
         table.reconfigure(loading.configs[name])
@@ -142,7 +144,31 @@ class _Loading:
         """Load every file of the checkpoint that is needed; how many rows were expired."""
         return sum(_load_each(self._load, self._needed))
 
-    def load_increment(self, increment: Increment) -> None:
+    def load_increments(self, pool: ThreadPoolExecutor) -> None:
+        """Load them one after the other; the threads of `pool` read the next ones meanwhile."""
+        changed = self._needed_of(FileKind.TABLE)
+        gone = self._needed_of(FileKind.DROPPED)
+        rows = ReadAhead(changed, self._all_batches, pool, read_ahead.MOST_BYTES)
+        dropped_ids = ReadAhead(gone, dropped.read, pool, read_ahead.MOST_BYTES)
+        for increment in self._chain.increments:
+            self._load_increment(increment, rows, dropped_ids)
+
+    def _needed_of(self, kind: FileKind) -> list[tuple[Location, ShardFile]]:
+        """Files of increments with something for this server, in their order."""
+        found = []
+        for increment in self._chain.increments:
+            for file in increment.manifest.files:
+                if file.kind is kind and file.rows and self._is_needed(file):
+                    found.append((increment.directory, file))
+
+        return found
+
+    def _load_increment(
+        self,
+        increment: Increment,
+        rows: ReadAhead[list[RowBatch]],
+        dropped_ids: ReadAhead[I64],
+    ) -> None:
         """Put the changed rows in, and take the dropped ones out."""
         directory = increment.directory
         files = increment.manifest.files
@@ -155,35 +181,51 @@ class _Loading:
                 self._make_table(file.table)
 
         needed = [file for file in changed if self._is_needed(file)]
-        _load_each(lambda file: self._load_changes(directory, file), needed)
+        _load_each(lambda file: self._load_changes(directory, file, rows), needed)
 
         gone = [file for file in files if file.kind is FileKind.DROPPED]
-        _load_each(lambda file: self._drop(directory, file), gone)
+        _load_each(lambda file: self._drop(directory, file, dropped_ids), gone)
 
     def _is_needed(self, file: ShardFile) -> bool:
         buckets = arrow_files.buckets_of(file)
         is_mine = buckets & self._mine
         return bool(is_mine.any())
 
-    def _load_changes(self, directory: Location, file: ShardFile) -> None:
+    def _load_changes(
+        self, directory: Location, file: ShardFile, rows: ReadAhead[list[RowBatch]]
+    ) -> None:
         table = self.tables[file.table]
         signature = RowLayout(self.configs[file.table]).signature
         refused = 0
-        for read in self._readers(directory, file):  # in their order: the last of equal ids counts
-            for batch in read():
-                rows = own_rows.joined(batch, self._mine)
-                data_time_s = self._data_times[file.table]
-                result = table.load(rows.ids, rows.rows, rows.times, signature, data_time_s)
-                refused += result.refused
+        batches: Iterable[RowBatch] | None = rows.take(directory, file)
+        if batches is None:
+            batches = self._batches(directory, file)
+
+        for batch in batches:
+            own = own_rows.joined(batch, self._mine)
+            data_time_s = self._data_times[file.table]
+            result = table.load(own.ids, own.rows, own.times, signature, data_time_s)
+            refused += result.refused
 
         if refused:
             raise _no_room(table, refused, file.rows, directory / file.name)
 
-    def _drop(self, directory: Location, file: ShardFile) -> None:
+    def _batches(self, directory: Location, file: ShardFile) -> Iterator[RowBatch]:
+        """In the order of the file: the last of equal ids counts."""
+        for read in self._readers(directory, file):
+            yield from read()
+
+    def _all_batches(self, directory: Location, file: ShardFile) -> list[RowBatch]:
+        return list(self._batches(directory, file))
+
+    def _drop(self, directory: Location, file: ShardFile, dropped_ids: ReadAhead[I64]) -> None:
         if not file.rows or not self._is_needed(file):
             return
 
-        ids = dropped.read(directory, file)
+        ids = dropped_ids.take(directory, file)
+        if ids is None:
+            ids = dropped.read(directory, file)
+
         is_mine = self._mine[routing.buckets_of(ids)]
         self.tables[file.table].erase(frozen(ids[is_mine]))
 

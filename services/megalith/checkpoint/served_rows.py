@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint import arrow_files, blocks, dropped, manifest
+from megalith.checkpoint import arrow_files, blocks, dropped, manifest, read_ahead
 from megalith.checkpoint import tables as table_files
 from megalith.checkpoint import variables as variable_files
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.read_ahead import ReadAhead
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.storage.parallel import in_parallel
+from megalith.checkpoint.storage.parallel import in_parallel, threads
 from megalith.checkpoint.tables import RowBatch
 from megalith.engine.segments.compressor import RowCodec
 from megalith.engine.serving_table import ServingTable
 from megalith.engine.table import served
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointDamaged, LimitExceeded
-from megalith.kernels.dtypes import Bools
+from megalith.kernels.dtypes import I64, Bools
 from megalith.schema import TableConfig
 from megalith.schema.variable_parts import numbered_part
 from megalith.wire.routing import buckets_of
@@ -70,8 +71,15 @@ class ServedRowsLoading:
                 for _ in pool.map(store, readers):
                     self._check_stop()
 
-        for increment in self._chain.increments:
-            self._load_increment(increment.directory, increment.manifest)
+        with threads("ahead", read_ahead.THREADS) as pool:
+            rows = ReadAhead(
+                self._changes(FileKind.TABLE), self._all_batches, pool, read_ahead.MOST_BYTES
+            )
+            dropped_ids = ReadAhead(
+                self._changes(FileKind.DROPPED), dropped.read, pool, read_ahead.MOST_BYTES
+            )
+            for increment in self._chain.increments:
+                self._load_increment(increment, rows, dropped_ids)
 
         self._check_whole()
 
@@ -95,18 +103,43 @@ class ServedRowsLoading:
             if is_mine.any():
                 yield file
 
-    def _load_increment(self, directory: Location, content: Manifest) -> None:
+    def _changes(self, kind: FileKind) -> Iterator[tuple[Location, ShardFile]]:
+        for increment in self._chain.increments:
+            for file in self._files_of(increment.manifest, kind):
+                yield increment.directory, file
+
+    def _load_increment(
+        self,
+        increment: Increment,
+        rows: ReadAhead[list[RowBatch]],
+        dropped_ids: ReadAhead[I64],
+    ) -> None:
         """In order: of equal ids the last one counts, and ids that are gone go after that."""
-        for file in self._files_of(content, FileKind.TABLE):
-            for read in self._readers(directory, file):
-                self._store(file, read)
+        directory = increment.directory
+        for file in self._files_of(increment.manifest, FileKind.TABLE):
+            batches: Iterable[RowBatch] | None = rows.take(directory, file)
+            if batches is None:
+                batches = self._batches(directory, file)
+
+            for batch in batches:
+                self._store_batch(file, batch)
                 self._check_stop()
 
-        for file in self._files_of(content, FileKind.DROPPED):
+        for file in self._files_of(increment.manifest, FileKind.DROPPED):
             loaded = self._tables[file.table]
-            ids = dropped.read(directory, file)
+            ids = dropped_ids.take(directory, file)
+            if ids is None:
+                ids = dropped.read(directory, file)
+
             gone = np.ascontiguousarray(ids)
             loaded.table.erase(gone)
+
+    def _batches(self, directory: Location, file: ShardFile) -> Iterator[RowBatch]:
+        for read in self._readers(directory, file):
+            yield from read()
+
+    def _all_batches(self, directory: Location, file: ShardFile) -> list[RowBatch]:
+        return list(self._batches(directory, file))
 
     def _readers(self, directory: Location, file: ShardFile) -> list[_Reader]:
         """One for each block with rows of the share; early versions have no blocks."""
@@ -124,18 +157,21 @@ class ServedRowsLoading:
         return readers
 
     def _store(self, file: ShardFile, read: _Reader) -> None:
-        loaded = self._tables[file.table]
         for batch in read():
-            buckets = buckets_of(batch.ids)
-            is_mine = self._share[buckets]
+            self._store_batch(file, batch)
 
-            ids = batch.ids[is_mine]
-            embeddings = batch.embeddings[is_mine]
-            times = batch.times[is_mine]
-            loaded.store(ids, embeddings, times)
+    def _store_batch(self, file: ShardFile, batch: RowBatch) -> None:
+        loaded = self._tables[file.table]
+        buckets = buckets_of(batch.ids)
+        is_mine = self._share[buckets]
 
-            newest_s = int(times.max(initial=0))
-            self.newest_data_s = max(self.newest_data_s, newest_s)
+        ids = batch.ids[is_mine]
+        embeddings = batch.embeddings[is_mine]
+        times = batch.times[is_mine]
+        loaded.store(ids, embeddings, times)
+
+        newest_s = int(times.max(initial=0))
+        self.newest_data_s = max(self.newest_data_s, newest_s)
 
     def _check_whole(self) -> None:
         """Compare with what the manifest says, which is known for all buckets together."""

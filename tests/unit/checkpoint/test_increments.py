@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from megalith.checkpoint import copying, manifest
+from megalith.checkpoint import blocks, copying, manifest, read_ahead
 from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.increment import save_increment, seal_all
 from megalith.checkpoint.increments import read_chain
 from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.served_rows import ServedRowsLoading
 from megalith.checkpoint.storage.location import locate
 from megalith.checkpoint.storage.object_store import ObjectStore
+from megalith.engine.serving_table import ServingTable
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import UpdateKind
 from megalith.errors import (
@@ -82,6 +84,87 @@ def test_a_restore_from_an_object_store_asks_for_some_files_at_once(tmp_path, mo
     assert [report.increments for report in reports] == [20, 20]
     assert 8 < max(most) <= 16
     object_stores.forget_memory()
+
+
+@pytest.mark.parametrize("who", ["a ps", "a replica"])
+def test_the_next_increments_are_read_while_one_is_put_in(tmp_path, monkeypatch, who):
+    stores = routed(1)
+    stores[0].adopt(table=EmbeddingTable(config()))
+    ids = np.arange(1000)
+    train(stores, ids)
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    for turn in range(6):
+        train(stores, ids[turn * 10 :])
+        chain.increment()
+
+    lock = threading.Lock()
+    under_way = []
+    at_once = []
+    read = blocks.read
+
+    def slowly_read(directory, file, block):
+        if not block.rows:  # the heads of all files are read at once before
+            return read(directory, file, block)
+
+        with lock:
+            under_way.append(directory)
+            at_once.append(len(set(under_way)))
+        time.sleep(0.01)
+        try:
+            return read(directory, file, block)
+        finally:
+            with lock:
+                under_way.remove(directory)
+
+    monkeypatch.setattr(blocks, "read", slowly_read)
+    if who == "a ps":
+        stores_again, _ = restored(chain.base, 1)
+        assert_same(contents(stores_again), contents(stores))
+    else:
+        rows_served(chain.base)
+    assert max(at_once) >= 4
+
+
+def rows_served(base):
+    """The rows that a replica with all ids has of a chain: ids and embeddings."""
+    tables = []
+
+    def begin_table(config):
+        tables.append(ServingTable(config))
+        return tables[-1]
+
+    loading = ServedRowsLoading(
+        read_chain(base), np.ones(routing.NUM_BUCKETS, np.bool_), begin_table, lambda: None
+    )
+    loading.load()
+    ids = np.sort(np.concatenate(list(tables[0].ids())))
+    return ids, tables[0].lookup(ids)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 200_000])
+def test_changes_that_are_not_read_ahead_come_in_the_same_order(tmp_path, monkeypatch, most_bytes):
+    """At size, and with files of which only some may be read ahead."""
+    monkeypatch.setattr(read_ahead, "MOST_BYTES", most_bytes)
+    stores = routed(2)
+    for store in stores:
+        store.adopt(table=EmbeddingTable(config()))
+    ids = np.random.default_rng(8).choice(2**62, 300_000, replace=False)
+    train(stores, ids)
+    chain = Chain(stores, tmp_path)
+    chain.save()
+    for turn, size in enumerate((100_000, 1_000, 300_000, 2_000, 5_000)):
+        train(stores, ids[:size])
+        for store in stores:
+            store.tables()[0].erase(ids[turn * 100 : turn * 100 + 50])
+        chain.increment()
+
+    expected = contents(stores)
+    stores_again, _ = restored(chain.base, 3)
+    assert_same(contents(stores_again), expected)
+    served_ids, served = rows_served(chain.base)
+    np.testing.assert_array_equal(served_ids, expected[0])
+    np.testing.assert_array_equal(served, expected[1][:, :DIM])
 
 
 def test_a_chain_is_called_by_the_number_of_its_increments(tmp_path):
