@@ -2,11 +2,13 @@
 
 import contextlib
 import re
+import time
 
 import grpc
 import numpy as np
 import pytest
 
+import megalith.serving as serving
 from megalith.client import RandomUniform, Segment, Sgd, TableConfig
 from megalith.control import Controller
 from megalith.engine.serving_table import ServingTable
@@ -443,3 +445,23 @@ def test_a_reply_above_the_limit_of_a_message_is_a_typed_error(servers):
     with pytest.raises(MessageTooLarge, match="larger than max"):
         reader.lookup_once("t", np.arange(2000))
     assert reader.lookup("t", np.arange(500)).shape == (500, 256)
+
+
+def test_a_client_reads_on_while_the_controller_is_gone(servers):
+    cluster = servers.connect()
+    cluster.create_tables(table_of())
+    ids = np.arange(1000)
+    push(cluster, ids)
+    reader_of(servers)
+    wait_until(lambda: any(each.report.is_ready for each in cluster.controller.status().replicas))
+    trained = cluster.pull({"t": ids}).rows["t"]
+    with serving.connect(model_dir=str(servers.model_dir), timeout_s=3) as client:
+        client.lookup({"t": ids})
+        servers.stop("controller")
+        began_s = time.monotonic()
+        longest_s = 0.0
+        while time.monotonic() - began_s < 5:  # the client looks for replicas every 2 s
+            asked_s = time.monotonic()
+            np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
+            longest_s = max(longest_s, time.monotonic() - asked_s)
+    assert longest_s < 1

@@ -1,6 +1,7 @@
 """Which replicas there are, and which of them is asked next."""
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from megalith.protos import prediction_pb2_grpc, replica_pb2_grpc
 from megalith.serving._lookups import LookupLink
 from megalith.wire import channel
 from megalith.wire.routing import share_of_buckets
+
+logger = logging.getLogger(__name__)
 
 _ASK_EVERY_S = 2.0  # where the replicas are
 _AVOID_S = 5.0  # one that failed is asked last for so long
@@ -51,10 +54,15 @@ class ReplicaLink:
         self._channel.close()
 
 
+def _on_a_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="find-replicas", daemon=True).start()
+
+
 class ReplicaPool:
     """The replicas that are known, each with its link. Thread-safe: `_lock` guards everything.
 
-    `find` says where they are now. While it cannot, those of the last time are used.
+    `find` says where they are now. It may wait for a controller that is away, so only the first
+    call waits for it. Later ones use the replicas of the last time, while it is asked on a thread.
     """
 
     def __init__(
@@ -62,10 +70,13 @@ class ReplicaPool:
         find: Callable[[], Sequence[KnownReplica]],
         max_message_bytes: int,
         clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] = _on_a_thread,
     ) -> None:
+        """`start` begins some work, and need not wait for its end."""
         self._find = find
         self._max_message_bytes = max_message_bytes
         self._clock = clock
+        self._start = start
 
         self._lock = threading.Lock()
         self._known: list[KnownReplica] = []
@@ -74,6 +85,7 @@ class ReplicaPool:
         self._failed_s: dict[str, float] = {}
 
         self._asked_s = -_ASK_EVERY_S
+        self._is_looking = False
         self._turn = itertools.count()
         self._is_closed = False
 
@@ -160,25 +172,35 @@ class ReplicaPool:
         now_s = self._clock()
         with self._lock:
             self._check_open()
-            if now_s - self._asked_s < _ASK_EVERY_S:
+            if self._is_looking or now_s - self._asked_s < _ASK_EVERY_S:
                 return
 
             self._asked_s = now_s
             is_first = not self._known
+            self._is_looking = not is_first
 
+        if is_first:
+            self._take(self._find())
+        else:
+            self._start(self._look_again)
+
+    def _look_again(self) -> None:
         try:
-            found = list(self._find())
-        except MegalithError:
-            if is_first:
-                raise
+            self._take(self._find())
+        except MegalithError as error:
+            logger.debug("the replicas of before are asked on: %s", error)
+        except Exception:
+            logger.exception("looking for replicas failed")
+        finally:
+            with self._lock:
+                self._is_looking = False
 
-            return
-
+    def _take(self, found: Sequence[KnownReplica]) -> None:
         with self._lock:
             if found:
-                self._known = found
+                self._known = list(found)
 
-            self._close_those_gone(now_s)
+            self._close_those_gone(self._clock())
 
     def _check_open(self) -> None:
         """`_lock` is held."""

@@ -22,8 +22,12 @@ def clock():
     return Clock()
 
 
+def at_once(work):
+    work()
+
+
 def pool_of(found, clock):
-    return ReplicaPool(lambda: found, 1 << 20, clock)
+    return ReplicaPool(lambda: found, 1 << 20, clock, at_once)
 
 
 def asked(pool, buckets=ALL):
@@ -100,3 +104,34 @@ def test_a_share_that_nobody_holds_is_named_when_it_is_asked_for(clock):
     assert pool.cuts() == [2]
     with pytest.raises(PeerUnreachable, match="no replica that holds these ids"):
         asked(pool, share_of_buckets(1, 2))
+
+
+def test_nobody_waits_while_it_is_found_out_where_known_replicas_are(clock):
+    found = [KnownReplica("a:1")]
+    begun = []
+    pool = ReplicaPool(lambda: list(found), 1 << 20, clock, begun.append)
+    assert asked(pool) == ["a:1"]
+    found[:] = [KnownReplica("b:1")]
+    clock.now_s += 2
+    assert asked(pool) == ["a:1"]
+    clock.now_s += 2
+    assert asked(pool) == ["a:1"]
+    assert len(begun) == 1  # one at a time
+    begun.pop()()
+    assert asked(pool) == ["b:1"]
+    assert len(begun) == 1  # two seconds have passed since the first one began
+
+
+def test_those_of_before_are_asked_while_nobody_says_where_they_are(clock):
+    answers = [[KnownReplica("a:1")], PeerUnreachable("no controller"), []]
+
+    def find():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    pool = ReplicaPool(find, 1 << 20, clock, at_once)
+    while answers:
+        assert asked(pool) == ["a:1"]
+        clock.now_s += 2
