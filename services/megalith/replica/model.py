@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,14 @@ class _Held:
     parts: frozenset[str] = frozenset()
 
 
+@dataclass(slots=True)
+class _Arriving:
+    """What one ps has begun to send since its last version, which may break off."""
+
+    tables: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+
+
 _CHECKPOINT = -1  # holds what came out of a checkpoint, until every ps has said what it has
 
 
@@ -55,6 +63,7 @@ class ServedModel:
         self._parts: dict[str, NDArray[Any]] = {}  # of variables, by name of the part
         self._splits: dict[str, int] = {}  # in how many parts a variable was sent last
         self._held: dict[int, _Held] = {}  # by index of the ps
+        self._arriving: dict[int, _Arriving] = {}
 
     # --- reading ---
 
@@ -135,13 +144,16 @@ class ServedModel:
 
     # --- filling ---
 
-    def begin_table(self, config: TableConfig) -> ServingTable:
-        """The table of that configuration.
+    def begin_table(self, config: TableConfig, index: int | None = None) -> ServingTable:
+        """The table of that configuration; the ps of that index, if given, sends its rows.
 
         One of another row layout goes, with all its rows: every ps sends them anew.
         """
         unbounded = _without_budget(config)
         with self._lock:
+            if index is not None:
+                self._arriving_from(index).tables.add(config.name)
+
             found = self._tables.get(config.name)
             if found is not None:
                 held = found.table
@@ -178,9 +190,12 @@ class ServedModel:
 
             return self._tables[name].table
 
-    def set_variables(self, values: dict[str, NDArray[Any]]) -> None:
-        """Take new values of variables, or parts."""
+    def set_variables(self, values: dict[str, NDArray[Any]], index: int | None = None) -> None:
+        """Take new values of variables, or parts; from the ps of that index, if given."""
         with self._lock:
+            if index is not None:
+                self._arriving_from(index).parts.update(values)
+
             self._parts.update(values)
             for part in values:
                 self._splits[variable_of(part)] = count_of(part)
@@ -199,13 +214,13 @@ class ServedModel:
         """
         with self._lock:
             held = self._held
-            before = held.get(index, _Held())
+            before = self._all_of(index)
             held[index] = _Held(frozenset(tables), frozenset(parts))
             self._let_go(before)
 
             is_everybody_heard = len(held) > self._num_ps
             if _CHECKPOINT in held and is_everybody_heard:
-                saved = held.pop(_CHECKPOINT)
+                saved = self._all_of(_CHECKPOINT)
                 self._let_go(saved)
 
     def reshape(self, num_ps: int, *, is_another_run: bool = False) -> None:
@@ -223,18 +238,29 @@ class ServedModel:
                 if served.lacking:
                     served.lacking = set(range(num_ps))
 
-            too_many = [index for index in self._held if index >= num_ps]
+            known = self._held.keys() | self._arriving.keys()
+            too_many = [index for index in known if index >= num_ps]
             for index in too_many:
-                before = self._held.pop(index)
+                before = self._all_of(index)
                 self._let_go(before)
 
+    def _arriving_from(self, index: int) -> _Arriving:
+        return self._arriving.setdefault(index, _Arriving())
+
+    def _all_of(self, index: int) -> _Held:
+        """What one ps had, or has begun to send, which nobody holds for it any more."""
+        held = self._held.pop(index, _Held())
+        arriving = self._arriving.pop(index, _Arriving())
+        return _Held(held.tables | arriving.tables, held.parts | arriving.parts)
+
     def _let_go(self, before: _Held) -> None:
-        """Of what one ps had, drop what none has now."""
+        """Of what one ps had, drop what none has now, and none is sending."""
         gone_tables = set(before.tables)
         gone_parts = set(before.parts)
-        for held in self._held.values():
-            gone_tables -= held.tables
-            gone_parts -= held.parts
+        everything: list[_Held | _Arriving] = [*self._held.values(), *self._arriving.values()]
+        for others in everything:
+            gone_tables -= others.tables
+            gone_parts -= others.parts
 
         for table in gone_tables:
             self._tables.pop(table, None)

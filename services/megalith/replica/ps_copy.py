@@ -155,7 +155,7 @@ class PsCopy:
 
     def _begin_table(self, begin: pb.TableBegin) -> None:
         config = codec.table_from_proto(begin.config)
-        self._tables[config.name] = self.model.begin_table(config)
+        self._tables[config.name] = self.model.begin_table(config, self.index)
         if begin.is_snapshot:
             self.counts.snapshots += 1
             self._snapshots[config.name] = _Snapshot()
@@ -253,7 +253,7 @@ class PsCopy:
             values[named.name] = codec.array_from_proto(named.value, f"variable {named.name}")
 
         self._num_got += len(message.variables)
-        self.model.set_variables(values)
+        self.model.set_variables(values, self.index)
 
     def _end_version(self, version: pb.VersionEnd) -> None:
         if version.HasField("num_sent") and version.num_sent != self._num_got:

@@ -73,6 +73,38 @@ def test_with_fewer_ps_what_only_the_others_had_goes():
         model.lookup("old", np.array([1]))
 
 
+def test_what_a_ps_sent_in_a_version_that_broke_off_goes_with_its_replacement():
+    model = ServedModel(2)
+    first = model.begin_table(table_of("old"), 0)
+    model.set_variables({"old": np.zeros(1)}, 0)
+    for index in range(2):
+        model.end_snapshot(first, index)
+        model.keep_only(index, ["old"], ["old"])
+
+    model.begin_table(table_of("new"), 0)  # by a ps that dies before its first version is over
+    model.set_variables({"new": np.ones(1)}, 0)
+    model.keep_only(1, ["old"], ["old"])
+    model.keep_only(0, ["old"], ["old"])  # by the one after it
+    assert model.variables == ["old"]
+    assert [served.table.config.name for served in model.tables] == ["old"]
+
+
+def test_what_a_ps_is_sending_stays_when_another_one_that_had_it_lets_it_go():
+    """So it is when a job comes back: a variable is on another ps then, and is sent once."""
+    model = ServedModel(2)
+    model.set_variables({"v": np.zeros(1)}, 1)
+    model.keep_only(0, [], [])
+    model.keep_only(1, [], ["v"])
+    model.reshape(2, is_another_run=True)
+
+    model.set_variables({"v": np.ones(1)}, 0)
+    model.keep_only(1, [], [])
+    model.keep_only(0, [], ["v"])
+    np.testing.assert_array_equal(model.variable("v"), np.ones(1))
+    model.keep_only(0, [], [])
+    assert model.variables == []
+
+
 def test_a_table_is_served_once_every_ps_has_sent_it():
     model = ServedModel(2)
     table = model.begin_table(table_of())
