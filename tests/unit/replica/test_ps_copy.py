@@ -112,6 +112,34 @@ def test_a_snapshot_that_broke_drops_nothing_and_the_next_one_does():
     assert ps.copy.counts.rows_dropped == 2
 
 
+@pytest.mark.parametrize("order", ["random", "sorted"])
+def test_after_two_replacements_in_a_row_only_the_rows_of_the_last_one_are_left(order):
+    """The first of them dies in the middle of its snapshot, with rows that nobody else has."""
+    ids = np.random.default_rng(2).choice(2**62, 400_000, replace=False)
+    if order == "sorted":
+        ids = np.sort(ids)
+
+    model = ServedModel(1)
+    Ps(model).sends_all(ids[:300_000], 1.0)
+    between = Ps(model)
+    between.hello("b")
+    between.table()
+    between.rows(ids[200_000:], 2.0)
+    assert between.copy.is_mixed
+
+    last = Ps(model)
+    last.hello("c")
+    last.table()
+    last.rows(ids[100_000:250_000], 3.0)
+    last.snapshot_end(150_000)
+    last.version()
+    assert not last.copy.is_mixed
+    expected = np.zeros(ids.size, np.float32)
+    expected[100_000:250_000] = 3.0
+    np.testing.assert_array_equal(model.lookup("t", ids)[:, 0], expected)
+    assert model.rows == 150_000
+
+
 def test_a_snapshot_ends_in_the_table_that_it_filled():
     """While rows that are gone are dropped, another ps begins the table anew with other rows."""
     model = ServedModel(2)
