@@ -11,6 +11,7 @@ import time_machine
 import megalith.serving as serving
 from megalith.client import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
 from megalith.errors import NotReady, ShardNotOwned, TooStale, UnknownTable
+from megalith.runtime.server import ServerSettings
 from megalith.schema.compressors import FixedR8, Fp16, OneBit
 from megalith.wire.routing import buckets_of, share_of_buckets
 from support.replicas import ReplicaReader, assert_serves
@@ -302,6 +303,26 @@ def test_shares_answer_when_the_whole_replicas_beside_them_have_stopped(servers)
         np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
         replicas[0].stop(0)
         for _ in range(4):
+            np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
+
+
+def test_a_replica_that_has_started_again_with_a_share_is_no_error_for_a_client(servers):
+    cluster = servers.connect()
+    cluster.create_tables(table_of("t"))
+    ids = np.arange(1000)
+    push(cluster, "t", ids)
+    whole = servers.start_replica(0)
+    ReplicaReader(whole.address).wait_ready()
+    wait_until(lambda: any(each.report.is_ready for each in cluster.controller.status().replicas))
+    with serving.connect(model_dir=str(servers.model_dir), timeout_s=30) as client:
+        trained = cluster.pull({"t": ids}).rows["t"]
+        client.lookup({"t": ids})
+        host, _, port = whole.address.rpartition(":")
+        servers.stop("replica-0")
+        at_address = ServerSettings(host=host, port=int(port))
+        servers.start_replica(0, replica_shards="0/2", server=at_address)
+        servers.start_replica(1, replica_shards="1/2")
+        for _ in range(20):
             np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
 
 

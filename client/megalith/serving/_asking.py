@@ -19,6 +19,7 @@ from megalith.errors import (
     MegalithError,
     Overloaded,
     PeerUnreachable,
+    ShardNotOwned,
     Unavailable,
 )
 from megalith.serving._replica_pool import KnownReplica, ReplicaLink, ReplicaPool
@@ -30,7 +31,8 @@ Ask = Callable[[ReplicaLink, float], Answer]
 # Asks replicas, each once, until a moment on the monotonic clock; NobodyAnswered if all failed.
 Attempt = Callable[[float], Answer]
 
-_PASSING = (Unavailable, DeadlinePassed, Overloaded)  # another replica may answer
+# Another replica may answer. One that has started again with another share says ShardNotOwned.
+_PASSING = (Unavailable, DeadlinePassed, Overloaded, ShardNotOwned)
 _PAUSE_S = 0.05  # after all replicas have failed
 _HEDGED_CALLS = 32  # at once, each on a thread
 # Of them, unanswered by one replica: then others are asked first. Calls that hang would otherwise

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.errors import InvalidRequest, NotReady, TooStale, UnknownTable
+from megalith.errors import InvalidRequest, NotReady, ShardNotOwned, TooStale, UnknownTable
 from megalith.serving._asking import Asking, NobodyAnswered
 from megalith.serving._replica_pool import KnownReplica
 
@@ -36,13 +36,14 @@ def pool():
     return Pool()
 
 
+@pytest.mark.parametrize("error", [TooStale, ShardNotOwned])
 @pytest.mark.parametrize("hedge_after_s", [0.0, 5.0])
-def test_one_that_fails_is_passed_over_at_once(pool, hedge_after_s):
+def test_one_that_fails_is_passed_over_at_once(pool, hedge_after_s, error):
     asking = Asking(pool, 10.0, hedge_after_s)
 
     def ask(link, left_s):
         if link.address != "c:1":
-            raise TooStale(f"{link.address} is stale")
+            raise error(f"{link.address} is stale, or has another share")
         return link.address
 
     assert asking.ask(ALL, ask) == "c:1"
