@@ -143,7 +143,7 @@ class LookupLink:
         self._lock = threading.Lock()
         self._lane: Lane | None = None
         self._ask_at_s = -math.inf  # while there is no lane
-        self._unreached = b""  # token of a lane that took no connections
+        self._unreached: bytes | None = None  # token of a lane that took no connections
         self._is_closed = False
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class LookupLink:
             if self._lane is lane:
                 self._lane = None
                 self._ask_at_s = -math.inf
-                self._unreached = b""
+                self._unreached = None
 
         if lane is not None:
             lane.close()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from megalith.errors import PeerUnreachable
 from megalith.protos import replica_pb2 as pb
 from megalith.serving._lookups import LookupLink
 from megalith.wire.lane import LaneClosed
@@ -110,6 +111,19 @@ def test_a_lane_that_takes_no_connections_is_tried_once(clock, monkeypatch):
         clock.now_s += 5
     assert replica.asked == 4
     assert Lane.tried == 1
+
+
+def test_a_replica_that_was_not_reached_is_asked_for_its_lane_at_once(clock):
+    replica = Replica(terms(CLOSED))
+    link = LookupLink("a:1", replica, Lane, clock)
+
+    def unreachable(message, timeout):
+        raise PeerUnreachable("nobody is there")
+
+    with pytest.raises(PeerUnreachable):
+        link.ask(Call(), unreachable, 10)
+    replica.terms = terms(b"")
+    assert way(link) == "lane"
 
 
 def test_a_link_that_was_closed_asks_for_no_lane(clock):
