@@ -39,7 +39,7 @@ from megalith.checkpoint.storage.staging import staging_for
 from megalith.engine.admission.counting_filter import CountingFilter
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
-from megalith.errors import ChangesNotNoted
+from megalith.errors import ChangesForgotten, ChangesNotNoted
 from megalith.kernels.dtypes import F32, I64, Bools
 
 _SMALL_ROUND = 4096  # ids that may change while writes are held up for the last round
@@ -70,9 +70,10 @@ def save_increment(
 ) -> SavedIncrement:
     """Write what changed after the sets in `since`; of a table that is not in it, all changes.
 
-    ChangesForgotten if a delta log does not reach back that far; ChangesNotNoted if a table has
-    none, as the next full save would not change that. `check` is called at the end: it raises if
-    nobody wants the increment any more. Whatever goes wrong, none of the files stays.
+    ChangesForgotten if a delta log does not reach back that far, or if a table is dropped
+    meanwhile; ChangesNotNoted if a table has none, as the next full save would not change that.
+    `check` is called at the end: it raises if nobody wants the increment any more. Whatever goes
+    wrong, none of the files stays.
     """
     suffix = shard_suffix(index, num_ps, save_id)
     with save.nothing_left_of(directory, suffix):
@@ -132,7 +133,20 @@ class _Increment:
         return self._finish(cut)
 
     def _open_new_tables(self) -> None:
-        for table in self._holder.tables():
+        """Note the tables that are new; ChangesForgotten if one that was noted is another by now.
+
+        The pushes that the increment names would be of the table that took its place.
+        """
+        held = self._holder.tables()
+        by_name = {table.config.name: table for table in held}
+        for name, changes in self._tables.items():
+            if by_name.get(name) is not changes.table:
+                raise ChangesForgotten(
+                    f"table {name} was dropped, or made anew, while the increment was written; "
+                    "a full save is needed"
+                )
+
+        for table in held:
             name = table.config.name
             if not table.changes.is_on:
                 raise ChangesNotNoted(
@@ -184,7 +198,7 @@ class ChangedRows(NamedTuple):
 
 
 class _TableChanges:
-    """The changed rows of one table.
+    """The changed rows of one table, which is `table`.
 
     `through` is the newest set whose ids were looked up, and `file` is where their rows go.
     """
@@ -192,7 +206,7 @@ class _TableChanges:
     def __init__(
         self, table: EmbeddingTable, since: int, number: int, directory: Path, suffix: str
     ) -> None:
-        self._table = table
+        self.table = table
         # Both at once: a filter that the table gets meanwhile would not fit what the file of the
         # rows says about it.
         self._config, self._admission = table.config_and_filter
@@ -223,8 +237,8 @@ class _TableChanges:
     def take_last_round(self) -> None:
         """Copy what has changed since. Writes are held up, so memory is all that it uses."""
         self._last = list(self._look_up(self._next_ids()))
-        self._held = len(self._table)
-        self._data_time_s = self._table.max_update_s
+        self._held = len(self.table)
+        self._data_time_s = self.table.max_update_s
 
     def write_last_round(self) -> None:
         for batch in self._last:
@@ -255,19 +269,19 @@ class _TableChanges:
         return [rows, gone, counts]
 
     def _next_ids(self) -> I64:
-        number = self._table.changes.seal()
-        ids = self._table.changes.read(self.through)
+        number = self.table.changes.seal()
+        ids = self.table.changes.read(self.through)
         self.through = number
         return ids
 
     def _look_up(self, ids: I64) -> Iterator[ChangedRows]:
         """The rows of ids, all of which the caller takes. Those without a row count as dropped."""
-        limit = rows_at_once(self._table.layout.width)
+        limit = rows_at_once(self.table.layout.width)
         gone = []
 
         for begin in range(0, ids.size, limit):
             some = ids[begin : begin + limit]
-            entries = self._table.lookup_entry(some)
+            entries = self.table.lookup_entry(some)
             has_row = entries.times >= 0
             gone.append(some[~has_row])
 

@@ -461,6 +461,32 @@ def test_after_a_table_was_dropped_only_a_full_save_is_right(tmp_path, is_made_a
             positions.sets_at("a", 3)
 
 
+@pytest.mark.parametrize("name", ["t", "new"])
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_table_that_is_dropped_while_an_increment_is_written_leaves_no_increment(
+    tmp_path, name, is_made_again
+):
+    """The pushes that the increment names would be of the table that was made again."""
+
+    class DroppingStore(Store):
+        def cut(self):
+            self._contents.drop_table(name)
+            if is_made_again:
+                self.create_tables(1, [config(name)])
+                train([self], np.arange(3), table=name)
+            return super().cut()
+
+    store = DroppingStore(0)
+    store.route(routing.Routing(1, ("a",), routing.even_owners(1), "run"), is_initialized=True)
+    store.adopt(table=EmbeddingTable(config()))
+    sets = seal_all(store)
+    store.adopt(table=EmbeddingTable(config("new")))
+    train([store], np.arange(5), table=name)
+    with pytest.raises(ChangesForgotten, match=f"table {name} was dropped"):
+        save_increment(store, sets, tmp_path, "i", 0, 1)
+    assert not list(tmp_path.iterdir())
+
+
 # --- applied pushes ---
 
 
