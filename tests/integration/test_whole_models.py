@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from megalith.checkpoint import catalog
 from megalith.cli.app import app
-from megalith.client import Segment, Sgd, TableConfig, VariableConfig
+from megalith.client import Adagrad, Segment, Sgd, TableConfig, VariableConfig
 from megalith.errors import SaveFailed
 from support.servers import GRACE_S, Servers
 from support.waiting import wait_until
@@ -90,6 +90,45 @@ def test_a_save_after_a_ps_lost_what_was_created_since_the_checkpoint_is_refused
     with Servers(tmp_path, num_ps=1) as again:
         again.start_all()
         np.testing.assert_array_equal(again.connect().pull({"old": IDS}).rows["old"], -1)
+
+
+def test_a_save_of_a_table_that_two_ps_have_in_two_layouts_is_refused_until_they_have_one(tmp_path):
+    """A ps comes back from a checkpoint of before its tables took a new layout.
+
+    No ps can load the files of two layouts.
+    """
+    ids = np.arange(300_000)
+    ones = np.ones((ids.size, 1), np.float32)
+    with Servers(tmp_path, num_ps=2, num_workers=0) as servers:
+        servers.start_all()
+        client = servers.connect()
+        client.create_tables(OLD)
+        client.push({"old": (ids, ones)})
+        good = client.controller.save()
+
+    other = TableConfig("old", (Segment(1, optimizer=Adagrad(1.0)),))
+    with Servers(tmp_path, num_ps=2, num_workers=0) as servers:
+        servers.start_controller()
+        first = servers.start_ps(0)
+        servers.start_ps(1)
+        client = servers.connect()
+        client.create_tables(other, allow_new_layout=True)
+        epoch = client.controller.status().epoch
+        first.stop(GRACE_S)
+        servers.start_ps(0)
+        wait_until(lambda: client.controller.status().epoch > epoch, what="the replacement")
+        client.push({"old": (ids, ones)})
+        with pytest.raises(SaveFailed, match="has rows 1:adagrad on ps-1, 1:sgd on ps-0"):
+            client.controller.save()
+        assert catalog.latest(tmp_path).name == Path(good.path).name
+
+        client.create_tables(other, allow_new_layout=True)
+        before = client.pull({"old": ids}).rows["old"]
+        assert client.controller.save().rows == ids.size
+
+    with Servers(tmp_path, num_ps=1, num_workers=0) as again:
+        again.start_all()
+        np.testing.assert_array_equal(again.connect().pull({"old": ids}).rows["old"], before)
 
 
 def test_a_ps_is_replaced_after_the_checkpoint_of_the_start_was_removed_and_others_were_saved(

@@ -973,6 +973,26 @@ Global___Restored: _TypeAlias = Restored  # noqa: Y015
 class ShardSaved(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LayoutsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SAVE_ID_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
@@ -980,6 +1000,7 @@ class ShardSaved(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     CHANGES_FORGOTTEN_FIELD_NUMBER: _builtins.int
     CHANGES_NOT_NOTED_FIELD_NUMBER: _builtins.int
+    LAYOUTS_FIELD_NUMBER: _builtins.int
     save_id: _builtins.str
     """From save_shard."""
     error: _builtins.str
@@ -998,6 +1019,10 @@ class ShardSaved(_message.Message):
     def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the parts in its file of variables, such as "w@0/2"."""
 
+    @_builtins.property
+    def layouts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By table, its segments as width:optimizer, such as "1:ftrl,16:adagrad"."""
+
     def __init__(
         self,
         *,
@@ -1008,10 +1033,11 @@ class ShardSaved(_message.Message):
         parts: _abc.Iterable[_builtins.str] | None = ...,
         changes_forgotten: _builtins.bool = ...,
         changes_not_noted: _builtins.bool = ...,
+        layouts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_forgotten", b"changes_forgotten", "changes_not_noted", b"changes_not_noted", "error", b"error", "files", b"files", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_forgotten", b"changes_forgotten", "changes_not_noted", b"changes_not_noted", "error", b"error", "files", b"files", "layouts", b"layouts", "parts", b"parts", "pushes", b"pushes", "save_id", b"save_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

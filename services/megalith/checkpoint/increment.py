@@ -186,7 +186,8 @@ class _Increment:
             files.append(replace(file, buckets=buckets))
 
         parts = [variable.config.part_name for variable in cut.variables if variable.config.part]
-        return SavedIncrement(SavedShard(files, parts), sets)
+        layouts = {name: table.table.layout.signature for name, table in self._tables.items()}
+        return SavedIncrement(SavedShard(files, parts, layouts), sets)
 
 
 class ChangedRows(NamedTuple):

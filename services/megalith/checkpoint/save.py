@@ -4,7 +4,7 @@ Any Arrow reader opens the files; format.py lists them.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,10 +35,15 @@ Sets = Mapping[str, int]
 
 
 class SavedShard(NamedTuple):
-    """What one server wrote: its files, and the names of the parts of large variables in them."""
+    """What one server wrote.
+
+    Its files, the names of the parts of large variables in them, and by table the layout of its
+    rows.
+    """
 
     files: list[ShardFile]
     parts: list[str]
+    layouts: Mapping[str, str]
 
 
 def save_shard(
@@ -65,7 +70,7 @@ def save_shard(
         with staging_for(directory) as staging:
             if dense_only:
                 file, parts = _write_variables(holder, staging, suffix)
-                saved = SavedShard([file], parts)
+                saved = SavedShard([file], parts, {})
             else:
                 saved = _write_all(holder, staging, suffix, sets or {}, pace or full_speed())
 
@@ -77,13 +82,15 @@ def _write_all(
     holder: ShardHolder, staging: Staging, suffix: str, sets: Sets, pace: Pace
 ) -> SavedShard:
     applied_before = holder.applied_writes()  # all of them are in every row that is read from here
-    files = _write_tables(holder, staging, suffix, sets, pace)
+    tables = holder.tables()  # once: the layouts that are said are those of the files
+    files = _write_tables(holder, tables, staging, suffix, sets, pace)
     file, parts = _write_variables(holder, staging, suffix)
     files.append(file)
     files += _write_blobs(holder, staging, suffix)
     file = _write_applied(holder, applied_before, staging, suffix)
     files.append(file)
-    return SavedShard(files, parts)
+    layouts = {table.config.name: table.layout.signature for table in tables}
+    return SavedShard(files, parts, layouts)
 
 
 @contextlib.contextmanager
@@ -113,11 +120,16 @@ def check_there(directory: Location, files: list[ShardFile]) -> None:
 
 
 def _write_tables(
-    holder: ShardHolder, staging: Staging, suffix: str, sets: Sets, pace: Pace
+    holder: ShardHolder,
+    tables: Sequence[EmbeddingTable],
+    staging: Staging,
+    suffix: str,
+    sets: Sets,
+    pace: Pace,
 ) -> list[ShardFile]:
     directory = staging.folder
     files = []
-    for number, table in enumerate(holder.tables()):
+    for number, table in enumerate(tables):
         rows, *others = _write_table(holder, table, number, directory, suffix, pace)
         through = sets.get(rows.table, 0)
         of_table = [replace(rows, through=through), *others]

@@ -228,6 +228,7 @@ def decode_shard_saved(message: coordination_pb2.ShardSaved) -> ShardSaved:
         pushes=message.pushes,
         changes_forgotten=message.changes_forgotten,
         changes_not_noted=message.changes_not_noted,
+        layouts=dict(message.layouts),
     )
 
 

@@ -244,6 +244,7 @@ class PsMember:
             )
 
             answer.parts.extend(written.parts)
+            answer.layouts.update(written.layouts)
             is_full = not (order.HasField("increment") or order.dense_only)
             if self._expire_on_save and is_full:
                 logger.info("expired with the save rows=%d", sum(self._store.expire().values()))

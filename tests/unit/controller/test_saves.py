@@ -420,6 +420,22 @@ def test_a_save_that_lacks_a_part_of_a_variable_or_a_table_of_one_ps_is_refused_
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [good.path.name]
 
 
+def test_a_save_of_a_table_in_two_layouts_is_refused_and_says_who_has_which(
+    saver, cluster, tmp_path
+):
+    def answer(order):
+        for session, layout in (1, "16:sgd"), (2, "16:adagrad"):
+            name = f"t-{session}-{order.save_id}"
+            (Path(order.directory) / name).write_bytes(CONTENT)
+            layouts = {"t": layout, "other": "1:ftrl"}
+            saver.answer(session, ShardSaved(order.save_id, [file(name)], layouts=layouts))
+
+    cluster.on_order = answer
+    with pytest.raises(SaveFailed, match="table 't' has rows 16:adagrad on ps-1, 16:sgd on ps-0;"):
+        saver.save()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.golden("G11")
 def test_a_save_that_fails_once_is_tried_again_and_each_try_has_a_record(cluster, tmp_path):
     records = []

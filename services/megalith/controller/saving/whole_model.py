@@ -1,7 +1,7 @@
 """Whether what the ps have written of a model is all of it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from megalith.checkpoint.format import FileKind
 from megalith.checkpoint.manifest import ShardFile
@@ -19,6 +19,7 @@ class ShardSaved:
     pushes: int = 0
     changes_forgotten: bool = False
     changes_not_noted: bool = False
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
 
 def missing_in(
@@ -26,10 +27,14 @@ def missing_in(
 ) -> list[str]:
     """What is missing, for people.
 
-    Every table belongs on every ps, and every part of a variable on some ps.
+    Every table belongs on every ps, in one layout, and every part of a variable on some ps.
     `shards` are by session; `index_of` tells whose it is.
     """
-    return [*_missing_tables(shards, index_of), *_missing_parts(shards.values())]
+    return [
+        *_missing_tables(shards, index_of),
+        *_mixed_layouts(shards, index_of),
+        *_missing_parts(shards.values()),
+    ]
 
 
 def _missing_tables(
@@ -48,6 +53,36 @@ def _missing_tables(
             indices = [index_of(session) for session in without]
             names = ps_names(index for index in indices if index is not None)
             said.append(f"table {table!r} is not on {names or 'a ps that has left since'}")
+
+    return said
+
+
+def _mixed_layouts(
+    shards: Mapping[int, ShardSaved], index_of: Callable[[int], int | None]
+) -> list[str]:
+    """No ps could restore such a table: its files do not fit together."""
+    holders: dict[str, dict[str, list[int]]] = {}
+    for session, shard in shards.items():
+        for table, layout in shard.layouts.items():
+            by_layout = holders.setdefault(table, {})
+            by_layout.setdefault(layout, []).append(session)
+
+    said = []
+
+    for table, by_layout in sorted(holders.items()):
+        if len(by_layout) == 1:
+            continue
+
+        layouts = []
+        for layout, sessions in by_layout.items():
+            indices = [index_of(session) for session in sessions]
+            names = ps_names(sorted(index for index in indices if index is not None))
+            layouts.append(f"{layout} on {names or 'a ps that has left since'}")
+
+        said.append(
+            f"table {table!r} has rows {', '.join(sorted(layouts))}; "
+            "create it with allow_new_layout=True"
+        )
 
     return said
 
