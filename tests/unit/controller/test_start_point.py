@@ -1,5 +1,6 @@
 import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,8 @@ def saved(tmp_path):
     files = tuple(
         ShardFile(name, "table", "t", rows, 1, "00") for name, rows in (("a", 100), ("b", 200))
     )
-    manifest.write(folder, Manifest(step=7, num_ps=2, saved_at_s=1.0, files=files))
+    saved = Manifest(step=7, num_ps=2, saved_at_s=1.0, files=files, save_id="s")
+    manifest.write(folder, saved)
     catalog.record_latest(tmp_path, folder, 1.0)
     return folder
 
@@ -127,6 +129,32 @@ def test_the_rows_of_another_save_under_the_same_name_are_not_expected(tmp_path,
     assert "1 rows are missing" in start_point.fault(both, is_first=False)
 
 
+def test_a_replacement_from_a_later_increment_of_the_same_time_is_no_loss_of_rows(tmp_path, saved):
+    """After a clock was set back, increments have the time of the checkpoint below them."""
+    start_point = StartPoint(tmp_path)
+    start_point.find()
+    first = [
+        RestoreReport(path=str(saved), rows=rows, saved_at_s=1.0, increments=0)
+        for rows in (100, 200)
+    ]
+    assert start_point.fault(first, is_first=True) == ""
+
+    base = manifest.read(saved)
+    work = tmp_path / "saving-8"
+    work.mkdir()
+    grown = tuple(replace(file, held=2 * file.rows) for file in base.files)
+    link = increments.read_chain(saved).next_link()
+    manifest.write(work, replace(base, files=grown, step=8, save_id="i", link=link))
+    increments.publish(work, saved, 1)
+    assert start_point.find().last.rows == 600
+
+    replacement = RestoreReport(path=str(saved), rows=400, saved_at_s=1.0, increments=1)
+    assert start_point.fault([first[0], replacement], is_first=False) == ""
+    lacking = replace(replacement, rows=199)
+    said = start_point.fault([replacement, lacking], is_first=False)
+    assert "1 rows are missing" in said
+
+
 def test_servers_start_from_what_the_step_and_the_input_of_the_run_are_of(tmp_path):
     """The job whose checkpoint it is makes another one, which takes its increments away."""
     base = tmp_path / "model.ckpt-7"
@@ -141,7 +169,7 @@ def test_servers_start_from_what_the_step_and_the_input_of_the_run_are_of(tmp_pa
 
     start_point = StartPoint(tmp_path)
     start_point.find()
-    with_increment = RestoreReport(str(base), 9, saved_at_s=2.0)
+    with_increment = RestoreReport(str(base), 9, saved_at_s=2.0, increments=1)
     assert start_point.fault([with_increment], is_first=True) == ""
     increments.remove_all(tmp_path)
     start_point.find()
@@ -242,7 +270,7 @@ def test_a_checkpoint_of_another_directory_is_loaded_through_the_increment_that_
     start_point = StartPoint(model_dir)
     assert start_point.find().number == 1
     assert StartPoint(source).find().number == 2
-    with_one = RestoreReport(str(base), 8, saved_at_s=2.0)
+    with_one = RestoreReport(str(base), 8, saved_at_s=2.0, increments=1)
     assert start_point.fault([with_one], is_first=True) == ""
 
     shutil.rmtree(source / "increments")

@@ -18,10 +18,15 @@ _MOST_SAVES = 16  # whose rows are kept; servers that start together start from 
 
 
 class _Save(NamedTuple):
-    """Which save a server has started from: a path alone may have had another checkpoint before."""
+    """Which save a server has started from: a path alone may have had another checkpoint before.
+
+    And a time alone may be that of several increments, because a clock that was set back stands
+    still for them.
+    """
 
     path: str
     saved_at_s: float
+    increments: int = 0
 
 
 class StartPoint:
@@ -93,7 +98,7 @@ class StartPoint:
         path = chain.directory
         content = chain.last
         manifest.check_has_rows(path, content)
-        save = _Save(str(path.absolute()), content.saved_at_s)
+        save = _Save(str(path.absolute()), content.saved_at_s, chain.number)
         with self._lock:
             self._newest = path
             self._first = self._first or save
@@ -153,7 +158,7 @@ class StartPoint:
         is a server that an earlier controller has let go on.
         """
         known = [part for part in restored if part is not None]
-        saves = {_Save(part.path, part.saved_at_s) for part in known}
+        saves = {_Save(part.path, part.saved_at_s, part.increments) for part in known}
         if len(saves) > 1:
             paths = sorted({save.path for save in saves})
             if is_first:
