@@ -103,8 +103,9 @@ def _go_back(model_dir: Location, checkpoint: str, source_dir: str) -> None:
             logger.warning("--restore-ckpt %s is the newest checkpoint already", checkpoint)
         else:
             logger.warning("going back from %s to %s", listed.newest, name)
+            # One that has left the list, to stay on disk for good, does not come back into it: it
+            # would leave it again, and be removed.
             listed.newest = name
-            listed.time_by_name.setdefault(name, "0.0")
             listing.write(model_dir, listed.text())
 
         stored.write(marker, name.encode())

@@ -6,11 +6,11 @@ from megalith.checkpoint.retention import Retention
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 
 
-def checkpoint(model_dir, step, at_s):
+def checkpoint(model_dir, step, at_s, retention=None):
     folder = model_dir / f"model.ckpt-{step}"
     folder.mkdir()
     manifest.write(folder, Manifest(step=step, num_ps=1, saved_at_s=at_s, files=()))
-    catalog.record_latest(model_dir, folder, at_s)
+    catalog.record_latest(model_dir, folder, at_s, retention=retention)
     return folder
 
 
@@ -102,6 +102,23 @@ def test_a_checkpoint_that_left_the_list_but_not_the_disk_can_be_gone_back_to(so
     listing.write(source, listed.text())
     override.apply(source, "model.ckpt-0")
     assert catalog.latest(source).name == "model.ckpt-0"
+
+
+def test_a_checkpoint_that_is_kept_for_good_stays_after_going_back_to_it(tmp_path):
+    day_s = 24 * 3600.0
+    rule = Retention(max_to_keep=1, keep_every_n_hours=24.0, began_at_s=1.0)
+    for number in range(5):
+        checkpoint(tmp_path, number, day_s * (1 + number), rule)
+
+    assert listing.read(tmp_path).newest == "model.ckpt-4"
+    assert (tmp_path / "model.ckpt-1" / "manifest.json").exists(), "it left the list for good"
+    override.apply(tmp_path, "model.ckpt-1")
+    assert catalog.latest(tmp_path).name == "model.ckpt-1"
+    for number in range(5, 8):
+        checkpoint(tmp_path, number, 5 * day_s + number, rule)
+
+    assert catalog.latest(tmp_path).name == "model.ckpt-7"
+    assert (tmp_path / "model.ckpt-1" / "manifest.json").exists()
 
 
 def test_the_newest_one_by_name_changes_nothing_but_the_marker(source):
