@@ -140,6 +140,14 @@ def read_chain(directory: Location, through: int | None = None) -> Chain:
     return chain
 
 
+def has_any(base: Location) -> bool:
+    """Whether a checkpoint has increments, or lacks some that it had."""
+    try:
+        return _last_of(base) > 0
+    except CheckpointDamaged:
+        return True
+
+
 def _last_of(base: Location) -> int:
     """The number of the newest increment, as noted or found; 0 = there is none."""
     return max([_newest(base), *_published(_folder_of(base))])

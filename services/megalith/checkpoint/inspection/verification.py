@@ -5,7 +5,7 @@ first fault, and names the file of each.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,15 +63,26 @@ class Verification:
 
 
 def verify(directory: Location, progress: ProgressDisplay | None = None) -> Verification:
-    """Look at every byte of a checkpoint. CheckpointNotFound if there is none at that path."""
+    """Look at every byte of a checkpoint. CheckpointNotFound if there is none at that path.
+
+    That a running job removes it, or its increments, meanwhile is no damage.
+    """
     if not directory.is_dir():
         raise CheckpointNotFound(f"{directory} is not there; megalith ckpt ls lists checkpoints")
 
     result = Verification(str(directory))
     progress = progress or NoProgress()
     is_readable = _Verifier(directory, result, progress).run()
+    if result.problems and not directory.is_dir():
+        raise CheckpointNotFound(
+            f"{directory} was removed while it was looked at; megalith ckpt ls lists what there is"
+        )
+
     if is_readable:
-        _verify_increments(directory, result, progress)
+        with_increments = replace(result, problems=[*result.problems], unnamed=[*result.unnamed])
+        _verify_increments(directory, with_increments, progress)
+        if increments.has_any(directory):  # otherwise the job has saved, and they went with that
+            return with_increments
 
     return result
 

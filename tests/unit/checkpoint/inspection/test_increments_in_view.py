@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from megalith.checkpoint import increments, manifest
+from megalith.checkpoint import catalog, increments, manifest
 from megalith.checkpoint.format import MANIFEST
 from megalith.checkpoint.increment import _Increment, save_increment, seal_all
 from megalith.checkpoint.inspection import checkpoint_rows
@@ -17,7 +17,7 @@ from megalith.checkpoint.inspection.verification import verify
 from megalith.checkpoint.manifest import Manifest
 from megalith.checkpoint.save import save_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
-from megalith.errors import CheckpointDamaged
+from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.schema import Adagrad, Segment, TableConfig, Zeros
 from support import at_size, checkpoints
 
@@ -172,6 +172,37 @@ def test_any_changed_byte_of_an_increment_is_found_and_its_file_named(tmp_path):
         path.write_bytes(content)
 
     assert verify(job.base).is_whole
+
+
+class OnceReached:
+    """Progress that calls `then` when the work that is named so begins."""
+
+    def __init__(self, name, then):
+        self._name = name
+        self._then = then
+
+    def begin(self, what, total_bytes):
+        if what.endswith(self._name):
+            self._then()
+
+    def add(self, done_bytes):
+        pass
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_increments_that_a_save_of_the_job_takes_away_meanwhile_are_no_damage(tmp_path, number):
+    job = changed_twice(tmp_path, np.arange(5000))
+    reached = OnceReached(f"/00000{number}/", lambda: increments.remove_all(tmp_path))
+    found = verify(job.base, reached)
+    assert (found.problems, found.increments, found.step) == ([], 0, 1)
+    assert found == verify(job.base)
+
+
+def test_a_checkpoint_that_its_job_removes_meanwhile_is_gone_and_not_damaged(tmp_path):
+    job = changed_twice(tmp_path, np.arange(5000))
+    reached = OnceReached(job.base.name, lambda: catalog.remove(tmp_path, job.base.name))
+    with pytest.raises(CheckpointNotFound, match="was removed while it was looked at"):
+        verify(job.base, reached)
 
 
 def test_a_missing_increment_is_named_by_everybody(tmp_path):
