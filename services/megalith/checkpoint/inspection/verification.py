@@ -130,6 +130,7 @@ class _Verifier:
 
         self._variables: dict[str, list[tuple[int, int, str]]] = {}
         self._blobs: set[str] = set()
+        self._layouts: dict[str, str] = {}  # of the rows of a table, as its first file says
 
     def run(self) -> bool:
         """Look at everything; whether its manifest could be read."""
@@ -190,6 +191,14 @@ class _Verifier:
             )
 
         layout = RowLayout(header.config)
+        of_others = self._layouts.setdefault(file.table, layout.signature)
+        if layout.signature != of_others:
+            self._complain(
+                file.name,
+                f"has rows {layout.signature}, and other files of table {file.table} have "
+                f"rows {of_others}",
+            )
+
         seen = np.zeros(routing.NUM_BUCKETS, np.bool_)
         rows = 0
         not_finite = 0

@@ -14,7 +14,11 @@ from megalith.checkpoint import manifest
 from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.inspection import verification
 from megalith.checkpoint.inspection.verification import verify
-from megalith.errors import CheckpointNotFound
+from megalith.checkpoint.restore import restore_shard
+from megalith.engine.table.embedding_table import EmbeddingTable
+from megalith.errors import CheckpointNotFound, TableConflict
+from megalith.ps.store.store import Store
+from megalith.schema import Segment, Sgd, Zeros
 from megalith.wire import routing
 from support import at_size, checkpoints
 
@@ -281,6 +285,23 @@ def test_a_file_with_the_rows_of_another_table_is_found(copy):
     file = file_of(copy, FileKind.TABLE)
     sign(copy, file, table="user id")
     assert (file.name, "has rows of table 'item', the manifest says 'user id'") in problems(copy)
+
+
+def test_a_table_in_two_layouts_is_found(tmp_path):
+    """Every file of it is what was written, and no server can load both."""
+    stores = small_stores()
+    other = replace(checkpoints.USER, segments=(Segment(4, Zeros(), Sgd(0.5)),))
+    table = EmbeddingTable(other)
+    (of_it,) = [each for each in stores[1].tables() if each.config.name == other.name]
+    ids = of_it.dump().ids
+    table.assign(ids, np.ones((ids.size, 4), np.float32), req_time_s=1234)
+    stores[1].adopt(table=table)
+    folder = checkpoints.write(stores, tmp_path, 120)
+    ((name, what),) = problems(folder)
+    assert "ps-00001" in name
+    assert what == "has rows 4:sgd, and other files of table user id have rows 4:adagrad"
+    with pytest.raises(TableConflict):
+        restore_shard(Store(0), folder, routing.even_owners(1), 0)
 
 
 def test_a_missing_part_of_a_variable_is_found(copy):
