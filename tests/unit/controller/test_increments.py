@@ -310,6 +310,19 @@ def test_a_ps_that_was_waited_for_and_lacks_rows_is_in_no_increment(tmp_path):
     assert chains.read_chain(base).number == 0
 
 
+def test_increments_that_nobody_would_start_from_are_not_made_and_status_says_so(tmp_path):
+    """The answer of the storage to the last save was lost, and its list names that save."""
+    clock = Clock()
+    taking, base = taking_into(tmp_path, clock)
+    listed = saved_in(tmp_path)
+    clock.until = 1015.0
+    taking.run(clock)
+    assert f"names another checkpoint than {base} as the newest" in taking.trouble.error
+    assert "megalith ctl save" in taking.trouble.error
+    assert chains.read_chain(base).number == 0
+    assert chains.read_chain(listed).number == 0
+
+
 @pytest.mark.parametrize("is_half_removed", [False, True])
 def test_what_an_increment_has_left_that_failed_does_not_keep_the_next_one(is_half_removed):
     """The store could not be reached when it was to be removed; without a full save it stayed."""

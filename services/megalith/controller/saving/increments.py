@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from megalith.checkpoint import catalog, increments, users
+from megalith.checkpoint.format import LIST
 from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location, locate
@@ -28,6 +29,7 @@ from megalith.errors import (
     CheckpointDamaged,
     CheckpointNotFound,
     MegalithError,
+    SaveFailed,
 )
 
 logger = logging.getLogger(__name__)
@@ -212,8 +214,14 @@ class IncrementSaves:
     def _take(self, shards: ShardWriting) -> None:
         """Write one increment; no save is under way."""
         base = self._start_point.newest
-        if base is None or not catalog.is_newest(self._model_dir, base):
-            return  # nobody would start from it: the list names another checkpoint by now
+        if base is None:
+            return
+        if not catalog.is_newest(self._model_dir, base):
+            raise SaveFailed(
+                f"{self._model_dir / LIST} names another checkpoint than {base} as the newest, so "
+                "no job would start from an increment of it; a full save puts that right: "
+                "megalith ctl save"
+            )
 
         started = self._monotonic()
         self._count_from(started)
