@@ -1,6 +1,7 @@
 """The AUC of each value of a column, for a bounded number of values."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ class GroupedEvaluation:
 
     def add(
         self,
-        values_by_column: Mapping[str, NDArray[np.str_]],
+        values_by_column: Mapping[str, NDArray[Any]],
         labels: NDArray[np.floating],
         logits: NDArray[np.floating],
     ) -> None:

@@ -30,6 +30,9 @@ _UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # Beyond the year 2286: a number of milliseconds was taken for one of seconds.
 _LATEST_S = 10_000_000_000
 _GREATEST = float(np.finfo(np.float32).max)
+# From there on floats lack whole numbers: two ids may have become one before they were written.
+_ROUNDED_FROM = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
+_LONGEST_GROUP = 100  # characters: the figures of an evaluation have the name of each group
 _COMPARISON = re.compile(r"(.+?)(>=|>|==|<=|<)(.+)")
 _COMPARE = {
     ">=": np.greater_equal,
@@ -245,15 +248,27 @@ def as_numbers(column: pa.ChunkedArray, where: str, way_out: str) -> NDArray[np.
     return found
 
 
-def as_text(column: pa.ChunkedArray, where: str) -> NDArray[np.str_]:
-    """Values as they are written in a name; "missing" where there is none."""
+def as_groups(column: pa.ChunkedArray, where: str) -> NDArray[np.object_]:
+    """Values as text that is fit for a name; "missing" where there is none.
+
+    Of long text the beginning counts. Equal values are one object, so that a block of them costs a
+    pointer for each row, and not as much as the longest of them.
+    """
     try:
-        texts = column.cast(pa.string())
+        texts = column.cast(pa.large_string())
         text = pc.fill_null(texts, "missing")
+        encoded = text.combine_chunks().dictionary_encode()
     except pa.ArrowException as error:
         raise BadData(f"{where}: {column.type} cannot divide an evaluation") from error
 
-    return np.array(text.to_pylist(), np.str_)
+    different = []
+    for value in _as_python(encoded.dictionary, where):
+        is_long = len(value) > _LONGEST_GROUP
+        different.append(f"{value[:_LONGEST_GROUP]}..." if is_long else value)
+
+    names = np.array(different, np.object_)
+    groups: NDArray[np.object_] = names[encoded.indices.to_numpy()]
+    return groups
 
 
 def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
@@ -273,7 +288,7 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
         raise BadData(f"{where}: no ids are made of {kind}, but of integers and text{way_out}")
 
     encoded = whole.dictionary_encode()
-    hashed = _hashed(encoded.dictionary)
+    hashed = _hashed(encoded.dictionary, where)
 
     codes = encoded.indices
     codes_found = pc.drop_null(codes).to_numpy()
@@ -284,7 +299,7 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
     return Ragged(ids, splits), is_missing.astype(np.int64)
 
 
-def _hashed(values: pa.Array) -> I64:
+def _hashed(values: pa.Array, where: str) -> I64:
     """The ids of integers, text or bytes."""
     if not len(values):
         return np.empty(0, np.int64)
@@ -293,8 +308,20 @@ def _hashed(values: pa.Array) -> I64:
         numbers = values.to_numpy()
         return hash_ids(numbers)
 
-    texts = values.to_pylist()
+    texts = _as_python(values, where)
     return hash_ids(texts)
+
+
+def _as_python(values: pa.Array, where: str) -> list[Any]:
+    """Text or bytes. BadData for text that is none: some writers of Parquet check nothing."""
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError as error:
+        start = error.object[:24]
+        raise BadData(
+            f"{where}: a text is not UTF-8, it begins with {start!r}; write the column as UTF-8, "
+            "or as binary"
+        ) from error
 
 
 def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
@@ -314,6 +341,15 @@ def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
 
     is_missing = pc.is_nan(values)
     numbers = pc.if_else(is_missing, None, values)
+    greatest = pc.max(pc.abs(numbers.cast(pa.float64()))).as_py()
+    limit = _ROUNDED_FROM[kind]
+    if greatest is not None and limit <= greatest < np.inf:
+        raise BadData(
+            f"{where}: it has the number {greatest:.0f}, and {kind} rounds whole numbers from "
+            f"{limit} on, so that different ids may have become one; write the column as int64 "
+            "(which may have missing values) or as text; of CSV and TSV --text reads it as text"
+        )
+
     try:
         return numbers.cast(pa.int64(), safe=True)
     except pa.ArrowInvalid as error:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megalith.client import Ragged
-from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn, as_text
+from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn, as_groups
 from megalith.tasks.input.splits import splits_of
 
 F32 = NDArray[np.float32]
@@ -56,7 +56,7 @@ class Examples:
     dense: F32
     times: I64 | None
     missing: I64
-    groups: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+    groups: dict[str, NDArray[np.object_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.labels.size
@@ -103,7 +103,7 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
     groups = {}
     for name in columns.groups:
         values = table.column(name)
-        groups[name] = as_text(values, f"{where}, column {name}")
+        groups[name] = as_groups(values, f"{where}, column {name}")
 
     return Examples(labels, ids, dense, times, missing, groups)
 

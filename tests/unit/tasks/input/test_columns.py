@@ -8,7 +8,7 @@ import pytest
 
 import megalith.client as mg
 from megalith.errors import BadData, InvalidSetting
-from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
+from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn, as_groups
 
 USER = IdColumn("user", "user")
 TAGS = IdColumn("tags", "tags", is_list=True)
@@ -99,11 +99,66 @@ def test_a_list_may_be_text_with_separators():
         (USER, [[1], [2]], None, "here: no ids are made of list.*; use --lists"),
         (TAGS, [1, 2], None, "here: int64 is neither a list nor text; use --features"),
         (USER, [datetime.datetime(2020, 1, 1)], None, "here: no ids are made of timestamp"),
+        (USER, [5.0, float("inf")], None, "here: ids are made of integers and text"),
     ],
 )
 def test_a_column_that_gives_no_ids_is_refused_with_the_way_out(use, values, kind, complaint):
     with pytest.raises(BadData, match=complaint):
         use.ids(column(values, kind), "here")
+
+
+@pytest.mark.parametrize(
+    ("kind", "digits"), [(pa.float16(), 11), (pa.float32(), 24), (pa.float64(), 53)]
+)
+def test_floats_that_had_to_be_rounded_are_no_ids(kind, digits):
+    """A program that writes int64 ids with gaps as floats makes one id of several."""
+    exact = 2**digits - 1
+    ids, _ = USER.ids(column([float(exact), float(-exact), None], kind), "here")
+    np.testing.assert_array_equal(ids.values, mg.hash_ids([exact, -exact]))
+
+    for rounded in (2.0**digits, -(2.0**digits), 2.0**digits + 8):
+        values = column([1.0, None, rounded], kind)
+        with pytest.raises(BadData, match=r"here: .* rounds whole numbers from .* as int64"):
+            USER.ids(values, "here")
+
+    lists = pa.chunked_array([pa.array([[1.0], [2.0**digits]], pa.list_(kind))])
+    with pytest.raises(BadData, match=r"here: .* different ids may have become one"):
+        TAGS.ids(lists, "here")
+
+
+def not_utf8():
+    """Text as programs write it into Parquet that check nothing."""
+    ends = np.array([0, 2, 6], np.int32)
+    return pa.StringArray.from_buffers(2, pa.py_buffer(ends), pa.py_buffer(b"okcaf\xe9"))
+
+
+@pytest.mark.parametrize("use", [USER, TAGS])
+def test_text_that_is_not_utf8_is_refused_by_its_place(use):
+    with pytest.raises(BadData, match=r"here: a text is not UTF-8, it begins with b'caf\\xe9'"):
+        use.ids(pa.chunked_array([not_utf8()]), "here")
+
+
+def test_groups_are_text_and_equal_ones_one_object():
+    values = column(["a", None, "a", "b"] * 5)
+    groups = as_groups(values, "here")
+    assert groups.tolist() == ["a", "missing", "a", "b"] * 5
+    assert len({id(group) for group in groups}) == 3
+
+    assert as_groups(column([5, None, 7]), "here").tolist() == ["5", "missing", "7"]
+
+
+def test_one_long_text_does_not_make_all_groups_long():
+    """As an array of NumPy's text, these would be 40 GB."""
+    longest = "y" * 1_000_000
+    values = column(["x"] * 9_999 + [longest])
+    groups = as_groups(values, "here")
+    assert groups[-1] == "y" * 100 + "..."
+    assert groups[0] == "x"
+
+
+def test_groups_of_text_that_is_not_utf8_are_refused():
+    with pytest.raises(BadData, match="here: a text is not UTF-8"):
+        as_groups(pa.chunked_array([not_utf8()]), "here")
 
 
 def test_labels_are_numbers_truths_or_comparisons():
