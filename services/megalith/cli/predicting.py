@@ -38,10 +38,11 @@ def _predict(
         model_dir = _model_dir(model)
         _check_out(out, overwrite)
         directory = _checkpoint(model_dir, checkpoint)
-        recorded = recorded_task(model_dir, _changes(keywords))
+        changes = _changes(keywords)
+        recorded = recorded_task(model_dir, changes)
 
         if data:
-            recorded = recorded.with_data(data)
+            recorded = recorded.with_data(data, changes)
 
         task = recorded.load_to_score()
         saved = load_model(Path(str(directory)))

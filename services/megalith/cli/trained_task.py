@@ -14,6 +14,7 @@ from megalith.worker.config import TaskSettings
 from megalith.worker.task import Task
 
 _CTR = "ctr"
+_WINDOW = ("start", "end", "overwrite_end_date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,18 @@ class TrainedTask:
         digest = hashlib.sha256(text.encode())
         return digest.hexdigest()[:8]
 
-    def with_data(self, data: str) -> "TrainedTask":
-        """With other files to predict. Those that ctr held out would go before them."""
-        keywords = self.keywords | {"data": data}
+    def with_data(self, data: str, changes: dict[str, Any]) -> "TrainedTask":
+        """With other files to predict, and some keywords changed.
+
+        The files that ctr held out would go before them. The window of the training would choose
+        among them, so it is left out, unless it is among the changes.
+        """
+        keywords = self.keywords | changes | {"data": data}
         if self.name == _CTR:
             keywords.pop("eval_data", None)
+            for name in _WINDOW:
+                if name not in changes:
+                    keywords.pop(name, None)
 
         return dataclasses.replace(self, keywords=keywords)
 

@@ -71,6 +71,50 @@ def test_rows_of_files_without_labels_are_predicted_in_their_order(clicks):
     assert expected[29] > 0.6 > 0.4 > expected[0]
 
 
+@pytest.fixture
+def dated_clicks(tmp_path):
+    """A model that was trained on two days, and a third day."""
+    for day in (1, 2, 3):
+        folder = tmp_path / f"2026-11-0{day}"
+        folder.mkdir()
+        clicks = pa.table({"item": np.arange(40) % 7, "click": np.arange(40) % 2})
+        pq.write_table(clicks.slice(0, 10 * day), folder / "a.parquet")
+
+    options = {
+        "data": str(tmp_path / "{date}" / "*.parquet"),
+        "start": "2026-11-01",
+        "end": "2026-11-02",
+        "label": "click",
+        "features": "item",
+        "model": "lr",
+    }
+    model_dir = tmp_path / "model"
+    model_dir.mkdir()
+    record(model_dir, "ctr", **options)
+    local_train(
+        make_task(batch_size=50, num_examples=0, seed=1, **options),
+        model_dir=model_dir,
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "num_rows"),
+    [
+        ("2026-11-03/a.parquet", (), 30),
+        ("{date}/*.parquet", (), 10 + 20 + 30),
+        ("{date}/*.parquet", ("--set", "start=2026-11-03"), 30),
+        ("", (), 10 + 20),
+    ],
+)
+def test_the_window_of_the_training_is_not_that_of_other_data(dated_clicks, data, words, num_rows):
+    out = dated_clicks / "out.parquet"
+    of_data = ("--data", dated_clicks / data) if data else ()
+    done = run(dated_clicks / "model", *of_data, *words, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert pq.read_metadata(out).num_rows == num_rows
+
+
 def test_a_file_with_labels_has_them_beside_the_predictions(clicks):
     folder, _ = clicks
     out = folder / "out.parquet"
