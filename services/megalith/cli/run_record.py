@@ -22,7 +22,7 @@ from megalith.cli.trained_task import trained_task
 from megalith.control import ClusterStatus, MemberStatus
 from megalith.replica import task_file
 from megalith.runner.config import RunnerConfig
-from megalith.runtime.files import open_plain, write_atomically
+from megalith.runtime.files import add_line, write_atomically
 from megalith.runtime.json_text import json_text
 
 SETTINGS = "settings.json"
@@ -105,8 +105,8 @@ class RunRecord:
         if status.results:
             line["results"] = status.results
 
-        with self._complaining(METRICS), open_plain(self._model_dir / METRICS, "ab") as file:
-            file.write(f"{json_text(line)}\n".encode())
+        with self._complaining(METRICS):
+            add_line(self._model_dir / METRICS, json_text(line))
 
     @contextmanager
     def _complaining(self, name: str) -> Iterator[None]:

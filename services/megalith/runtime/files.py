@@ -110,6 +110,36 @@ def open_plain(path: Path, mode: str) -> IO[bytes]:
     raise NotPlainFile(errno.EINVAL, refusal, str(path))
 
 
+def add_line(path: Path, line: str) -> None:
+    """Add a line to a file: the whole of it, or OSError.
+
+    A line that a killed write has cut off stays, and spoils none that comes after it.
+    """
+    with open_plain(path, "ab") as file:
+        before = os.fstat(file.fileno()).st_size
+        start = "" if _ends_a_line(path, before) else "\n"
+        content = f"{start}{line}\n".encode()
+        written = 0
+        try:
+            while written < len(content):
+                written += os.write(file.fileno(), content[written:])
+        except OSError:
+            # Whoever else adds lines may have added one behind the part of this one.
+            if os.fstat(file.fileno()).st_size == before + written:
+                os.ftruncate(file.fileno(), before)
+
+            raise
+
+
+def _ends_a_line(path: Path, size: int) -> bool:
+    if not size:
+        return True
+
+    with open_plain(path, "rb") as file:
+        file.seek(size - 1)
+        return file.read(1) == b"\n"
+
+
 def lock(file: IO[bytes]) -> bool:
     """Lock the open file for this process alone.
 

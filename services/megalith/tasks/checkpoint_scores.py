@@ -9,7 +9,7 @@ from typing import Any
 
 from megalith.checkpoint import listing
 from megalith.errors import InvalidRequest
-from megalith.runtime.files import open_plain
+from megalith.runtime.files import add_line
 from megalith.runtime.json_text import json_text
 from megalith.tasks.scoring import load_model
 from megalith.worker.task import Task
@@ -119,9 +119,7 @@ class ScoreFile:
         self.path = path
 
     def add(self, line: Score) -> None:
-        text = json_text(line)
-        with open_plain(self.path, "ab") as file:
-            file.write(f"{text}\n".encode())
+        add_line(self.path, json_text(line))
 
     def names(self, settings: str) -> set[str]:
         """The checkpoints that were scored with these settings.

@@ -1,7 +1,9 @@
 """Predictions of a model as a Parquet file: what the model says of each example, in their order."""
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -70,18 +72,33 @@ def _write(predicted: Iterator[Predicted], path: Path, fields: Sequence[str]) ->
         for each in predicted:
             table = _table(each, fields)
             if writer is None:
-                writer = pa.parquet.ParquetWriter(path, table.schema)
+                with _naming(path):
+                    writer = pa.parquet.ParquetWriter(path, table.schema)
 
-            writer.write_table(_as_first(table, writer.schema))
+            alike = _as_first(table, writer.schema)
+            with _naming(path):
+                writer.write_table(alike)
+
             num_rows += table.num_rows
     finally:
         if writer is not None:
-            writer.close()
+            with _naming(path):
+                writer.close()
 
     if writer is None:
         raise BadData("there are no examples to predict: the input is empty")
 
     return num_rows
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of a file that is written, with its name: Arrow gives none."""
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _as_first(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -16,6 +16,7 @@ from megalith.local import local_train
 from megalith.local.model import LocalModel
 from megalith.runner.config import RunnerConfig
 from megalith.tasks.ctr import make_task
+from support.full_disk import files_of_at_most
 from support.liked_task import LikedTask
 
 
@@ -69,6 +70,22 @@ def test_rows_of_files_without_labels_are_predicted_in_their_order(clicks):
     expected = 1 / (1 + np.exp(-(rows["item"][:, 0] + variables["bias"][0])))
     np.testing.assert_allclose(table["prediction"].to_numpy(), expected, rtol=1e-5)
     assert expected[29] > 0.6 > 0.4 > expected[0]
+
+
+def test_a_disk_that_is_full_is_one_line_and_leaves_no_file(clicks):
+    folder, _ = clicks
+    out = folder / "out.parquet"
+    out.write_bytes(b"as it was")
+    data = folder / "new.parquet"
+    with files_of_at_most(100):
+        done = run(folder / "model", "--data", data, "--out", out, "--overwrite")
+
+    assert done.exit_code == 1
+    assert done.output.startswith("megalith predict: [Errno 27] File too large: ")
+    assert f"{out}.part" in done.output
+    assert done.output.count("\n") == 1
+    assert out.read_bytes() == b"as it was"
+    assert [path for path in folder.iterdir() if path.name.startswith("out.")] == [out]
 
 
 @pytest.fixture

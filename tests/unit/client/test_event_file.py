@@ -1,12 +1,12 @@
 """Event files, read back by TensorBoard's own reader."""
 
-import resource
 import sys
 
 import numpy as np
 import pytest
 
 from megalith.client import EventFile, errors, feature_insight_summary, nas_summary
+from support.full_disk import files_of_at_most
 
 event_accumulator = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator",
@@ -73,26 +73,13 @@ def test_two_writers_of_one_directory_have_a_file_each(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.fixture
-def limit_file_size():
-    """Files of this process take no more bytes than that, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(nbytes):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_summary_that_finds_no_room_costs_none_of_those_after_it(tmp_path, limit_file_size):
+def test_a_summary_that_finds_no_room_costs_none_of_those_after_it(tmp_path):
     large = nas_summary(np.ones(40_000, np.float32), ["all"], [40_000])
     with EventFile(tmp_path) as events:
         events.add(1, scalars={"loss": 1.0})
-        limit_file_size(100_000)
-        with pytest.raises(OSError, match="too large"):
+        with files_of_at_most(100_000), pytest.raises(OSError, match="too large"):
             events.add(2, summaries=[large])
-        limit_file_size(resource.RLIM_INFINITY)
+
         events.add(3, scalars={"loss": 3.0}, summaries=[large])
 
     found = read(tmp_path)

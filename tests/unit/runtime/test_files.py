@@ -4,7 +4,14 @@ import stat
 import pytest
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.files import NotPlainFile, open_plain, prepare_model_dir, write_atomically
+from megalith.runtime.files import (
+    NotPlainFile,
+    add_line,
+    open_plain,
+    prepare_model_dir,
+    write_atomically,
+)
+from support.full_disk import files_of_at_most
 
 
 def test_a_write_replaces_the_content_and_leaves_no_temporary(tmp_path):
@@ -77,3 +84,21 @@ def test_a_model_dir_of_another_user_is_said(tmp_path, caplog, monkeypatch):
         os.chown(tmp_path, 54321, -1)
     prepare_model_dir(str(tmp_path))
     assert "belongs to user" in caplog.text
+
+
+def test_a_line_that_finds_no_room_leaves_none_of_its_bytes(tmp_path):
+    path = tmp_path / "lines"
+    add_line(path, "first")
+    with files_of_at_most(10), pytest.raises(OSError, match="too large"):
+        add_line(path, "second")
+
+    assert path.read_bytes() == b"first\n"
+    add_line(path, "third")
+    assert path.read_bytes() == b"first\nthird\n"
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\nsec")
+    add_line(path, "third")
+    assert path.read_bytes() == b"first\nsec\nthird\n"

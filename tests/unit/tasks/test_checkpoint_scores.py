@@ -121,6 +121,9 @@ def test_a_file_tells_evaluations_apart_and_passes_over_a_line_that_was_cut_off(
     assert json.loads(first)["results"] == {"auc": 0.5}
     assert json.loads(second)["results"] == {"auc": None}
 
+    file.add(Score("model.ckpt-4", 4, 0, 5, "abc", 1.5, 0.1, {"auc": 0.5}))
+    assert file.names("abc") == {"model.ckpt-1", "model.ckpt-4"}
+
 
 def test_a_list_that_names_no_checkpoint_yet_gives_none(tmp_path):
     (tmp_path / "checkpoint").write_text(listing.FIRST_IS_PUBLISHED)

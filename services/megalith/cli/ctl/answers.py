@@ -26,6 +26,11 @@ def errors_as_one_line(command: str) -> Iterator[None]:
         status = status_of(type(error)).name
         print(f"{command}: {line}{_way_out(error)} [{status}]", file=sys.stderr)
         raise Exit(1) from None
+    except BrokenPipeError:  # who reads the output has seen enough
+        raise
+    except OSError as error:  # a disk that is full, a file that may not be written
+        print(f"{command}: {error}", file=sys.stderr)
+        raise Exit(1) from None
 
 
 def _way_out(error: MegalithError) -> str:
