@@ -120,10 +120,7 @@ class IdColumn:
         if not self.is_list:
             return _single_ids(column, where)
 
-        lists = column.combine_chunks()
-        if pa.types.is_dictionary(lists.type):
-            lists = lists.dictionary_decode()
-
+        lists = _usual(column.combine_chunks())
         if _is_text(lists.type):
             lists = _split(lists, self.separator)
 
@@ -276,10 +273,7 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
 
     Each different value is hashed once: a block repeats its values many times.
     """
-    values = column.combine_chunks()
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-
+    values = _usual(column.combine_chunks())
     whole = _with_whole_numbers(values, where)
     kind = whole.type
     is_bytes = _is_text(kind) or _is_bytes(kind)
@@ -297,6 +291,21 @@ def _single_ids(column: pa.ChunkedArray, where: str) -> tuple[Ragged, I64]:
     is_missing = codes.is_null().to_numpy(zero_copy_only=False)
     splits = splits_of(~is_missing)
     return Ragged(ids, splits), is_missing.astype(np.int64)
+
+
+def _usual(values: pa.Array) -> pa.Array:
+    """Dictionaries as their values, and views of text, which Arrow orders not, as text."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _usual(values.dictionary_decode())
+
+    if pa.types.is_string_view(kind):
+        return values.cast(pa.large_string())
+
+    if pa.types.is_binary_view(kind):
+        return values.cast(pa.large_binary())
+
+    return values
 
 
 def _hashed(values: pa.Array, where: str) -> I64:

@@ -73,11 +73,15 @@ class ColumnSummary:
     def _stretch(self, values: pa.Array) -> None:
         """Least and greatest value of all rows, also once different values are not counted."""
         known = [] if self._ends is None else [self._ends]
-        found = pc.min_max(pa.concat_arrays([*known, values]))
+        try:
+            found = pc.min_max(pa.concat_arrays([*known, values]))
+        except pa.ArrowNotImplementedError:  # Arrow knows no order of some types
+            return
+
         if found["min"].is_valid:
             self._ends = pa.array([found["min"], found["max"]], values.type)
-            self.least = _short(found["min"].as_py())
-            self.greatest = _short(found["max"].as_py())
+            self.least = _short(found["min"])
+            self.greatest = _short(found["max"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,14 @@ def _tables(index: DataIndex, schema: pa.Schema, max_rows: int) -> Iterator[tupl
         yield block.where, table
 
 
-def _short(value: object) -> str:
+def _short(scalar: pa.Scalar) -> str:
+    try:
+        value = scalar.as_py()
+    except UnicodeDecodeError:  # text that is not UTF-8
+        value = scalar.cast(pa.binary()).as_py()
+    except ValueError:  # nanoseconds, of which Python's times have none
+        value = scalar.cast(pa.string()).as_py()
+
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if len(text) > 24:
         return f"{text[:21]}..."

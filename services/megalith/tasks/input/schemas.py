@@ -18,6 +18,8 @@ _TEXTS = (
     pa.types.is_large_string,
     pa.types.is_binary,
     pa.types.is_large_binary,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
 )
 _WITHOUT_VALUES = ("null", "list of null")
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
@@ -37,7 +39,16 @@ def selected_columns(found: pa.Schema, names: Sequence[str], path: str) -> pa.Sc
         known = ", ".join(found.names)
         raise BadData(f"{path} has no column {lacking}; it has {known}")
 
+    check_once(found, names, path)
     return pa.schema([found.field(name) for name in names])
+
+
+def check_once(found: pa.Schema, names: Sequence[str], path: str) -> None:
+    """BadData if several columns of a file have one of these names: nobody knows which is meant."""
+    for name in names:
+        count = found.names.count(name)
+        if count > 1:
+            raise BadData(f"{path} has {count} columns {name}; rename them in the file")
 
 
 def check_alike(
@@ -73,6 +84,7 @@ def differences(
         return []
 
     found = schema_of(file, text_columns)
+    check_once(found, found.names, file.path)
     lines = []
     for field in schema:
         if field.name not in found.names:

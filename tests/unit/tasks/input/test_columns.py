@@ -23,6 +23,12 @@ def column(values, kind=None):
     [
         (["ann", "bob", "ann", ""], pa.string(), ["ann", "bob", "ann", ""]),
         (["ann", "bob"], pa.large_string(), ["ann", "bob"]),
+        (
+            ["ann", "bob, who has a longer name"],
+            pa.string_view(),
+            ["ann", "bob, who has a longer name"],
+        ),
+        ([b"ann", b"\xff"], pa.binary_view(), [b"ann", b"\xff"]),
         (["ann", "bob", "ann"], pa.dictionary(pa.int8(), pa.string()), ["ann", "bob", "ann"]),
         ([b"ann", b"\xff"], pa.binary(), [b"ann", b"\xff"]),
         ([5, -1, 5], pa.int8(), [5, -1, 5]),

@@ -172,6 +172,25 @@ def test_files_that_do_not_fit_together_are_refused_by_name(tmp_path, change, co
         dataset(tmp_path)
 
 
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_two_columns_of_one_name_are_refused_where_one_is_read(tmp_path, ending):
+    twice = pa.table([[1, 0], [1, 2], [3, 4], [5, 6]], names=["click", "user", "item", "item"])
+    path = tmp_path / f"twice.{ending}"
+    if ending == "csv":
+        pyarrow.csv.write_csv(twice, path)
+    else:
+        pq.write_table(twice, path)
+
+    index = DataIndex.build([str(path)])
+    user = IdColumn("user", "user")
+    data = Dataset(index, DataColumns(Label("click"), (user,)), batch_size=2)
+    np.testing.assert_array_equal(data.batch(0).examples.ids["user"].values, mg.hash_ids([1, 2]))
+
+    columns = DataColumns(Label("click"), (user, IdColumn("item", "item")))
+    with pytest.raises(BadData, match=r"has 2 columns item; rename them in the file"):
+        Dataset(index, columns, batch_size=2)
+
+
 def test_a_text_file_without_rows_fits_beside_others(tmp_path):
     table = made(100).drop_columns(["history"])
     header = ",".join(table.column_names) + "\n"

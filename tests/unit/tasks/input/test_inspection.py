@@ -119,3 +119,37 @@ def test_files_without_a_header_line_are_inspected(tmp_path):
 def test_a_label_that_is_no_column_is_refused(index):
     with pytest.raises(BadData, match="no column click; there are user, price, city, tags, rating"):
         inspect(index, max_rows=0, label=Label("click"))
+
+
+def test_what_python_cannot_show_is_shown_by_arrow(tmp_path):
+    """No column ends the look at the others."""
+    ends = np.array([0, 1, 2], np.int32)
+    not_utf8 = pa.StringArray.from_buffers(2, pa.py_buffer(ends), pa.py_buffer(b"\xfe\xff"))
+    columns = {
+        "ns": pa.array([1, 2], pa.timestamp("ns")),
+        "text": not_utf8,
+        "half": pa.array(np.array([1, 2], np.float16)),
+        "view": pa.array(["a", "b"], pa.string_view()),
+        "long": pa.array([1, 2], pa.duration("s")),
+        "x": pa.array([1, 2]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = inspect(DataIndex.build([str(tmp_path / "a.parquet")]), max_rows=0, label=None)
+    shown = {column.name: (column.least, column.greatest) for column in found.columns}
+    assert shown == {
+        "ns": ("1970-01-01 00:00:00.0...", "1970-01-01 00:00:00.0..."),
+        "text": (r"b'\xfe'", r"b'\xff'"),
+        "half": ("", ""),
+        "view": ("", ""),
+        "long": ("", ""),
+        "x": ("1", "2"),
+    }
+    assert all(column.distinct == 2 for column in found.columns)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    twice = pa.table([[1, 0], [1, 2], [3, 4]], names=["click", "user", "user"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    index = DataIndex.build([str(tmp_path / "a.parquet")])
+    with pytest.raises(BadData, match=r"a\.parquet has 2 columns user; rename"):
+        inspect(index, max_rows=0, label=None)
