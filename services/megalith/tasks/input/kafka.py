@@ -177,10 +177,13 @@ class KafkaTopic(Input[pa.Table]):
                     began_at = now
                 drawn += messages
                 heard_at = now
-                continue
 
+            # Also while messages come: a few at a time would fill a batch in minutes.
             if drawn and now - began_at >= settings.linger_s:
                 break
+            if messages:
+                continue
+
             if not drawn and settings.idle_s and now - heard_at >= settings.idle_s:
                 break
 

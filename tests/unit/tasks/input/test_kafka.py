@@ -1,4 +1,4 @@
-"""What the broker inside the tests cannot do: a topic that is made anew while it is read."""
+"""What the broker inside the tests cannot do: a topic that is made anew, or in which time passes."""
 
 import pyarrow as pa
 import pytest
@@ -56,3 +56,49 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_an_error(monkeypatch, is_
         next(batches)
     with pytest.raises(BadData, match="offset 500 is next to read, but the topic ends at 10"):
         next(batches)
+
+
+class ConsumerOfATrickle:
+    """Ten messages a second, for ever."""
+
+    def __init__(self, address, settings):
+        self.now_s = 0.0
+        self.next = 0
+
+    def partitions(self):
+        return [0]
+
+    def bounds(self, partition):
+        return 0, 0
+
+    def assign(self, offsets):
+        """It is at the first one."""
+
+    def read(self, limit, timeout_s):
+        self.now_s += timeout_s
+        first = self.next
+        self.next = round(self.now_s * 10)
+        return [Message(b'{"n": %d}' % n, 0, n) for n in range(first, self.next)], []
+
+    def check_reachable(self):
+        """It is."""
+
+    def close(self):
+        """Nothing is open."""
+
+
+def test_a_batch_does_not_wait_to_be_full_while_messages_trickle_in(monkeypatch):
+    consumer = ConsumerOfATrickle(None, None)
+    monkeypatch.setattr(kafka, "_Consumer", lambda address, settings: consumer)
+    topic = KafkaTopic(
+        TopicAddress("broker:9092", "clicks"),
+        SCHEMA,
+        KafkaSettings(100_000, linger_s=1.0),
+        clock=lambda: consumer.now_s,
+    )
+    batches = topic.batches(b"")
+    read = []
+    for number in range(1, 6):
+        read += next(batches).batch.column("n").to_pylist()
+        assert consumer.now_s < 1.5 * number
+    assert read == list(range(consumer.next))
