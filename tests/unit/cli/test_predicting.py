@@ -72,6 +72,20 @@ def test_rows_of_files_without_labels_are_predicted_in_their_order(clicks):
     assert expected[29] > 0.6 > 0.4 > expected[0]
 
 
+@pytest.mark.parametrize("kind", [pa.null(), pa.int64()])
+def test_rows_to_predict_may_have_a_column_of_labels_that_are_not_known_yet(clicks, kind):
+    folder, _ = clicks
+    unknown = pa.table({"item": np.arange(70), "click": pa.nulls(70, kind)})
+    pq.write_table(unknown, folder / "unknown.parquet")
+    out = folder / "out.parquet"
+    data = folder / "unknown.parquet"
+    done = run(folder / "model", "--data", data, "--fields", "click,item", "--out", out)
+    assert done.exit_code == 0, done.output
+    table = pq.read_table(out)
+    assert table.column_names == ["click", "item", "prediction"]
+    assert table["click"].null_count == 70
+
+
 def test_a_disk_that_is_full_is_one_line_and_leaves_no_file(clicks):
     folder, _ = clicks
     out = folder / "out.parquet"

@@ -121,6 +121,9 @@ class IdColumn:
             return _single_ids(column, where)
 
         lists = _usual(column.combine_chunks())
+        if pa.types.is_null(lists.type):
+            lists = lists.cast(pa.list_(pa.int64()))
+
         if _is_text(lists.type):
             lists = _split(lists, self.separator)
 
@@ -236,7 +239,7 @@ def as_numbers(column: pa.ChunkedArray, where: str, way_out: str) -> NDArray[np.
     kind = column.type
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
-    elif not _is_number(kind):
+    elif not _is_number(kind) and not pa.types.is_null(kind):
         raise BadData(f"{where}: {kind} is no number{way_out}")
 
     numbers = column.cast(pa.float64(), safe=False)

@@ -17,6 +17,7 @@ from megalith.tasks.input.schemas import (
     check_alike,
     columns_of,
     with_trained_numbers,
+    with_values,
     with_wide_numbers,
 )
 
@@ -144,6 +145,7 @@ def common_schema(
     # A text file without rows does not show the types of its columns.
     first = next((file for file in index.files if sum(file.rows)), index.files[0])
     schema = columns_of(first, columns.names, text_columns)
+    schema = with_values(schema, index.files, text_columns)
 
     if first.is_text:
         schema = with_wide_numbers(schema, columns.numbers)

@@ -4,7 +4,7 @@ The *kind* of a column says which of its values are the same ids: "number", "tex
 and so on. The number 5 and the text "5" are two ids.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -56,7 +56,8 @@ def check_alike(
 ) -> None:
     """BadData if the file lacks a column, or has ids of another kind there than `elsewhere`.
 
-    The number 5 and the text "5" are two ids. A file without rows has no ids of any kind.
+    The number 5 and the text "5" are two ids. A file without rows has no ids of any kind, and
+    neither has a column of a type without values, as some writers choose if all of it is missing.
     """
     if not sum(file.rows):
         return
@@ -70,7 +71,7 @@ def check_alike(
         if has_no_values(its_field) and _family(field.type) == "number":
             continue  # nor does its first block say that it is text
 
-        if _family(kind) != _family(field.type):
+        if not _fit_together(kind, field.type):
             raise BadData(
                 f"{file.path}: column {field.name} is {kind}, but {field.type} in {elsewhere}"
             )
@@ -92,7 +93,7 @@ def differences(
             continue
 
         kind = found.field(field.name).type
-        if _family(kind) != _family(field.type):
+        if not _fit_together(kind, field.type):
             lines.append(
                 f"{file.path}: column {field.name} is {kind}, but {field.type} in {elsewhere}"
             )
@@ -171,6 +172,29 @@ def check_kinds(
             )
 
 
+def with_values(
+    schema: pa.Schema, files: Iterable[IndexedFile], text_columns: Sequence[str]
+) -> pa.Schema:
+    """The schema with the types of these files for columns whose own type has no values."""
+    for file in files:
+        lacking = [field.name for field in schema if _family(field.type) in _WITHOUT_VALUES]
+        if not lacking:
+            return schema
+
+        found = schema_of(file, text_columns)
+        for name in lacking:
+            number = schema.get_field_index(name)
+            if name in found.names:
+                schema = schema.set(number, found.field(name))
+
+    return schema
+
+
+def _fit_together(one: pa.DataType, other: pa.DataType) -> bool:
+    families = {_family(one), _family(other)}
+    return len(families) == 1 or not families.isdisjoint(_WITHOUT_VALUES)
+
+
 def _family(kind: pa.DataType) -> str:
     """Types whose equal values are the same ids."""
     if pa.types.is_dictionary(kind):
@@ -182,4 +206,7 @@ def _family(kind: pa.DataType) -> str:
         return "text"
     if any(is_one(kind) for is_one in _NUMBERS):
         return "number"
+    if pa.types.is_timestamp(kind):  # of any unit
+        return "timestamp" if kind.tz is None else f"timestamp of {kind.tz}"
+
     return str(kind)

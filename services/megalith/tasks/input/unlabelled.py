@@ -19,7 +19,7 @@ from megalith.tasks.input.schemas import (
 
 @dataclass(frozen=True, slots=True)
 class UnlabelledBlock:
-    """Examples of a block. Without labels in the file, those here are zeros.
+    """Examples of a block. If it has no labels, or all are missing, those here are zeros.
 
     `fields` has the columns that were asked for, as the file has them.
     """
@@ -43,14 +43,25 @@ def blocks_to_predict(
         schema = with_trained_numbers(found, columns.ids, kinds)
         check_kinds(block.file.path, schema, columns.ids, kinds)
         table = read_block(block.file, block.number, schema)
-        has_labels = label in schema.names
+        selected = table.select(list(fields))
+        has_labels = _has_labels(table, label)
         if not has_labels:
+            if label in table.column_names:
+                table = table.drop_columns(label)
+
             zeros = np.zeros(table.num_rows, np.float32)
             table = table.append_column(label, pa.array(zeros))
 
         examples = examples_of(table, columns, block.where)
-        selected = table.select(list(fields))
         yield UnlabelledBlock(examples, selected, has_labels)
+
+
+def _has_labels(table: pa.Table, label: str) -> bool:
+    """Whether there is a column of them with any value."""
+    if label not in table.column_names:
+        return False
+
+    return bool(table.column(label).null_count < table.num_rows)
 
 
 def _schema(

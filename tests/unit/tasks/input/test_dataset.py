@@ -7,10 +7,12 @@ import pytest
 import megalith.client as mg
 from megalith.errors import BadData
 from megalith.tasks.input import blocks
+from megalith.tasks.input.blocks import read_block
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
 from megalith.tasks.input.dataset import Dataset, common_schema
-from megalith.tasks.input.examples import DataColumns
-from megalith.tasks.input.index import DataIndex
+from megalith.tasks.input.examples import DataColumns, examples_of
+from megalith.tasks.input.index import DataIndex, joined_tables
+from megalith.tasks.input.schemas import kinds_of
 from megalith.tasks.input.unlabelled import blocks_to_predict
 
 COLUMNS = DataColumns(
@@ -170,6 +172,93 @@ def test_files_that_do_not_fit_together_are_refused_by_name(tmp_path, change, co
     pq.write_table(change(made(100)), tmp_path / "b.parquet")
     with pytest.raises(BadData, match=complaint):
         dataset(tmp_path)
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize("is_pieced", [False, True])
+def test_a_column_without_any_value_in_one_file_is_missing_there(tmp_path, names, is_pieced):
+    """As pandas writes it: its type is null, or a list of null."""
+    nothing = {
+        "user": pa.nulls(4),
+        "tags": pa.nulls(4),
+        "more": pa.array([[], [], None, []]),
+        "price": pa.nulls(4),
+        "click": pa.array([0, 1, 0, 1]),
+    }
+    something = {
+        "user": pa.array(["u", "v"]),
+        "tags": pa.array([[1], [2, 3]]),
+        "more": pa.array([["x"], ["y"]]),
+        "price": pa.array([1.5, 2.5]),
+        "click": pa.array([1, 0]),
+    }
+    pq.write_table(pa.table(nothing), tmp_path / f"{names[0]}.parquet")
+    pq.write_table(pa.table(something), tmp_path / f"{names[1]}.parquet")
+    index = DataIndex.build([str(tmp_path / "*.parquet")])
+    columns = DataColumns(
+        Label("click"),
+        (
+            IdColumn("user", "user"),
+            IdColumn("tags", "tags", is_list=True),
+            IdColumn("more", "more", is_list=True),
+        ),
+        (DenseColumn("price"),),
+    )
+    schema = common_schema(index, columns)
+    assert kinds_of(schema, columns.ids) == {
+        "user": "text",
+        "tags": "list of number",
+        "more": "list of text",
+    }
+    if is_pieced:
+        blocks = index.blocks
+        tables = [read_block(block.file, block.number, schema) for block in blocks]
+        examples = examples_of(joined_tables(tables, blocks), columns, "here")
+    else:
+        examples = Dataset(index, columns, batch_size=6).batch(0).examples
+
+    np.testing.assert_array_equal(examples.ids["user"].values, mg.hash_ids(["u", "v"]))
+    np.testing.assert_array_equal(examples.ids["tags"].values, mg.hash_ids([1, 2, 3]))
+    np.testing.assert_array_equal(examples.ids["more"].values, mg.hash_ids(["x", "y"]))
+    missing = [3, 3, 4, 3]
+    expected = [*missing, 0, 0] if names == "ab" else [0, 0, *missing]
+    np.testing.assert_array_equal(examples.missing, expected)
+    np.testing.assert_array_equal(np.isnan(examples.dense[:, 0]), np.array(expected) > 0)
+
+
+def test_a_label_without_any_value_is_missing(tmp_path):
+    users = pa.array([1, 2])
+    pq.write_table(pa.table({"user": users, "click": [0, 1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"user": users, "click": pa.nulls(2)}), tmp_path / "b.parquet")
+    index = DataIndex.build([str(tmp_path / "*.parquet")])
+    data = Dataset(index, DataColumns(Label("click"), (IdColumn("user", "user"),)), batch_size=2)
+    data.batch(0)
+    with pytest.raises(
+        BadData, match=r"b\.parquet, row group 0, .* the label is missing in 2 rows"
+    ):
+        data.batch(1)
+
+
+@pytest.mark.parametrize("is_pieced", [False, True])
+def test_times_may_be_of_another_unit_in_each_file(tmp_path, is_pieced):
+    """Writers have changed their mind: pandas 3 counts in microseconds, earlier ones did not."""
+    seconds = [1_700_000_000, 1_700_000_001]
+    for name, unit, per_s in (("a", "ns", 10**9), ("b", "us", 10**6), ("c", "ms", 10**3)):
+        times = pa.array([each * per_s for each in seconds], pa.timestamp(unit, "UTC"))
+        table = pa.table({"user": [1, 2], "click": [0, 1], "ts": times})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+
+    index = DataIndex.build([str(tmp_path / "*.parquet")])
+    user = IdColumn("user", "user")
+    columns = DataColumns(Label("click"), (user,), time=TimeColumn("ts"))
+    if is_pieced:
+        schema = common_schema(index, columns)
+        tables = [read_block(block.file, block.number, schema) for block in index.blocks]
+        examples = examples_of(joined_tables(tables, index.blocks), columns, "here")
+    else:
+        examples = Dataset(index, columns, batch_size=6).batch(0).examples
+
+    assert examples.times.tolist() == seconds * 3
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
