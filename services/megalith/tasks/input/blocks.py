@@ -22,6 +22,7 @@ from megalith.tasks.input.files import FileFormat, format_of
 from megalith.tasks.input.tf_records import read_records, record_blocks, record_schema
 
 _TEXT_BLOCK_BYTES = 8 << 20
+_LONGEST_LINE_BYTES = 64 << 20  # a quote that nothing closes makes one line of all that follow
 _NO_VALUES = {b"megalith": b"no values"}
 _QUOTE = ord('"')
 _LINE_BREAK = ord("\n")
@@ -258,6 +259,13 @@ def _text_blocks(
                 rows.append(breaks.size)
 
             offset += len(piece)
+            line_start = ends[-1] if ends else header_end
+            if offset - line_start > _LONGEST_LINE_BYTES:
+                way_out = _ABOUT_QUOTES if knows_quotes else ""
+                raise BadData(
+                    f"{path}: a line of more than {_LONGEST_LINE_BYTES:,} bytes begins at byte "
+                    f"{line_start:,}{way_out}"
+                )
 
     if has_header and not header_end:
         raise BadData(f"{path}: one line and no rows; the first line has the names of the columns")

@@ -147,3 +147,22 @@ def test_a_quote_inside_a_value_of_csv_is_explained(tmp_path):
     file = index_file(str(path))
     with pytest.raises(BadData, match=r"tv.csv, block 0: 2 rows, but 1 were counted; is there a q"):
         read_block(file, 0, schema_of(file))
+
+
+def test_a_quote_that_nothing_closes_does_not_make_a_block_of_the_rest(tmp_path, monkeypatch):
+    """It would be read into memory at once, however large the file is."""
+    monkeypatch.setattr(blocks, "_TEXT_BLOCK_BYTES", 64)
+    monkeypatch.setattr(blocks, "_LONGEST_LINE_BYTES", 1000)
+    good = "".join(f"{n},nail\n" for n in range(50))
+    head = "id,name\n"
+    longest = "1," + "x" * 900 + "\n"
+    path = tmp_path / "x.csv"
+    path.write_text(head + good + longest + good)
+    assert sum(index_file(str(path)).rows) == 101
+
+    path.write_text(f'{head}{good}50,5" nail\n' + good * 10)
+    begins = f"{len(head + good):,}"
+    with pytest.raises(
+        BadData, match=rf"x\.csv: a line of more .* at byte {begins}; is there a quote"
+    ):
+        index_file(str(path))
