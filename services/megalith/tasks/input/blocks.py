@@ -124,6 +124,9 @@ def schema_of(file: IndexedFile, text_columns: Sequence[str] = ()) -> pa.Schema:
         # A column that is empty in the first block may be anything in the next.
         if pa.types.is_null(field.type):
             field = field.with_type(pa.string()).with_metadata(_NO_VALUES)
+        # Arrow takes text that is not UTF-8 for bytes; whoever reads the column hears of it.
+        if pa.types.is_binary(field.type):
+            field = field.with_type(pa.string())
 
         fields.append(field)
 
@@ -299,5 +302,5 @@ def _named(where: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise BadData(f"{where}: the file is gone") from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise BadData(f"{where} cannot be read: {error}") from error

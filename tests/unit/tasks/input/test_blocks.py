@@ -166,3 +166,21 @@ def test_a_quote_that_nothing_closes_does_not_make_a_block_of_the_rest(tmp_path,
         BadData, match=rf"x\.csv: a line of more .* at byte {begins}; is there a quote"
     ):
         index_file(str(path))
+
+
+def test_text_that_is_not_utf8_is_refused_where_it_is_read(tmp_path):
+    """As bytes its empty fields would be values, and its lists could not be split."""
+    path = tmp_path / "x.csv"
+    path.write_bytes("click,name,more\n1,caf\u00e9,\n0,,5\n".encode("latin-1"))
+    file = index_file(str(path))
+    schema = schema_of(file)
+    assert schema.field("name").type == pa.string()
+    with pytest.raises(BadData, match=r"x\.csv, block 0 cannot be read: In CSV column #1: .* UTF8"):
+        read_block(file, 0, schema)
+
+    others = pa.schema([schema.field("click"), schema.field("more")])
+    assert read_block(file, 0, others).column("more").to_pylist() == [None, 5]
+
+    path.write_text("click,name\n1,a\n", encoding="utf-16")
+    with pytest.raises(BadData, match=r"x\.csv cannot be read: 'utf-8' codec"):
+        schema_of(index_file(str(path)))
