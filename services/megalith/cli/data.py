@@ -89,7 +89,7 @@ inspect_command = Command(
         Option(
             ["--header"],
             default="",
-            help="Names of the columns of CSV and TSV files that have no header line. A file that "
+            help="Names of the columns of CSV and TSV files that have no header line. Text that "
             "does not end in .csv is then read as TSV.",
         ),
         Option(

@@ -53,7 +53,7 @@ class CtrOptions:
         "",
     )
     header: str = setting(
-        "Names of the columns of CSV and TSV files that have no header line. A file that does not "
+        "Names of the columns of CSV and TSV files that have no header line. Text that does not "
         "end in .csv is then read as TSV.",
         "",
     )

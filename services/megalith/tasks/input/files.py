@@ -27,6 +27,8 @@ _FORMATS = {
     ".examples": FileFormat.EXAMPLES,
 }
 
+_NAMING_COLUMNS = (FileFormat.PARQUET, FileFormat.TFRECORD, FileFormat.EXAMPLES)
+
 
 def found_files(patterns: Sequence[str], window: Window | None = None) -> list[str]:
     """The files that the patterns name, each once; those of one pattern in the order of names.
@@ -87,7 +89,7 @@ def _named_by(pattern: str, window: Window) -> Sequence[DatedFile]:
 def format_of(path: str, is_headless: bool = False) -> FileFormat:
     """By the end of the name; text without a header line is TSV unless it ends in .csv."""
     ending = os.path.splitext(path)[1].lower()
-    if is_headless:
+    if is_headless and _FORMATS.get(ending) not in _NAMING_COLUMNS:
         return FileFormat.CSV if ending == ".csv" else FileFormat.TSV
     if ending not in _FORMATS:
         raise BadData(

@@ -184,3 +184,18 @@ def test_text_that_is_not_utf8_is_refused_where_it_is_read(tmp_path):
     path.write_text("click,name\n1,a\n", encoding="utf-16")
     with pytest.raises(BadData, match=r"x\.csv cannot be read: 'utf-8' codec"):
         schema_of(index_file(str(path)))
+
+
+@pytest.mark.parametrize("ending", ["parquet", "tsv", "log", "csv"])
+def test_names_of_columns_are_for_text_alone(tmp_path, ending):
+    """A model that is trained on text without a header line is scored on Parquet too."""
+    path = tmp_path / f"x.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table({"click": [1, 0], "user": [5, 6]}), path)
+    else:
+        separator = "," if ending == "csv" else "\t"
+        path.write_text(f"1{separator}5\n0{separator}6\n")
+
+    file = index_file(str(path), ["click", "user"])
+    table = read_block(file, 0, schema_of(file))
+    assert table.to_pydict() == {"click": [1, 0], "user": [5, 6]}
