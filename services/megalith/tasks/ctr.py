@@ -3,10 +3,11 @@
 Ids are `mg.hash_ids` of the values, in a table for each feature, which has the feature's name. A
 column of `--lists history:item` has its rows in the table `item`, and its rows are averaged. Dense
 columns are brought to mean 0 and deviation 1 by the variables `dense_mean` and `dense_deviation`,
-which are measured once, on the first row group, and belong to the model from then on.
+which are measured once, on the first row group that has values of the column, and belong to the
+model from then on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ from megalith.worker.numbered_input import NumberedInput
 from megalith.worker.task import Gradients, IdsByTable, Read, RowsByTable, Variables
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 _EVALUATED_AT_ONCE = 8192
 _KEPT_DAYS = 36500
+_MOST_MEASURED = 20  # row groups, in search of one that has values of each dense column
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,19 +386,8 @@ class CtrTask:
                 VariableConfig("dense_deviation", ones),
             )
 
-        sample = self._dataset.first_block().dense.astype(np.float64)
-        present = ~np.isnan(sample)
-        counts = np.maximum(present.sum(axis=0), 1)
-
-        filled = np.where(present, sample, 0.0)
-        means = filled.sum(axis=0) / counts
-
-        distances = sample - means
-        squares = np.where(present, distances**2, 0.0)
-        variances = squares.sum(axis=0) / counts
-        deviations = np.sqrt(variances)
-        deviations[deviations == 0.0] = 1.0  # a column that is the same everywhere
-
+        samples = (block.dense for block in self._dataset.first_blocks(_MOST_MEASURED))
+        means, deviations = _statistics(samples, num_columns)
         return (
             VariableConfig("dense_mean", means.astype(np.float32)),
             VariableConfig("dense_deviation", deviations.astype(np.float32)),
@@ -426,6 +418,32 @@ def make_task(
         scores_only=scores_only,
         kinds=kinds,
     )
+
+
+def _statistics(samples: Iterable[F32], num_columns: int) -> tuple[F64, F64]:
+    """(mean, deviation) of each column in the first sample that has values of it.
+
+    A column without any has 0 and 1, and so has a deviation of 1 what is the same everywhere.
+    """
+    means = np.zeros(num_columns)
+    deviations = np.ones(num_columns)
+    is_measured = np.zeros(num_columns, bool)
+
+    for sample in samples:
+        for number in np.flatnonzero(~is_measured):
+            column = sample[:, number].astype(np.float64)
+            present = column[~np.isnan(column)]
+            if not present.size:
+                continue
+
+            is_measured[number] = True
+            means[number] = present.mean()
+            deviations[number] = present.std() or 1.0
+
+        if is_measured.all():
+            break
+
+    return means, deviations
 
 
 def _with_text(options: CtrOptions, kinds: Mapping[str, str]) -> CtrOptions:

@@ -100,6 +100,39 @@ def test_a_step_is_that_of_torch_with_rows_shared_by_a_list(data):
     assert found.metrics.keys() == {"auc", "calibration"}
 
 
+def test_a_dense_column_is_scaled_by_the_first_row_group_that_has_values_of_it(tmp_path):
+    """Sorted files have all missing values at one end: unscaled, the others would spoil a model."""
+    prices = np.arange(400) * 1e6
+    table = pa.table(
+        {
+            "click": np.arange(400) % 2,
+            "user": np.arange(400),
+            "price": pa.array(prices, mask=np.arange(400) < 210),
+            "age": np.arange(400) * 1.0,
+            "never": pa.nulls(400, pa.float64()),
+        }
+    )
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=100)
+    task = make_task(
+        batch_size=64,
+        num_examples=0,
+        seed=1,
+        data=str(path),
+        label="click",
+        features="user",
+        dense="price,age,never",
+        model="lr",
+    )
+    found = variables_of(task)
+    of_price = prices[210:300]
+    of_age = np.arange(100)
+    np.testing.assert_allclose(found["dense_mean"], [of_price.mean(), of_age.mean(), 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        found["dense_deviation"], [of_price.std(), of_age.std(), 1], rtol=1e-6
+    )
+
+
 def test_tables_have_the_names_of_features_and_lists_may_share_them(data):
     task = task_of(data[0])
     assert [table.name for table in task.tables] == ["item", "user"]

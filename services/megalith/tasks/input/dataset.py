@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,8 +98,13 @@ class Dataset:
         )
 
     def first_block(self) -> Examples:
-        """A sample of the data, for statistics."""
+        """A sample of the data."""
         return self._read(self._blocks[0])
+
+    def first_blocks(self, most: int) -> Iterator[Examples]:
+        """Samples of the data, for statistics; each is read when it is asked for."""
+        for block in self._blocks[:most]:
+            yield self._read(block)
 
     def _rows(self, stretch: Stretch, epoch: int) -> Examples:
         block = stretch.block
