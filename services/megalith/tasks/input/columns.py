@@ -337,7 +337,10 @@ def _as_python(values: pa.Array, where: str) -> list[Any]:
 
 
 def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
-    """Booleans and dates as integers; and floats, which programs write for integers with gaps."""
+    """Booleans and dates as integers; and floats and decimals, if they are whole.
+
+    Programs write floats for integers with gaps, and decimals for all integers of some databases.
+    """
     kind = values.type
     if pa.types.is_boolean(kind):
         return values.cast(pa.uint8())
@@ -348,19 +351,13 @@ def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
     if pa.types.is_null(kind):
         return values.cast(pa.int64())
 
-    if not pa.types.is_floating(kind):
+    numbers = values
+    if pa.types.is_floating(kind):
+        is_missing = pc.is_nan(values)
+        numbers = pc.if_else(is_missing, None, values)
+        _check_exact(numbers, where)
+    elif not pa.types.is_decimal(kind):
         return values
-
-    is_missing = pc.is_nan(values)
-    numbers = pc.if_else(is_missing, None, values)
-    greatest = pc.max(pc.abs(numbers.cast(pa.float64()))).as_py()
-    limit = _ROUNDED_FROM[kind]
-    if greatest is not None and limit <= greatest < np.inf:
-        raise BadData(
-            f"{where}: it has the number {greatest:.0f}, and {kind} rounds whole numbers from "
-            f"{limit} on, so that different ids may have become one; write the column as int64 "
-            "(which may have missing values) or as text; of CSV and TSV --text reads it as text"
-        )
 
     try:
         return numbers.cast(pa.int64(), safe=True)
@@ -369,6 +366,19 @@ def _with_whole_numbers(values: pa.Array, where: str) -> pa.Array:
             f"{where}: ids are made of integers and text, and not all of its numbers are whole "
             f"({error}); put the column into --dense"
         ) from error
+
+
+def _check_exact(numbers: pa.Array, where: str) -> None:
+    """BadData if floats are so large that ids may have been rounded."""
+    greatest = pc.max(pc.abs(numbers.cast(pa.float64()))).as_py()
+    kind = numbers.type
+    limit = _ROUNDED_FROM[kind]
+    if greatest is not None and limit <= greatest < np.inf:
+        raise BadData(
+            f"{where}: it has the number {greatest:.0f}, and {kind} rounds whole numbers from "
+            f"{limit} on, so that different ids may have become one; write the column as int64 "
+            "(which may have missing values) or as text; of CSV and TSV --text reads it as text"
+        )
 
 
 def _split(texts: pa.Array, separator: str) -> pa.Array:
@@ -402,6 +412,9 @@ def _is_text(kind: Any) -> bool:
 
 
 def _is_bytes(kind: Any) -> bool:
+    if pa.types.is_fixed_size_binary(kind):
+        return True
+
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 

@@ -20,9 +20,15 @@ _TEXTS = (
     pa.types.is_large_binary,
     pa.types.is_string_view,
     pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
 )
 _WITHOUT_VALUES = ("null", "list of null")
-_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+_NUMBERS = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_decimal,
+)
 
 
 def columns_of(file: IndexedFile, names: Sequence[str], text_columns: Sequence[str]) -> pa.Schema:

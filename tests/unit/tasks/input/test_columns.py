@@ -1,6 +1,7 @@
 """What becomes of the values of a column, and what is refused."""
 
 import datetime
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,10 @@ def column(values, kind=None):
         ([b"ann", b"\xff"], pa.binary_view(), [b"ann", b"\xff"]),
         (["ann", "bob", "ann"], pa.dictionary(pa.int8(), pa.string()), ["ann", "bob", "ann"]),
         ([b"ann", b"\xff"], pa.binary(), [b"ann", b"\xff"]),
+        ([b"ab", b"\xff\x00"], pa.binary(2), [b"ab", b"\xff\x00"]),
         ([5, -1, 5], pa.int8(), [5, -1, 5]),
+        ([Decimal(2**62 + 1), Decimal(-1)], pa.decimal128(38, 0), [2**62 + 1, -1]),
+        ([Decimal("7.00")], pa.decimal128(10, 2), [7]),
         ([2**64 - 1, 7], pa.uint64(), np.array([2**64 - 1, 7], np.uint64)),
         ([True, False], pa.bool_(), [1, 0]),
         ([5.0, 2.0], pa.float64(), [5, 2]),
@@ -102,6 +106,8 @@ def test_a_list_may_be_text_with_separators():
     ("use", "values", "kind", "complaint"),
     [
         (USER, [0.5, 1.0], None, "here: ids are made of integers and text, and not all .* --dense"),
+        (USER, [Decimal("0.5")], None, "here: ids are made of integers and text, .* --dense"),
+        (USER, [Decimal(2**63)], None, "here: ids are made of integers and text"),
         (USER, [[1], [2]], None, "here: no ids are made of list.*; use --lists"),
         (TAGS, [1, 2], None, "here: int64 is neither a list nor text; use --features"),
         (USER, [datetime.datetime(2020, 1, 1)], None, "here: no ids are made of timestamp"),
