@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import threading
 import time
 import urllib.request
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from megalith.checkpoint.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig, Zeros
 from megalith.control import Controller
-from megalith.errors import CheckpointDamaged
+from megalith.errors import CheckpointDamaged, SaveFailed
 from support.servers import Servers
 from support.waiting import wait_until
 
@@ -53,6 +54,34 @@ def test_the_first_save_of_a_new_job_is_due_when_its_first_increment_would_be(tm
         cluster.push({"t": (IDS[:10], ones(10))})
         wait_for_increment(first, 1)
         assert [path.name for path in tmp_path.glob("model.ckpt-*")] == [first.name]
+
+
+def test_a_first_save_that_fails_is_counted_and_tried_again_soon(tmp_path, monkeypatch):
+    """And not ten minutes later: until then a ps that dies would start empty."""
+    with Servers(tmp_path, num_ps=1, increment_every_s=OFTEN_S, save_every_s=600.0) as servers:
+        servers.start_all()
+        shards = servers.controller._saver._shards
+        write = shards.write
+        failed = []
+        pushed = threading.Event()
+
+        def fail_at_first(*arguments, **keywords):
+            if len(failed) < 4 or not pushed.is_set():  # each save that fails is tried twice
+                failed.append(1)
+                raise SaveFailed("the disk has gone")
+            return write(*arguments, **keywords)
+
+        monkeypatch.setattr(shards, "write", fail_at_first)
+        cluster = servers.connect()
+        cluster.create_tables(TABLE)
+        cluster.push({"t": (IDS, ones(1000))})
+        pushed.set()
+        job = job_of(servers)
+        first = Path(wait_until(lambda: job.status().last_checkpoint))
+        assert read_chain(first).last.rows == 1000
+        page = f"http://{job.status().metrics_address}/metrics"
+        name = r'monolith_training_save_checkpoint_failed_total\{mode="full"\}'
+        assert counter(page, name) == len(failed) >= 4
 
 
 def test_a_job_that_plans_no_saves_has_no_checkpoint_that_nobody_asked_for(tmp_path):

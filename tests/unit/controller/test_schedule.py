@@ -1,6 +1,7 @@
 import math
 from dataclasses import replace
 from datetime import time
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -38,13 +39,60 @@ def test_without_a_cadence_it_is_never_due():
 
 @pytest.mark.parametrize(("every_s", "every_steps"), [(600.0, 0), (0.0, 100)])
 def test_the_first_save_may_be_due_earlier(every_s, every_steps):
-    """Also one that fails is the first: a disk without room is left alone until the next one."""
     schedule = SaveSchedule(every_s, every_steps, now=100.0, step=0, first_s=60.0)
     assert not schedule.is_due(159.0, 99)
     assert schedule.is_due(160.0, 0)
     schedule.restart(160.0, 50)
     assert not schedule.is_due(700.0, 149)
     assert schedule.is_due(760.0, 150)
+
+
+def test_a_first_save_that_fails_is_tried_again_soon_and_ever_less_often():
+    """Until there is a checkpoint, a ps that dies starts empty."""
+    schedule = SaveSchedule(3600.0, 0, now=0.0, step=0, first_s=60.0)
+    now = 60.0
+    for pause_s in (60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
+        schedule.restart(now, 50, has_failed=True)
+        assert schedule.next_s(now) == pause_s
+        now += pause_s
+        assert schedule.is_due(now, 50)
+
+    schedule.restart(now, 50)
+    assert schedule.next_s(now) == 3600.0
+    schedule.restart(now, 60, has_failed=True)
+    assert schedule.next_s(now) == 3600.0, "there is a checkpoint, and increments of it"
+
+
+@pytest.mark.parametrize(
+    ("every_s", "every_steps", "first_s", "pauses_s"),
+    [(100.0, 0, 60.0, [60.0, 100.0, 100.0]), (0.0, 10**9, 900.0, [900.0, 900.0])],
+)
+def test_a_first_save_that_fails_is_tried_again_no_later_than_any_other(
+    every_s, every_steps, first_s, pauses_s
+):
+    schedule = SaveSchedule(every_s, every_steps, now=0.0, step=0, first_s=first_s)
+    now = 60.0
+    for pause_s in pauses_s:
+        schedule.restart(now, 1, has_failed=True)
+        assert schedule.next_s(now) == pause_s
+        now += pause_s
+
+
+def test_both_tries_of_a_save_that_fails_are_one_save_to_the_schedule():
+    schedule = SaveSchedule(3600.0, 0, now=0.0, step=0, first_s=60.0)
+    schedule.restart(60.0, 50, has_failed=True)
+    schedule.restart(61.0, 50, has_failed=True)
+    assert schedule.next_s(61.0) == 60.0
+
+
+@pytest.mark.parametrize(("error", "next_s"), [("no room", 60.0), ("", 600.0)])
+def test_what_became_of_the_first_save_decides_when_the_next_one_is_due(error, next_s):
+    cluster = SimpleNamespace(checkpoint_saved=lambda path, at_s, pushes: None)
+    schedule = SaveSchedule(600.0, 0, now=0.0, step=0, first_s=60.0)
+    metrics = SimpleNamespace(saved=lambda record: None)
+    news = SaveNews(cluster, schedule, Unsaved(cluster, "", 0), metrics)
+    news.tell(SaveRecord(9.0, 1.0, 50, "" if error else "/m/model.ckpt-50", error))
+    assert schedule.next_s(monotonic()) == pytest.approx(next_s, abs=5)
 
 
 def test_a_first_save_is_no_later_than_any_other():

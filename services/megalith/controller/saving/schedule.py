@@ -19,6 +19,9 @@ from megalith.errors import MegalithError
 logger = logging.getLogger(__name__)
 
 _EVERY_S = 0.5  # between two looks at whether a save is due, or possible
+# Between two tries of a first save, also where saves are planned by steps alone: one that fails
+# costs the ps as much as one that does not
+_LONGEST_RETRY_S = 600.0
 
 
 class SaveSchedule:
@@ -27,7 +30,9 @@ class SaveSchedule:
     One that is made in place of an increment does not count.
 
     So there is no save at the start. A first one may be due earlier than those after it, because
-    there are no increments before it. Outside the hours of `tide` its seconds count alone.
+    there are no increments before it. If it fails it stays the first one, and is tried again after
+    as many seconds, then after twice as many each time, up to ten minutes, and never later than any
+    other. Outside the hours of `tide` its seconds count alone.
 
     `_lock` guards where it counts from.
     Times are those of a monotonic clock: setting the machine's clock neither brings a save forward
@@ -51,11 +56,20 @@ class SaveSchedule:
         self._last_at = now
         self._last_step = step
         self._first_s = first_s  # 0 after the first
+        self._has_failed = False  # a try of the first one
 
-    def restart(self, now: float, step: int) -> None:
+    def restart(self, now: float, step: int, *, has_failed: bool = False) -> None:
         """A save has been made, or tried."""
         with self._lock:
-            self._first_s = 0.0
+            # A save that fails is tried twice: the second try is no reason for a longer pause.
+            is_next_save = now - self._last_at >= self._first_s
+            if not has_failed:
+                self._first_s = 0.0
+            elif self._has_failed and is_next_save:
+                longest_s = max(self._first_s, _LONGEST_RETRY_S)
+                self._first_s = min(2 * self._first_s, longest_s)
+
+            self._has_failed = has_failed
             self._last_at = now
             self._last_step = step
 
@@ -207,7 +221,9 @@ class ScheduledSaves:
         try:
             self._saver.save_if(self._is_due, hold=self._hold)
         except MegalithError as error:
-            logger.warning("%s failed, the next one is planned: %s", self._what, error)
+            next_s = self._schedule.next_s(time.monotonic())
+            due = "planned" if math.isinf(next_s) else f"due in {next_s:.0f} s"
+            logger.warning("%s failed, the next one is %s: %s", self._what, due, error)
 
     def _is_due(self) -> bool:
         is_due = self._schedule.is_due(time.monotonic(), self._coordinator.global_step)
@@ -238,7 +254,8 @@ class SaveNews:
         if not record.is_stopgap:
             # Where each increment needs a full save, planned ones would never be due. And only they
             # stay: each stopgap goes with the next save.
-            self._schedule.restart(time.monotonic(), record.step)
+            now = time.monotonic()
+            self._schedule.restart(now, record.step, has_failed=bool(record.error))
 
         # A part of a model does not make up for what is not saved: nobody starts from it.
         if not record.error and record.is_whole:
