@@ -260,4 +260,5 @@ train_ctr = SettingsCommand(
     ),
     defaults=_defaults,
     shown={"model_dir": jobs.SHOWN_MODEL_DIR},
+    decided=("task", "task_options"),
 )

@@ -76,7 +76,8 @@ class SettingsCommand(Command, Generic[T]):
 
     `first` names the settings that most people need: the help shows them before all others. The
     setting `positional`, if any, may also be given as the first argument. `shown` has texts for
-    defaults that differ from one minute to the next.
+    defaults that differ from one minute to the next. The settings in `decided` are no options: the
+    command itself says what they are.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class SettingsCommand(Command, Generic[T]):
         positional: str = "",
         defaults: Callable[[], Mapping[str, Any]] = dict,
         shown: Mapping[str, str] | None = None,
+        decided: Collection[str] = (),
     ) -> None:
         self._settings = cls
         self._run = run
@@ -103,7 +105,7 @@ class SettingsCommand(Command, Generic[T]):
 
         shown = shown or {}
         by_name = {leaf.name: leaf for leaf in leaves(cls)}
-        others = [name for name in by_name if name not in first]
+        others = [name for name in by_name if name not in first and name not in decided]
         params: list[click.Parameter] = []
 
         if positional:

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import megalith.client as mg
+from megalith.cli.app import app
 from megalith.cli.ctr import CtrJob, prepared
 from megalith.cli.run_record import RunRecord
 from megalith.collective.ranks import Ranks
@@ -186,3 +188,15 @@ def test_a_model_that_was_trained_with_the_old_name_of_group_by_is_still_read():
     told = {"data": "day1.parquet", "label": "click", "features": "user", "slice_by": "gender"}
     assert options_of(told).group_by == "gender"
     assert options_of(told | {"group_by": "age"}).group_by == "age"
+
+
+@pytest.mark.parametrize("option", ["--task", "--task-options"])
+def test_what_the_command_decides_itself_is_no_option_of_it(option):
+    """It trains a click model, whatever else could be trained."""
+    runner = CliRunner()
+    shown = runner.invoke(app, ["train", "ctr", "--help"], prog_name="megalith").stdout
+    assert f"{option} " not in shown
+    assert "--batch-size " in shown
+
+    done = runner.invoke(app, ["train", "ctr", option, "clicks"], prog_name="megalith")
+    assert (done.exit_code, done.stderr) == (2, f"megalith train ctr: {option} is no option\n")
