@@ -249,11 +249,20 @@ def test_an_interrupted_train_leaves_nothing_behind(processes):
     assert all(is_gone(child) for child in children)
 
 
-def test_a_task_that_does_not_exist_in_its_module_ends_train_with_the_worker_s_reason(processes):
+def test_a_task_that_does_not_exist_in_its_module_is_refused_before_anything_starts(processes):
     name = "megalith.tasks.clicks:no_factory"
-    status, _, err = run_cli("train", name, "--model-dir", processes.model_dir)
-    assert status == 1
+    status, _, err = run_cli("train", name, "--model-dir", processes.model_dir / "new")
+    assert status == 2
     assert f"--task={name}: no such task" in err
+    assert not (processes.model_dir / "new").exists()
+
+
+def test_a_task_that_cannot_be_made_ends_train_with_the_worker_s_reason(processes, tmp_path):
+    path = tmp_path / "unmade_task.py"
+    path.write_text("def make(**options):\n    raise ValueError('no data of that day')\n")
+    status, _, err = run_cli("train", f"{path}:make", "--model-dir", processes.model_dir)
+    assert status == 1
+    assert "it cannot be made: ValueError: no data of that day" in err
 
 
 def test_help_and_version():

@@ -24,6 +24,7 @@ from megalith.cli.run_record import RunRecord
 from megalith.cli.supervision import Supervisor
 from megalith.cli.sync_job import OFF, train_together
 from megalith.cli.tasks import refuse_unknown
+from megalith.cli.tried_task import refuse_unusable
 from megalith.cli.waiting import WaitingLines
 from megalith.control import ClusterStatus, Controller
 from megalith.errors import MegalithError
@@ -171,6 +172,7 @@ def _running(
     An error is one line and exit status 1.
     """
     refuse_unknown(config.task)
+    refuse_unusable(config)
 
     # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
     for number in (signal.SIGINT, signal.SIGTERM):

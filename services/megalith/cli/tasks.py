@@ -23,9 +23,15 @@ def refuse_unknown(name: str) -> None:
     """A usage error if workers would not find the task, so that none is started for it.
 
     The module of a task may be slow to import, or may need a GPU: it is looked for, not imported.
+    `refuse_unusable` has it imported where that is what the workers of this machine will do.
     """
-    module, is_own, _ = name.rpartition(":")
+    module, is_own, factory = name.rpartition(":")
     names = [*TASKS, *registered_tasks()]
+    is_file = name.endswith(".py") and Path(name).is_file()
+
+    if is_file or (module and not factory):
+        file = name.removesuffix(":")
+        fail(f"{name} is no task: name the class or function in it, such as {file}:MyTask")
 
     if not is_own and name not in names:
         known = ", ".join(names)

@@ -13,6 +13,7 @@ from typing import Any
 
 import megalith
 from megalith.errors import InvalidSetting, MegalithError
+from megalith.runtime.settings import suggestion
 
 GROUP = "megalith.tasks"  # of entry points: what an installed package calls its tasks
 _MEGALITH = tuple(megalith.__path__)  # both roots of the package
@@ -34,24 +35,7 @@ def load_task(name: str, options: Mapping[str, Any]) -> Any:
     own imports are looked for. A name is that of a built-in task, or of an entry point in the group
     `megalith.tasks`.
     """
-    factory = load_named(
-        "task",
-        name,
-        origin=f"--task={name}",
-        advice="use clicks, ctr, package.module:factory or file.py:factory of your own",
-        find=_task_factory,
-    )
-    try:
-        inspect.signature(factory).bind(**options)
-    except TypeError as error:
-        keywords = ", ".join(sorted(options))
-        raise InvalidSetting(
-            f"--task={name}: it does not take the keywords {sorted(options)} ({error}); a class "
-            f"needs def __init__(self, *, {keywords}), and a function (*, {keywords})"
-        ) from error
-    except ValueError:
-        pass  # a callable that does not say what it takes
-
+    factory = task_factory(name, options)
     try:
         return factory(**options)
     except MegalithError:
@@ -60,6 +44,41 @@ def load_task(name: str, options: Mapping[str, Any]) -> Any:
         raise InvalidSetting(
             f"--task={name}: it cannot be made: {type(error).__name__}: {error}{raised_at(error)}"
         ) from error
+
+
+def task_factory(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """What makes the task of that name, once it is known to take the options; it is not called."""
+    factory = load_named(
+        "task",
+        name,
+        origin=f"--task={name}",
+        advice="use clicks, ctr, package.module:factory or file.py:factory of your own",
+        find=_task_factory,
+    )
+    try:
+        signature = inspect.signature(factory)
+        signature.bind(**options)
+    except TypeError as error:
+        raise InvalidSetting(f"--task={name}: {_misfit(factory, options, error)}") from error
+    except ValueError:
+        pass  # a callable that does not say what it takes
+
+    return factory
+
+
+def _misfit(factory: Callable[..., Any], options: Mapping[str, Any], error: TypeError) -> str:
+    """Why the factory cannot be called with the options, and what to write instead."""
+    taken = inspect.signature(factory).parameters if callable(factory) else {}
+    unknown = sorted(name for name in options if name not in taken)
+    if unknown and len(unknown) < len(options):
+        hint = suggestion(unknown[0], {name: name for name in taken})
+        return f"it does not take the keywords {unknown}{hint}"
+
+    keywords = ", ".join(sorted(options))
+    return (
+        f"it does not take the keywords {sorted(options)} ({error}); a class "
+        f"needs def __init__(self, *, {keywords}), and a function (*, {keywords})"
+    )
 
 
 def load_named(
@@ -102,7 +121,19 @@ def _task_factory(name: str) -> Any:
 
 def _attribute(name: str) -> Any:
     module_name, _, attribute = name.rpartition(":")
-    return getattr(_imported(module_name), attribute)
+    module = _imported(module_name)
+    if not hasattr(module, attribute):
+        own = {each: each for each in vars(module) if _is_made_by(module, each)}
+        hint = suggestion(attribute, own) if own else ""
+        raise AttributeError(f"{module_name} has no {attribute}{hint}")
+
+    return getattr(module, attribute)
+
+
+def _is_made_by(module: ModuleType, name: str) -> bool:
+    """Whether the name is one of the module's own classes and functions, for others to use."""
+    home = getattr(getattr(module, name), "__module__", None)
+    return home == module.__name__ and not name.startswith("_")
 
 
 def _imported(name: str) -> ModuleType:

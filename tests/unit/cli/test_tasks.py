@@ -1,13 +1,16 @@
 """A task that workers would not find is refused before anything is started."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import megalith.tasks
-from megalith.cli import tasks
+from megalith.cli import tasks, tried_task
 from megalith.cli.app import app
+from megalith.cli.tried_task import refuse_unusable
+from megalith.runner.config import RunnerConfig
 
 OWN = "your own: package.module:factory or path/to/file.py:Class"
 
@@ -44,6 +47,89 @@ def test_a_task_in_the_working_directory_or_installed_is_not_refused_and_not_imp
     (here / "folder" / "inner.py").write_text("raise SystemExit('imported')")
     for name in ("my_task.py:T", "my_task:T", "folder.inner:T", "folder/inner.py:T", "json:loads"):
         tasks.refuse_unknown(name)
+
+
+GOOD = """
+class MyTask:
+    def __init__(self, *, batch_size, num_examples, seed, days=7): ...
+
+
+def examples(table): ...
+"""
+
+
+def refused(*words):
+    """What a command says in its one line, before it starts anything."""
+    done = CliRunner().invoke(app, [*words, "--model-dir", "model"], prog_name="megalith")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert not Path("model").exists()
+    line, end, more = done.stderr.partition("\n")
+    assert (end, more) == ("\n", "")
+    return line.removeprefix(f"megalith {words[0]}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "why"),
+    [
+        (GOOD, "Wrong", "no such task (my_task.py has no Wrong; known are MyTask, examples);"),
+        (GOOD, "MyTaks", "no such task (my_task.py has no MyTaks; did you mean MyTask?);"),
+        ("classs MyTask: ...", "MyTask", "it does not import: SyntaxError: invalid syntax"),
+        ("import no_such_library", "MyTask", "it does not import: ModuleNotFoundError: No module"),
+        ("x = 1\ny = x / 0", "MyTask", "it does not import: ZeroDivisionError: division by zero"),
+        ("raise SystemExit('no GPU')", "MyTask", "it does not import: SystemExit: no GPU"),
+        ("print('loud')\nMyTask = 3", "MyTask", "it does not take the keywords ['batch_size', "),
+    ],
+)
+def test_a_task_that_its_file_does_not_give_is_one_line_before_anything_is_started(
+    here, text, name, why
+):
+    (here / "my_task.py").write_text(text)
+    assert refused("train", f"my_task.py:{name}").startswith(f"--task=my_task.py:{name}: {why}")
+
+
+def test_up_refuses_such_a_task_too(here):
+    (here / "my_task.py").write_text(GOOD)
+    assert "my_task.py has no Wrong;" in refused("up", "--task", "my_task.py:Wrong")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("my_task.py:MyTask", "did you mean days?"),
+        ("clicks", "known are batch_size, num_examples, seed"),
+    ],
+)
+def test_a_keyword_that_the_task_does_not_take_is_refused_with_those_it_takes(here, name, why):
+    (here / "my_task.py").write_text(GOOD)
+    said = refused("train", name, "--set", "task.dayz=3")
+    assert said == f"--task={name}: it does not take the keywords ['dayz']; {why}"
+
+
+@pytest.mark.parametrize("name", ["my_task.py", "my_task.py:"])
+def test_a_file_alone_is_no_task_and_the_line_says_what_to_add(here, name):
+    (here / "my_task.py").write_text(GOOD)
+    way_out = "name the class or function in it, such as my_task.py:MyTask"
+    assert refused("train", name) == f"{name} is no task: {way_out}"
+
+
+def test_a_task_that_is_used_is_imported_once_elsewhere_and_not_here(here):
+    (here / "my_task.py").write_text(f"open('imported', 'a').write('once')\n{GOOD}")
+    config = RunnerConfig(model_dir="model", task="my_task.py:MyTask", set="task.days=3")
+    refuse_unusable(config)
+    assert (here / "imported").read_text() == "once"
+    assert "my_task" not in sys.modules
+
+
+def test_a_task_that_no_worker_trains_is_not_imported(here):
+    (here / "my_task.py").write_text("open('imported', 'a')")
+    refuse_unusable(RunnerConfig(model_dir="model", task="my_task.py:MyTask", num_workers=0))
+    assert not (here / "imported").exists()
+
+
+def test_an_import_that_takes_too_long_is_left_to_the_workers(here, monkeypatch):
+    (here / "my_task.py").write_text("import threading\nthreading.Event().wait()")
+    monkeypatch.setattr(tried_task, "_LONGEST_S", 0.5)
+    refuse_unusable(RunnerConfig(model_dir="model", task="my_task.py:MyTask"))
 
 
 def test_the_list_of_tasks_is_what_the_folder_of_tasks_has():
