@@ -68,7 +68,13 @@ def write(stores, model_dir, step, saved_at_s=None):
     for index, store in enumerate(stores):
         files += save_shard(store, work, "0a1b2c3d", index, len(stores)).files
 
-    content = Manifest(step=step, num_ps=len(stores), saved_at_s=saved_at_s, files=tuple(files))
+    content = Manifest(
+        step=step,
+        num_ps=len(stores),
+        saved_at_s=saved_at_s,
+        files=tuple(files),
+        save_id="0a1b2c3d",
+    )
     manifest.write(work, content)
     path = catalog.publish(work, model_dir, step)
     catalog.record_latest(model_dir, path, saved_at_s)

@@ -34,7 +34,7 @@ from megalith.errors import CheckpointDamaged, CheckpointNotFound
 logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"model\.ckpt-(r(?P<number>\d+)-)?(?P<step>\d+)")
-COMMAND = "command-"  # begins the save id of a command, which no job is
+COMMAND = object_folders.COMMAND
 _OWN_WORK = re.compile(rf"saving-\d+-({COMMAND})?[0-9a-f]+")
 _REMOVED = "removing-"  # and the name that it had
 _MOST_NAMES = 5  # of folders in a message
@@ -100,15 +100,16 @@ def saves_of_others(model_dir: Location) -> list[Location]:
 # --- giving a complete folder its name ---
 
 
-def publish(work: Location, model_dir: Location, step: int) -> Location:
+def publish(work: Location, model_dir: Location, step: int, save_id: str = "") -> Location:
     """Make a complete folder the checkpoint of its step; returns where it is.
 
     It gets a name that none has had. Of two that publish the same step at once, one gets the next
-    name. On an object store it has its name already.
+    name. On an object store it has its name already: with the id of the save, FileExistsError if
+    the name is another one's by now, whose controller has taken this one for dead.
     """
     _announce_first(model_dir)
     if not isinstance(work, Path):
-        object_folders.publish(work)
+        object_folders.publish(work, save_id)
         return work
 
     while True:
@@ -398,6 +399,27 @@ def give_up(work: Location) -> None:
             object_folders.begin_removal(work)
 
     _remove_aside(work)
+
+
+def is_taken(work: Location, save_id: str) -> bool:
+    """Whether another save has the folder of this one by now; on a file system it never has.
+
+    If that cannot be known it may have: what is left of a save is removed by the next controller.
+    """
+    if isinstance(work, Path) or not save_id:
+        return False
+
+    try:
+        return object_folders.is_of_another(work, save_id)
+    except OSError:
+        return True
+
+
+def remove_own(work: Location, save_id: str) -> None:
+    """Remove what a save has written into a folder that is another one's by now."""
+    if not isinstance(work, Path):
+        with contextlib.suppress(OSError):
+            object_folders.remove_own(work, save_id)
 
 
 def remove_dropped(model_dir: Location) -> None:

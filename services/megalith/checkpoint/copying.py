@@ -15,9 +15,7 @@ from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.manifest import Manifest, ShardFile
 from megalith.checkpoint.storage import files as stored
-from megalith.checkpoint.storage import object_folders
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.storage.object_path import ObjectPath
 from megalith.checkpoint.storage.preparation import prepared
 from megalith.errors import SaveFailed
 
@@ -88,7 +86,7 @@ class _Copy:
                 save_id = new_directory.save_id_of(content.save_id)
 
                 work = increments.begin(base, number, content.step, save_id)
-                self._fill(work, increment.directory, content)
+                self._fill(work, increment.directory, content, content.save_id)
                 increments.publish(work, base, number)
 
             return self._publish_base()
@@ -105,11 +103,11 @@ class _Copy:
         work_id = new_directory.save_id_of(save_id)
         work = catalog.begin(self._target, chain.base.step, work_id)
 
-        self._fill(work, chain.directory, chain.base)
+        self._fill(work, chain.directory, chain.base, save_id)
         new_directory.check_held(work, save_id)
         return catalog.publish(work, self._target, chain.base.step)
 
-    def _fill(self, work: Location, source: Location, content: Manifest) -> None:
+    def _fill(self, work: Location, source: Location, content: Manifest, save_id: str) -> None:
         """Copy all files of a folder, and its manifest as it is: the next one has its checksum."""
 
         def copy_file(file: ShardFile) -> int:
@@ -125,9 +123,8 @@ class _Copy:
             for each in copies:
                 self._progress.add(each.result())
 
-            is_object = isinstance(work, ObjectPath)
-            name = object_folders.UNPUBLISHED if is_object else MANIFEST
-            stored.write(work / name, (source / MANIFEST).read_bytes())
+            copy = manifest.before_publishing(work, save_id)
+            stored.write(copy, (source / MANIFEST).read_bytes())
         except BaseException:
             for each in copies:
                 each.cancel()

@@ -241,10 +241,11 @@ def _is_left(folder: ObjectPath) -> bool:
     return object_folders.is_left_of_removal(folder) or object_folders.is_own_save(folder)
 
 
-def publish(work: Location, base: Location, number: int) -> Location:
+def publish(work: Location, base: Location, number: int, save_id: str = "") -> Location:
     """Make a complete increment part of the chain; returns where it is.
 
-    If this fails it may be part of the chain all the same: see `is_published`.
+    If this fails it may be part of the chain all the same: see `is_published`. The id is for an
+    object store, as in `catalog.publish`.
     """
     folder = _folder_of(base)
     path = folder / _name_of(number)
@@ -252,7 +253,7 @@ def publish(work: Location, base: Location, number: int) -> Location:
     if isinstance(work, Path):
         _rename(work, Path(str(path)))
     else:
-        object_folders.publish(work)
+        object_folders.publish(work, save_id)
 
     newest = {"base": base.name, "number": number}
     stored.write(folder.parent / NEWEST, json.dumps(newest).encode())
@@ -260,7 +261,7 @@ def publish(work: Location, base: Location, number: int) -> Location:
 
 
 def is_published(work: Location) -> bool:
-    """Whether what `begin` has made is part of a chain by now: then it stays.
+    """Whether what `begin` has made is part of a chain by now, or another one is: then it stays.
 
     newest.json may name it, also where writing that has failed: the answer of an object store may
     be lost. Without the increment that it names no job starts from the chain.

@@ -98,9 +98,15 @@ def write(directory: Location, manifest: Manifest) -> None:
     signed = signed_json.encode(content)
 
     stored.sync(directory)
-    is_object = isinstance(directory, ObjectPath)
-    name = object_folders.UNPUBLISHED if is_object else MANIFEST
-    stored.write(directory / name, signed)
+    stored.write(before_publishing(directory, manifest.save_id), signed)
+
+
+def before_publishing(directory: Location, save_id: str) -> Location:
+    """Where the manifest of a save is until `catalog.publish`."""
+    if isinstance(directory, ObjectPath):
+        return object_folders.unpublished(directory, save_id)
+
+    return directory / MANIFEST
 
 
 def read(directory: Location) -> Manifest:

@@ -1,13 +1,17 @@
 """How a checkpoint comes to be, and goes, on an object store, where no folder can be renamed.
 
-    model.ckpt-120/saving                 made first, if there is none: whose save it is
-    model.ckpt-120/table-...arrow         its files
-    model.ckpt-120/manifest-unpublished   it is complete, but its controller may not publish it
-    model.ckpt-120/manifest.json          made last, if there is none: now it is a checkpoint
-    model.ckpt-120/removing               it goes; the manifest goes first, this object last
+    model.ckpt-120/saving                   made first, if there is none: whose save it is
+    model.ckpt-120/table-...arrow           its files
+    model.ckpt-120/manifest-unpublished-ID  it is complete, but its controller may not publish it
+    model.ckpt-120/manifest.json            made last, if there is none: now it is a checkpoint
+    model.ckpt-120/removing                 it goes; the manifest goes first, this object last
 
 So the manifest is what makes a checkpoint exist, and a folder without one is none. Of two saves
 that want one name, one makes the first object. It stays there, so that nobody takes the name later.
+
+A controller that was paused may wake up after another one has removed what it had begun, and has
+taken the name itself. So all objects of a save have its id, and what a save does to its folder as a
+whole it does only while `saving` names that id.
 """
 
 import errno
@@ -18,7 +22,8 @@ from megalith.checkpoint.storage import files
 from megalith.checkpoint.storage.object_path import ObjectPath
 from megalith.checkpoint.storage.parallel import in_parallel
 
-UNPUBLISHED = "manifest-unpublished"
+COMMAND = "command-"  # before the id of a save that a command makes, which no job is
+_UNPUBLISHED = "manifest-unpublished-"
 _SAVING = "saving"
 _REMOVING = "removing"
 _OWN = b"own "
@@ -35,13 +40,43 @@ def begin(folder: ObjectPath, save_id: str, *, is_own: bool) -> None:
     mark.store.create(mark.url, (_OWN if is_own else _EXPORT) + save_id.encode())
 
 
-def publish(folder: ObjectPath) -> None:
-    """Make a complete folder a checkpoint; FileExistsError if it is one already."""
-    unpublished = folder / UNPUBLISHED
+def unpublished(folder: ObjectPath, save_id: str) -> ObjectPath:
+    """Where the manifest of a save is until it is published."""
+    return folder / f"{_UNPUBLISHED}{save_id}"
+
+
+def publish(folder: ObjectPath, save_id: str = "") -> None:
+    """Make a complete folder a checkpoint; FileExistsError if it is one already.
+
+    Or if another save has its name by now. Without an id it is that of whichever save has it.
+    """
+    holder = _holder(folder)
+    save_id = save_id or holder
+    if save_id != holder:
+        raise FileExistsError(errno.EEXIST, "another save has this name by now", str(folder))
+
     manifest = folder / MANIFEST
-    manifest.store.create(manifest.url, unpublished.read_bytes())
-    files.write(folder / _SAVING, _PUBLISHED)
-    unpublished.unlink(missing_ok=True)
+    manifest.store.create(manifest.url, unpublished(folder, save_id).read_bytes())
+    files.write(folder / _SAVING, _PUBLISHED + b" " + save_id.encode())
+    unpublished(folder, save_id).unlink(missing_ok=True)
+
+
+def is_of_another(folder: ObjectPath, save_id: str) -> bool:
+    """Whether another save has the name by now; not if nobody has it."""
+    return _holder(folder) not in ("", save_id)
+
+
+def _holder(folder: ObjectPath) -> str:
+    """The id of the save that has the name, published or not; empty if none has."""
+    _, _, save_id = _mark(folder).decode().partition(" ")
+    return save_id.removeprefix(COMMAND)
+
+
+def remove_own(folder: ObjectPath, save_id: str) -> None:
+    """Remove what a save has left in a folder that is another one's by now."""
+    for path in _objects_below(folder):
+        if save_id in path.name:
+            path.unlink(missing_ok=True)
 
 
 def begin_removal(folder: ObjectPath) -> None:
@@ -80,7 +115,7 @@ def _objects_below(folder: ObjectPath) -> Iterator[ObjectPath]:
 
 def is_mark(name: str) -> bool:
     """Whether it is an object that says what a folder is, and no part of a checkpoint."""
-    return name in (UNPUBLISHED, _REMOVING, _SAVING)
+    return name in (_REMOVING, _SAVING) or name.startswith(_UNPUBLISHED)
 
 
 def is_published(folder: ObjectPath) -> bool:
@@ -96,7 +131,7 @@ def is_trace(folder: ObjectPath) -> bool:
     if is_published(folder):
         return True
 
-    return _mark(folder) == _PUBLISHED and not is_left_of_removal(folder)
+    return _mark(folder).startswith(_PUBLISHED) and not is_left_of_removal(folder)
 
 
 def is_begun(folder: ObjectPath) -> bool:
@@ -122,7 +157,7 @@ def is_save_of_another(folder: ObjectPath) -> bool:
 def _unfinished_save(folder: ObjectPath) -> bytes:
     """Whose it is; empty if it is none, or not unfinished."""
     owner = _mark(folder)
-    return b"" if owner == _PUBLISHED or is_published(folder) else owner
+    return b"" if owner.startswith(_PUBLISHED) or is_published(folder) else owner
 
 
 def _mark(folder: ObjectPath) -> bytes:

@@ -234,15 +234,16 @@ class IncrementSaves:
         step = shards.newest_step()
         began_at_s = max(self._clock(), chain.last.saved_at_s)
         save_id = secrets.token_hex(4)
+        self._coordinator.check_current()  # else a newer controller's increment would look left
         folder = increments.begin(base, link.number, step, save_id)
         try:
             saved = shards.write(folder, step, save_id, began_at_s, link)
             self._coordinator.check_current()
-            path = increments.publish(folder, base, link.number)
+            path = increments.publish(folder, base, link.number, save_id)
             self._chain = chain.with_next(Increment(path, saved))
         except BaseException:
             if not increments.is_published(folder):
-                discard(folder)
+                discard(folder, save_id)
 
             raise
 

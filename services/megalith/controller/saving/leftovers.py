@@ -37,13 +37,18 @@ def remove_leftovers(model_dir: Location) -> None:
         )
 
 
-def discard(folder: Location) -> None:
+def discard(folder: Location, save_id: str = "") -> None:
     """Remove all of a save that failed or was cut short.
 
     A ps that is late may put another file into it meanwhile, so it is tried several times. The
-    manifest goes first: if this process dies meanwhile, what is left is no checkpoint.
+    manifest goes first: if this process dies meanwhile, what is left is no checkpoint. With the id
+    of the save a folder stays that a newer controller has removed and begun again.
     """
     for _ in range(_DISCARD_TRIES):
+        if catalog.is_taken(folder, save_id):
+            catalog.remove_own(folder, save_id)
+            return
+
         catalog.give_up(folder)
         with contextlib.suppress(OSError):
             if not folder.exists():

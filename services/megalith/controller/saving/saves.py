@@ -299,14 +299,14 @@ class Saver:
                 _check_free(target)  # a job may have been started there meanwhile
 
             self._coordinator.check_current()
-            folder = catalog.publish(folder, target, step)
+            folder = catalog.publish(folder, target, step, save_id)
             is_published = True
             is_whole = not self._coordinator.lacks_rows
             recorded = self._record(target, folder, began_at_s, is_own, is_whole)
         except BaseException as error:
             # Unless the list names it, nobody knows of it yet, so nobody misses it.
             if not is_published or catalog.withdraw(target, folder):
-                discard(folder)
+                discard(folder, save_id)
             elif isinstance(error, OSError):
                 self._is_perhaps_listed = True
                 raise SaveFailed(

@@ -1,11 +1,12 @@
 """A checkpoint on an object store: in the memory of the process, and on S3."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog, exempt_list, listing, manifest, pruning
+from megalith.checkpoint import catalog, exempt_list, increments, listing, manifest, pruning
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.inspection.overview import FolderStanding, overview
 from megalith.checkpoint.inspection.verification import verify
@@ -15,11 +16,17 @@ from megalith.checkpoint.save import save_shard
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage import object_folders, scratch
 from megalith.checkpoint.storage.object_store import ObjectStore
+from megalith.controller.job_metrics import IncrementCounts
+from megalith.controller.members.directives import Phase
 from megalith.controller.saving import leftovers
-from megalith.errors import CheckpointDamaged, CheckpointNotFound, SaveFailed
+from megalith.controller.saving.increments import IncrementSaves
+from megalith.controller.saving.saves import Saver
+from megalith.controller.saving.whole_model import ShardSaved
+from megalith.errors import CheckpointDamaged, CheckpointNotFound, NotReady, SaveFailed
 from megalith.ps.store.store import Store
 from megalith.wire import routing
 from support import checkpoints, object_stores
+from support.saves import FakeCoordinator
 
 IDS = np.arange(500)
 ROWS = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32)
@@ -78,7 +85,7 @@ def test_nothing_of_a_save_or_a_restore_stays_on_this_machine(model_dir, tmp_pat
 def test_a_folder_is_no_checkpoint_until_it_is_published(model_dir):
     work = catalog.begin(model_dir, 120, "0a1b2c3d")
     stored.write(work / "table-0.arrow", b"rows")
-    manifest.write(work, manifest.Manifest(120, 1, 1.0, ()))
+    manifest.write(work, manifest.Manifest(120, 1, 1.0, (), save_id="0a1b2c3d"))
     with pytest.raises(CheckpointNotFound):
         manifest.read(work)
 
@@ -121,7 +128,8 @@ def test_of_two_saves_that_want_one_name_one_gets_the_next(model_dir, monkeypatc
 
 def test_a_manifest_that_is_there_is_not_replaced(model_dir):
     folder = save(model_dir, 120)
-    stored.write(folder / object_folders.UNPUBLISHED, b"another")
+    save_id = manifest.read(folder).save_id
+    stored.write(object_folders.unpublished(folder, save_id), b"another")
     with pytest.raises(FileExistsError):
         object_folders.publish(folder)
 
@@ -241,3 +249,132 @@ def test_a_ps_that_is_late_leaves_nothing_of_a_save_that_was_given_up(model_dir,
         save_shard(store, folder, "0a1b2c3d", 0, 1)
 
     assert list(folder.glob("*.arrow")) == []
+
+
+# --- a controller that was paused, and wakes up after another one has taken its place ---
+
+OLDER, NEWER = "0000000a", "0000000b"
+
+
+def complete(work, save_id):
+    """What a controller writes when all servers have answered."""
+    manifest.write(work, manifest.Manifest(120, 1, 1.0, (), save_id=save_id))
+
+
+def checkpoint_begun_twice(model_dir):
+    """The folder of two saves, and how to publish one: the older was removed with its controller."""
+    older = catalog.begin(model_dir, 120, OLDER)
+    leftovers.remove_leftovers(model_dir)
+    newer = catalog.begin(model_dir, 120, NEWER)
+    assert older == newer
+    return newer, lambda save_id: catalog.publish(newer, model_dir, 120, save_id)
+
+
+def increment_begun_twice(model_dir):
+    base = save(model_dir, 110)
+    older = increments.begin(base, 1, 120, OLDER)
+    leftovers.remove_leftovers(model_dir)
+    newer = increments.begin(base, 1, 120, NEWER)
+    assert older == newer
+    return newer, lambda save_id: increments.publish(newer, base, 1, save_id)
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["early", "late"])
+@pytest.mark.parametrize("begun_twice", [checkpoint_begun_twice, increment_begun_twice])
+def test_a_save_whose_name_is_another_ones_by_now_leaves_that_one_alone(
+    model_dir, begun_twice, is_early
+):
+    """Early: before the newer save is published."""
+    folder, publish = begun_twice(model_dir)
+    stored.write(folder / f"table-{NEWER}", b"rows")
+    complete(folder, NEWER)
+    if not is_early:
+        publish(NEWER)
+
+    stored.write(folder / f"table-{OLDER}", b"rows of a server that is late")
+    complete(folder, OLDER)
+    with pytest.raises(FileExistsError):
+        publish(OLDER)
+
+    leftovers.discard(folder, OLDER)
+    if is_early:
+        publish(NEWER)
+
+    assert manifest.read(folder).save_id == NEWER
+    assert {path.name for path in folder.iterdir()} == {MANIFEST, "saving", f"table-{NEWER}"}
+
+
+def test_a_save_that_failed_in_a_folder_of_nobody_removes_all_of_it(model_dir):
+    folder = catalog.begin(model_dir, 120, OLDER)
+    leftovers.remove_leftovers(model_dir)
+    stored.write(folder / f"table-{OLDER}", b"rows of a server that is late")
+    leftovers.discard(folder, OLDER)
+    assert not folder.exists()
+
+
+def test_a_controller_that_sleeps_before_the_manifest_is_written_does_not_spoil_the_next_save(
+    model_dir,
+):
+    cluster = FakeCoordinator()
+    saver = Saver(cluster, model_dir, timeout_s=60.0, appear_s=0.0)
+    newer = []
+
+    def answer(order):
+        for session in (1, 2):
+            saver.answer(session, ShardSaved(order.save_id, []))
+
+    def sleep_if_answered(timeout_s):
+        """A worker that moves is asked once more when all servers have answered."""
+        if cluster.orders:
+            leftovers.remove_leftovers(model_dir)
+            newer.append(catalog.begin(model_dir, 12, NEWER))
+            complete(newer[0], NEWER)
+            cluster.check_current = be_replaced
+        return []
+
+    def be_replaced():
+        raise NotReady("a newer controller serves it")
+
+    cluster.on_order = answer
+    cluster.moving_workers = lambda: (0,)
+    cluster.ask_for_reports = sleep_if_answered
+    with pytest.raises(NotReady, match="a newer controller"):
+        saver.save()
+
+    catalog.publish(newer[0], model_dir, 12, NEWER)
+    assert manifest.read(newer[0]).save_id == NEWER
+    assert [path.name for path in model_dir.glob("model.ckpt-*")] == ["model.ckpt-12"]
+
+
+def test_a_controller_that_was_replaced_does_not_take_the_next_ones_increment_for_left(model_dir):
+    base = save(model_dir, 110)
+    newer = increments.begin(base, 1, 120, NEWER)
+    stopping = threading.Event()
+
+    def be_replaced():
+        raise NotReady("a newer controller serves it")
+
+    def take_once(write):
+        stopping.set()
+        write(SimpleNamespace(newest_step=lambda: 120))
+
+    older = IncrementSaves(
+        SimpleNamespace(
+            state=lambda: SimpleNamespace(phase=Phase.RUNNING),
+            lacks_rows=False,
+            has_unsaved_pushes=True,
+            wait_for_returning_ps=lambda: None,
+            check_current=be_replaced,
+        ),
+        SimpleNamespace(in_turn=take_once),
+        SimpleNamespace(newest=base),
+        None,
+        IncrementCounts(),
+        model_dir,
+        every_s=0.01,
+    )
+    older.run(stopping)
+    assert "a newer controller" in older.trouble.error
+    assert object_folders.own_save_id(newer) == NEWER
+    complete(newer, NEWER)
+    increments.publish(newer, base, 1, NEWER)
