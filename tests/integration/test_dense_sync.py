@@ -240,7 +240,7 @@ def test_workers_that_are_not_all_ranks_do_not_begin(tmp_path):
         wait_until(lambda: servers.exits["worker-0"].reason, 60)
         reason = servers.exits["worker-0"].reason
         assert RanksDiffer.__name__ in reason
-        assert "the job has 2 workers, and 1 ranks were started" in reason
+        assert "the job has 2 workers, and 1 rank was started" in reason
         assert "one of them alone cannot be replaced" in reason
 
 

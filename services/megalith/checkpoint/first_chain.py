@@ -13,6 +13,7 @@ from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointDamaged
+from megalith.runtime.counting import counted
 
 FILE = "restored_increments.json"
 
@@ -31,8 +32,9 @@ def read(model_dir: Location, checkpoint: Location) -> Chain:
     try:
         return increments.read_chain(checkpoint, through=number)
     except CheckpointDamaged as error:
+        loaded = counted(number, "increment")
         raise CheckpointDamaged(
-            f"{error}; this job has loaded {number} increments of {checkpoint} before: to load "
+            f"{error}; this job has loaded {loaded} of {checkpoint} before: to load "
             f"those that are there now, end it, remove {note} and start it again"
         ) from error
 

@@ -30,6 +30,7 @@ from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.storage.object_path import ObjectPath
 from megalith.checkpoint.storage.parallel import REQUESTS, in_parallel, threads
 from megalith.errors import CheckpointDamaged, CheckpointNotFound, InvalidRequest
+from megalith.runtime.counting import counted
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +111,7 @@ class Chain:
         if not self.increments:
             return str(self.directory)
 
-        noun = "increment" if self.number == 1 else "increments"
-        return f"{self.directory} with {self.number} {noun}"
+        return f"{self.directory} with {counted(self.number, 'increment')}"
 
 
 def read_chain(directory: Location, through: int | None = None) -> Chain:

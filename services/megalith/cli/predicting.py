@@ -16,6 +16,7 @@ from megalith.cli.recorded_task import recorded_task
 from megalith.errors import CheckpointNotFound, InvalidSetting
 from megalith.runner.config import json_or_text
 from megalith.runtime.commands import Command, Option
+from megalith.runtime.counting import counted
 from megalith.tasks.predicting import write_predictions
 from megalith.tasks.scoring import load_model
 
@@ -58,7 +59,8 @@ def _predict(
 
     took_s = time.monotonic() - started
     source = f"{directory.name} (step {saved.step:,})"
-    print(f"{out}: {num_rows:,} predictions of {source} in {took_s:.1f} s", file=sys.stderr)
+    predictions = counted(num_rows, "prediction")
+    print(f"{out}: {predictions} of {source} in {took_s:.1f} s", file=sys.stderr)
     return 0
 
 

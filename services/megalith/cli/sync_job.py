@@ -27,6 +27,7 @@ from megalith.errors import MegalithError, RankFailed, RankSilent
 from megalith.local import LocalRun
 from megalith.runner.config import RunnerConfig
 from megalith.runtime.commands import INTERRUPTED, fail
+from megalith.runtime.counting import counted
 from megalith.runtime.logs import configure_logging
 from megalith.runtime.settings import build, flag_of
 from megalith.runtime.task_loading import load_task
@@ -149,10 +150,9 @@ def _train(config: RunnerConfig, prepare: Prepare, ranks: Ranks) -> int:
         pace = Progress()
         summaries = _summaries(job, pace) if ranks.is_first else None
 
-    noun = "rank" if ranks.count == 1 else "ranks"
     print_line(
         console,
-        f"training on {ranks.count} {noun} ({ranks.engine_name}) in {job.model_dir}",
+        f"training on {counted(ranks.count, 'rank')} ({ranks.engine_name}) in {job.model_dir}",
     )
     stop = _Stop.on_signals()
     examples_a_step = ranks.count * job.batch_size

@@ -11,6 +11,7 @@ from megalith.control.controller import Controller
 from megalith.errors import AccessDenied, CheckpointNotFound, MegalithError, Unavailable
 from megalith.kernels.dtypes import Bools
 from megalith.replica.model import ServedModel
+from megalith.runtime.counting import counted
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class CheckpointLoader:
         model.is_from_checkpoint()
         name = name_of(str(directory))
         if chain.number:
-            name += f" with {chain.number} increments"
+            name += f" with {counted(chain.number, 'increment')}"
 
         logger.info(
             "loaded checkpoint=%s rows=%d bytes=%d seconds=%.1f",

@@ -24,6 +24,7 @@ from megalith.collective.engine import Engine
 from megalith.collective.means import mean_gradients
 from megalith.collective.ranks import Ranks
 from megalith.errors import RanksDiffer
+from megalith.runtime.counting import counted
 from megalith.schema import VariableConfig
 
 logger = logging.getLogger(__name__)
@@ -84,9 +85,12 @@ class InStep:
         self._may_step = may_step
         self._is_stopping = is_stopping
         if num_workers != self.count:
+            workers = counted(num_workers, "worker")
+            started = counted(self.count, "rank was", "ranks were")
+            wanted = counted(num_workers, "rank")
             raise RanksDiffer(
-                f"the job has {num_workers} workers, and {self.count} ranks were started: give the "
-                f"controller --num-workers={self.count}, or start {num_workers} ranks by one "
+                f"the job has {workers}, and {started} started: give the "
+                f"controller --num-workers={self.count}, or start {wanted} by one "
                 "launcher; one of them alone cannot be replaced"
             )
 

@@ -275,7 +275,7 @@ def test_a_checkpoint_of_another_directory_is_loaded_through_the_increment_that_
 
     shutil.rmtree(source / "increments")
     with pytest.raises(
-        CheckpointDamaged, match=r"has loaded 1 increments .*remove .*restored_incr"
+        CheckpointDamaged, match=r"has loaded 1 increment .*remove .*restored_incr"
     ):
         start_point.find()
     (model_dir / "restored_increments.json").unlink()

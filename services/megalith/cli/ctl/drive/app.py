@@ -20,6 +20,7 @@ from megalith.control import (
 )
 from megalith.errors import MegalithError, SaveFailed
 from megalith.runtime.commands import Command, Group, LazyCommand, Option, fail
+from megalith.runtime.counting import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -237,7 +238,7 @@ def restart_policy(call: AppMasterCall, max_restarts: int) -> None:
 
     text = "no process is started again"
     if max_restarts:
-        text = f"each process is started again up to {max_restarts} times"
+        text = f"each process is started again up to {counted(max_restarts, 'time')}"
 
     call.answer(ask, say(text))
 
@@ -287,7 +288,7 @@ def _show(shown: Application) -> None:
     where = shown.controller or "not found"
     console.print(f"{progress}, controller {where}", highlight=False)
 
-    policy = f"up to {shown.max_restarts} restarts of each process"
+    policy = f"up to {counted(shown.max_restarts, 'restart')} of each process"
     if not shown.is_supervised:
         policy += "; nobody supervises the processes"
 

@@ -79,14 +79,15 @@ def progress_of(saving: SaveProgress, last: LastSave | None) -> tuple[str, float
     so_far = f"in {saving.seconds:.1f} s"
 
     if last is None or not last.rows or not last.bytes or not saving.rows:
-        said = f"saving step {saving.step}: {megabytes} of about {saving.rows:,} rows {so_far}"
+        rows = counted(saving.rows, "row")
+        said = f"saving step {saving.step}: {megabytes} of about {rows} {so_far}"
         return said, None
 
     bytes_of_a_row = last.bytes / last.rows
     expected_bytes = bytes_of_a_row * saving.rows
     share = min(1.0, saving.bytes / expected_bytes)
 
-    rows = f"about {share * saving.rows:,.0f} of {saving.rows:,} rows"
+    rows = f"about {share * saving.rows:,.0f} of {counted(saving.rows, 'row')}"
     return f"saving step {saving.step}: {rows}, {megabytes} {so_far}", share
 
 

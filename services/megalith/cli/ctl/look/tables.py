@@ -11,6 +11,7 @@ that a program of this run has created is refused.
 
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 import click
 from rich.markup import escape
@@ -20,6 +21,7 @@ from megalith.cli.ctl.answers import answer_with
 from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.cli.words import size
 from megalith.client import TableStats, VariableStats
+from megalith.runtime.counting import counted
 from megalith.schema.table_counts import NAMES as _FIGURES
 from megalith.wire.routing import ps_names
 
@@ -47,12 +49,16 @@ def _drop(call: ControllerCall, words: tuple[str, ...]) -> None:
 
     name = words[1]
 
+    def show(dropped: dict[str, Any]) -> None:
+        rows = counted(dropped["rows"], "row")
+        print(f"dropped table {name}: {rows}")
+
     with call.cluster() as cluster:
         answer_with(
             call.name,
             call.is_json,
             lambda: {"table": name, "rows": cluster.drop_table(name)},
-            lambda dropped: print(f"dropped table {name}: {dropped['rows']:,} rows"),
+            show,
         )
 
 
@@ -73,9 +79,10 @@ def _show_tables(stats: dict[str, TableStats]) -> None:
             )
 
         if held.is_unclaimed:
+            stay = counted(held.rows, "row stays", "rows stay")
             print(
                 f"table {table} came out of a checkpoint, and no program of this run has created "
-                f"it: its {held.rows:,} rows stay in memory and in checkpoints. "
+                f"it: its {stay} in memory and in checkpoints. "
                 f"To drop them: megalith ctl tables drop {shlex.quote(table)}"
             )
 
