@@ -336,6 +336,8 @@ def _print_summary(
         print_line(console, _NOTHING_LEFT, "yellow")
 
     print_line(console, f"checkpoint {run.checkpoint or 'none'}")
+    if run.has_nothing_new:
+        print_line(console, f"nothing new since {run.checkpoint}")
 
 
 def _lines(errors: HookErrors) -> str:

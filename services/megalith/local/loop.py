@@ -12,7 +12,7 @@ import numpy as np
 
 from megalith.checkpoint.storage.location import Location
 from megalith.collective.ranks import Ranks
-from megalith.local import saving
+from megalith.local import saving, untouched
 from megalith.local.model import LocalModel
 from megalith.local.run import LocalRun
 from megalith.local.wishes import Operator, Wishes
@@ -81,6 +81,8 @@ class TrainingLoop:
         self._names = [variable.name for variable in variables]
         self._cursor = b""  # at which the input goes on
         self._saved_step = -1  # of this run's newest checkpoint
+        self._start: Location | None = None  # the checkpoint that has all of what it began with
+        self._first_step = 0
         self._run = LocalRun(0, model.read, model)
 
     def run(self, start: Location | None) -> LocalRun:
@@ -114,7 +116,7 @@ class TrainingLoop:
         run.left_out = input_.left_out()
         run.stop_reason = worker.stop_reason
         if self._folder and self._saved_step != run.step:
-            self._save(self._folder)
+            self._save_last(self._folder)
         if self._settings.evaluates:
             run.figures = self._model.evaluated(self._task.evaluate)
             if self._summaries is not None:
@@ -132,7 +134,14 @@ class TrainingLoop:
             if any(saved):
                 self._cursor = input_.resumed(saved, self._ranks.index, self._ranks.count)
 
+        before = self._model.settings()
         self._model.create(self._task.tables, self._variables)
+        if checkpoint is not None and untouched.is_taken_whole(
+            self._model, before, checkpoint, restored
+        ):
+            self._start = checkpoint
+
+        self._first_step = self._run.step
         self._operator = self._make_operator(self._run.step)
 
     def _train(self, worker: RunningWorker, batches: Batches, input_: Input[Any]) -> None:
@@ -185,6 +194,30 @@ class TrainingLoop:
         step = self._run.step
         is_wanted = self._operator.wants_save(step)
         return is_wanted and self._saved_step != step
+
+    def _save_last(self, folder: Path) -> None:
+        """Save what was trained; if nothing was, say which checkpoint has everything."""
+        mine = np.array([self._has_nothing_new(folder)], np.int64)
+        is_saved = bool(self._ranks.gather(mine).all())
+        if not is_saved:
+            self._save(folder)
+            return
+
+        logger.info("nothing new since %s, which has everything: none is saved", self._start)
+        self._run.checkpoint = self._start
+        self._run.has_nothing_new = True
+
+    def _has_nothing_new(self, folder: Path) -> bool:
+        """Whether what this rank knows is in the checkpoint that the run began with."""
+        ranks = self._ranks
+        if self._start is None or self._run.step != self._first_step:
+            return False  # all that changes the model is a step
+
+        name = self._settings.input_name
+        if not untouched.has_input(self._start, self._cursor, ranks.index, ranks.count, name):
+            return False
+
+        return not ranks.is_first or untouched.is_newest(folder, self._start)
 
     def _save(self, folder: Path) -> None:
         step = self._run.step

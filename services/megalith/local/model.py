@@ -64,6 +64,25 @@ class LocalModel:
             else:
                 self._variables[variable.name] = Variable(variable)
 
+    def settings(self) -> dict[str, object]:
+        """Of each table and variable all but its content, as a checkpoint would say it."""
+        said: dict[str, object] = {}
+        for name, table in self._tables.items():
+            said[f"table {name}"] = self._configs.get(name, table.config)
+
+        for name, variable in self._variables.items():
+            config = variable.config
+            initial = config.initial
+            said[f"variable {name}"] = (
+                initial.shape,
+                initial.dtype,
+                config.optimizer,
+                config.schedule,
+                config.part,
+            )
+
+        return said
+
     def restore(self, directory: Location, *, over_budget: bool = False) -> RestoreReport:
         """Take all rows and variables of a checkpoint and its increments, or raise."""
         owners = np.zeros(NUM_BUCKETS, np.uint16)

@@ -23,7 +23,8 @@ class LocalRun:
     more; that of a batch that was left out is NaN. `left_out` is what the input has passed over.
     `stop_reason` is why a hook ended the training; empty if none did. `figures` are those of the
     task's evaluation, and `read` reads rows and variables of the trained model, as `Task.evaluate`
-    does.
+    does. With `has_nothing_new` nothing was trained since `checkpoint`, which the run has begun
+    with, so that no other one was saved.
 
     Of synchronous training each rank has a run of its own: its losses and examples. `figures` are
     those of rank 0, and `read` is a call that all ranks make together. `untrained_batches` are
@@ -42,6 +43,7 @@ class LocalRun:
     stop_reason: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     checkpoint: Location | None = None
+    has_nothing_new: bool = False
 
     @property
     def losses(self) -> list[float]:

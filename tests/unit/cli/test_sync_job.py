@@ -51,6 +51,8 @@ def test_one_rank_trains_saves_and_goes_on(tmp_path, capsys):
     status, said = run(capsys, *FULL, "--model-dir", tmp_path)
     assert status == 0, said.err
     assert "no batch was trained: the input was at its end" in said.out
+    *_, checkpoint, last = said.out.splitlines()
+    assert last == checkpoint.replace("checkpoint", "nothing new since", 1)
 
 
 def test_the_sizes_of_tables_in_the_log_are_those_of_all_ranks_alone(tmp_path, capsys):

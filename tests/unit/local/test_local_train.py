@@ -5,6 +5,7 @@ import math
 import re
 import threading
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ from megalith.errors import (
     NonFiniteValue,
     ShapeMismatch,
 )
-from megalith.local import local_train
+from megalith.local import local_train, untouched
+from megalith.local.model import LocalModel
 from megalith.local.run import MOST_LOSSES
 from megalith.tasks.api import FeatureBatch, FeatureTask, StepOutput
 from megalith.worker.hooks import Hook, current_worker
-from support.liked_task import LikedTask
+from support.liked_task import SLICES, LikedTask
 from support.waiting import wait_until
 
 
@@ -62,6 +64,92 @@ def test_what_is_saved_goes_on_as_if_nothing_had_happened(tmp_path, num_threads)
     assert done.figures == whole.figures
 
 
+def saved_in(model_dir):
+    return sorted(path.name for path in model_dir.glob("model.ckpt-*"))
+
+
+def test_a_run_that_trains_nothing_saves_nothing_and_names_what_has_everything(tmp_path, caplog):
+    first = local_train(LikedTask(), model_dir=tmp_path)
+    assert not first.has_nothing_new
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            again = local_train(LikedTask(), model_dir=tmp_path)
+            assert again.has_nothing_new
+            assert again.checkpoint == first.checkpoint
+            assert again.figures == first.figures
+
+    assert f"nothing new since {first.checkpoint}, which has everything" in caplog.text
+    assert saved_in(tmp_path) == ["model.ckpt-100"]
+
+
+class OtherVariable(LikedTask):
+    variables = (*LikedTask.variables, mg.VariableConfig("more", np.zeros(2, np.float32)))
+
+
+class OtherRate(LikedTask):
+    features = (
+        mg.Feature("user", [replace(each, optimizer=mg.Adagrad(0.01)) for each in SLICES]),
+        LikedTask.features[1],
+    )
+
+
+class OtherTable(LikedTask):
+    features = (*LikedTask.features, mg.Feature("more", SLICES))
+    layouts: ClassVar = {**LikedTask.layouts, "more": mg.Layout.stack("more.vec")}
+
+    def batch(self, number):
+        batch = super().batch(number)
+        return replace(batch, ids={**batch.ids, "more": batch.ids["user"]})
+
+
+@pytest.mark.parametrize(
+    "task",
+    [OtherVariable(), OtherRate(), OtherTable(), LikedTask(batch_size=128)],
+    ids=["a variable", "a rate", "a table", "where its input is"],
+)
+def test_a_run_that_trains_nothing_saves_what_is_new_all_the_same(tmp_path, task):
+    local_train(LikedTask(), model_dir=tmp_path)
+    for _ in range(2):
+        local_train(task, model_dir=tmp_path, evaluates=False)
+        assert saved_in(tmp_path) == ["model.ckpt-100", "model.ckpt-r1-100"]
+
+
+def test_a_run_that_goes_back_or_begins_elsewhere_saves_that(tmp_path):
+    """Else the next run would begin with another checkpoint than this one."""
+    first = local_train(LikedTask(), model_dir=tmp_path / "one", max_steps=40)
+    local_train(LikedTask(), model_dir=tmp_path / "one")
+    back = local_train(
+        LikedTask(), start_from=first.checkpoint, model_dir=tmp_path / "one", max_steps=40
+    )
+    assert back.checkpoint.name == "model.ckpt-r1-40"
+    local_train(LikedTask(), start_from=first.checkpoint, model_dir=tmp_path / "two", max_steps=40)
+    assert saved_in(tmp_path / "two") == ["model.ckpt-40"]
+
+
+def test_a_batch_that_was_left_out_is_no_reason_to_save_nothing(tmp_path):
+    """Its step is counted, and the input goes on after it."""
+    local_train(LikedTask(), model_dir=tmp_path, max_steps=99)
+
+    class Spoiled(LikedTask):
+        def step(self, batch, layouts, variables):
+            return replace(super().step(batch, layouts, variables), loss=math.nan)
+
+    run = local_train(Spoiled(), model_dir=tmp_path, on_nan="skip")
+    assert run.skipped_batches == 1
+    assert saved_in(tmp_path) == ["model.ckpt-100", "model.ckpt-99"]
+
+
+@pytest.mark.parametrize("change", ["expired", "left_out", "filters_reset"])
+def test_a_model_that_came_back_with_less_is_not_what_the_checkpoint_has(tmp_path, change):
+    first = local_train(LikedTask(), model_dir=tmp_path)
+    model = LocalModel()
+    report = model.restore(first.checkpoint)
+    before = model.settings()
+    assert untouched.is_taken_whole(model, before, first.checkpoint, report)
+    less = replace(report, **{change: 1})
+    assert not untouched.is_taken_whole(model, before, first.checkpoint, less)
+
+
 def test_the_input_goes_on_where_the_last_increment_was_saved(tmp_path):
     first = local_train(LikedTask(), model_dir=tmp_path, max_steps=40)
     later = local_train(LikedTask(), start_from=first.checkpoint, model_dir=tmp_path / "other")
@@ -80,6 +168,9 @@ def test_the_input_goes_on_where_the_last_increment_was_saved(tmp_path):
     rest = local_train(LikedTask(), start_from=first.checkpoint)
     assert rest.step == 60
     assert rest.losses == []  # the input of the increment is at its end
+
+    joined = local_train(LikedTask(), model_dir=tmp_path)
+    assert joined.checkpoint.name == "model.ckpt-60", "what increments have, in one checkpoint"
 
 
 def test_batches_of_another_size_leave_no_example_out(tmp_path):

@@ -460,6 +460,24 @@ def test_what_is_saved_goes_on_with_as_many_ranks_as_if_nothing_had_happened(tmp
     assert rest[0].figures == whole[0].figures
 
 
+def test_ranks_that_train_nothing_save_nothing_and_name_what_has_everything(tmp_path):
+    first = together(2, LikedTask, model_dir=tmp_path, input_name="day 1")
+    again = together(2, LikedTask, model_dir=tmp_path, input_name="day 1")
+    assert [run.has_nothing_new for run in again] == [True, True]
+    assert [run.checkpoint for run in again] == [run.checkpoint for run in first]
+    assert again[0].figures == first[0].figures
+    other = together(2, LikedTask, model_dir=tmp_path, input_name="day 2")
+    assert [run.checkpoint.name for run in other] == [f"model.ckpt-r1-{first[0].step}"] * 2
+
+
+def test_ranks_save_if_the_input_of_one_of_them_is_elsewhere(tmp_path):
+    first = together(2, LikedTask, model_dir=tmp_path)
+    (rest,) = together(1, LikedTask, model_dir=tmp_path)
+    assert rest.losses == []
+    assert not rest.has_nothing_new
+    assert rest.checkpoint != first[0].checkpoint
+
+
 def test_a_checkpoint_has_the_name_of_its_input(tmp_path):
     """A cluster goes on with an input of that name, and reads another one from its beginning."""
     run = together(2, LikedTask, input_name="day 1", model_dir=tmp_path, max_steps=2)[0]
