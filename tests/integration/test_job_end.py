@@ -112,6 +112,37 @@ def test_what_a_client_writes_beside_the_workers_is_in_the_last_save(tmp_path, w
         )
 
 
+def test_a_push_right_before_a_finished_job_ends_again_is_saved(tmp_path):
+    """Its ps reports it up to a heartbeat later, when all workers are done."""
+    rows = TableConfig("aside", (Segment(4, Zeros(), Sgd(1.0)),))
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        job, _ = start(servers, num_examples=64 * 10)
+        assert outcome_of(job).reason == f"all workers finished; saved {tmp_path}/model.ckpt-10"
+
+    with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
+        servers.heartbeat_s = 1.0
+        servers.start_controller()
+        servers.start_ps(0)
+        servers.start_worker(0, batch_size=64, num_examples=64 * 10)
+        cluster = servers.connect()
+        cluster.create_tables(rows)
+        cluster.push({"aside": (np.arange(100), np.ones((100, 4), np.float32))})
+        status = outcome_of(cluster.controller)
+        assert status.reason == f"all workers finished; saved {tmp_path}/model.ckpt-r1-10"
+        saved = manifest.read(tmp_path / "model.ckpt-r1-10")
+        assert saved.rows == manifest.read(tmp_path / "model.ckpt-10").rows + 100
+
+
+def test_a_finished_job_that_is_started_again_saves_nothing_and_names_the_checkpoint(tmp_path):
+    for _ in range(3):
+        with Servers(tmp_path, num_ps=2, num_workers=2) as servers:
+            servers.start_all(batch_size=64, num_examples=64 * 10)
+            status = outcome_of(servers.connect().controller)
+
+    assert status.reason == f"all workers finished; nothing new since {tmp_path}/model.ckpt-10"
+    assert checkpoints(tmp_path) == ["model.ckpt-10"]
+
+
 def test_a_last_save_that_fails_is_tried_again_while_the_parameter_servers_stay_up(
     tmp_path, monkeypatch
 ):

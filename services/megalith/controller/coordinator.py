@@ -111,6 +111,24 @@ class JobCourse(ClusterCore):
 
         return late
 
+    def hear_all_ps(self, stop: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until every ps that is here has said what it has applied by now.
+
+        It reports once in a heartbeat. The next report may have been on its way already, so this
+        waits for the one after it. False if one says nothing for so long, or if `stop()` holds.
+        """
+        with self._changed:
+            before = [seat.num_reports for seat in self._roster.ps]
+
+            def are_heard() -> bool:
+                return all(
+                    seat.num_reports >= number + 2 or not seat.is_connected
+                    for seat, number in zip(self._roster.ps, before, strict=True)
+                )
+
+            self._changed.wait_for(lambda: stop() or are_heard(), timeout_s)
+            return are_heard()
+
     def wait_until_saving(self, stop: Callable[[], bool]) -> bool:
         """Block until the last save is due (True): nobody trains any more, or the job is to end.
 

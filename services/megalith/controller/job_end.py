@@ -26,6 +26,7 @@ _WAY_OUT = (
     "the parameter servers stay up; mend it, or end the job without saving: megalith ctl app kill"
 )
 
+_HEAR_S = 30.0  # for each ps to report twice; with heartbeats so long the save is made all the same
 _STOP_HOLD_S = 30.0  # for workers to block before they are let go to their end
 _DISMISS_S = 3.0  # for members to leave once they are told to
 _LINGER_S = 2.0  # longer than the poll of whoever watches the job, so that they see its outcome
@@ -137,7 +138,7 @@ class JobEnding:
         """What became of the model, for people; None when the job was ended meanwhile."""
         if not self._coordinator.has_trained:
             return "nothing was trained"
-        if not self._unsaved.is_behind and self._coordinator.ending is None:
+        if self._coordinator.ending is None and self._is_saved(stop):
             return f"nothing new since {self._unsaved.path}"
 
         deadline = self._clock() + self._timeout_s
@@ -165,6 +166,13 @@ class JobEnding:
                 return None
 
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _is_saved(self, stop: Callable[[], bool]) -> bool:
+        """Whether a checkpoint has all, also what a program has pushed a moment ago."""
+        if self._unsaved.is_behind or not self._coordinator.hear_all_ps(stop, _HEAR_S):
+            return False
+
+        return not self._unsaved.is_behind
 
     def _told(self, saved: SavedCheckpoint) -> str:
         if saved.is_whole:

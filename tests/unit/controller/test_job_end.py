@@ -82,6 +82,11 @@ class TrainedCluster(Cluster):
     has_unsaved_pushes = False
     ending = None
 
+    is_heard = True
+
+    def hear_all_ps(self, stop, timeout_s):
+        return self.is_heard
+
     def mark_saved(self):
         """Nobody evaluates."""
 
@@ -119,6 +124,30 @@ def test_the_last_save_leaves_out_a_table_that_was_dropped_since(dropped, said):
     news = SaveNews(cluster, SaveSchedule(0, 0, 0.0, 5), unsaved, Metrics())
     JobEnding(cluster, WholeSaver(news), unsaved, timeout_s=1.0).run(lambda: False)
     assert cluster.outcome == (True, f"all workers finished; {said}")
+
+
+class PushedAMomentAgo(TrainedCluster):
+    """A program has pushed, and its ps has not reported that yet."""
+
+    def hear_all_ps(self, stop, timeout_s):
+        self.has_unsaved_pushes = True
+        return True
+
+    def checkpoint_saved(self, path, at_s, pushes):
+        self.has_unsaved_pushes = False
+
+
+class SilentServers(TrainedCluster):
+    is_heard = False
+
+
+@pytest.mark.parametrize("make_cluster", [PushedAMomentAgo, SilentServers])
+def test_the_last_save_is_left_out_only_if_every_ps_has_said_that_nothing_is_new(make_cluster):
+    cluster = make_cluster()
+    unsaved = Unsaved(cluster, "/m/model.ckpt-5", 5)
+    news = SaveNews(cluster, SaveSchedule(0, 0, 0.0, 5), unsaved, Metrics())
+    JobEnding(cluster, WholeSaver(news), unsaved, timeout_s=1.0).run(lambda: False)
+    assert cluster.outcome == (True, "all workers finished; saved /m/model.ckpt-r1-5")
 
 
 @pytest.mark.parametrize(

@@ -274,9 +274,7 @@ def test_a_checkpoint_of_another_directory_is_loaded_through_the_increment_that_
     assert start_point.fault([with_one], is_first=True) == ""
 
     shutil.rmtree(source / "increments")
-    with pytest.raises(
-        CheckpointDamaged, match=r"has loaded 1 increment .*remove .*restored_incr"
-    ):
+    with pytest.raises(CheckpointDamaged, match=r"has loaded 1 increment .*remove .*restored_incr"):
         start_point.find()
     (model_dir / "restored_increments.json").unlink()
     assert start_point.find().number == 0

@@ -138,12 +138,15 @@ class Attendance(ClusterCore):
 
             has_news = decisive_of_ps(load) != decisive_of_ps(seat.load)
             seat.load = load
+            seat.num_reports += 1
             self._dropped_tables.update(load.dropped_tables)
             if load.restored is not None:
                 self._losses.ps_ready(seat.index, load.restored, counts_steps=self.num_workers > 0)
 
             if self._hold_if_ill(seat) or has_news:
                 self._publish_change()
+            else:
+                self._changed.notify_all()  # somebody may wait for just a report
 
     def _hold_if_ill(self, seat: Seat) -> bool:
         """Hold training while a ps complains; whether it is held since now. See `HealthCheck`."""

@@ -103,6 +103,7 @@ class Seat:
     examples_before: int = 0  # that earlier holders of a worker's seat had reported in this run
     left_out_before: LeftOut = field(default_factory=LeftOut)  # by earlier holders, in the same way
     report_order: int = 0  # the newest order to report that its last report came after
+    num_reports: int = 0  # of a ps, by all who have held the seat
     pushes_saved: int = 0  # of those in `load`, how many the newest checkpoint holds for sure
 
     @property
