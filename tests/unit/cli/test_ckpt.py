@@ -152,8 +152,8 @@ def test_import_makes_a_model_directory_and_says_what_it_left_out(tmp_path):
 
     text = run("import", tmp_path / "old", "--out", tmp_path / "model").stdout
     assert columns_of(text.splitlines()[1]) == ["item", "1:adagrad", "5", "1"]
-    assert "1 entries that are NaN or infinite" in text
-    assert "not imported: 1 files of admission filters" in text
+    assert "1 entry with NaN or infinity" in text
+    assert "not imported: 1 file of admission filters" in text
     assert "is whole" in run("verify", tmp_path / "model").stdout
 
     again = run("import", assets, "--out", tmp_path / "model", expected=1)

@@ -89,7 +89,7 @@ def test_a_row_less_is_a_fault_that_gives_the_numbers(tmp_path, saved):
     ]
     assert start_point.fault(restored, is_first=True) == (
         f"{saved} has 300 rows, but 2 parameter servers restored 289, found 9 expired and left 1 out: "
-        "1 rows are missing"
+        "1 row is missing"
     )
 
 
@@ -126,7 +126,7 @@ def test_the_rows_of_another_save_under_the_same_name_are_not_expected(tmp_path,
     both = [replacement, replacement]
     assert start_point.fault(both, is_first=False) == ""
     both[0] = RestoreReport(str(saved), 7, saved_at_s=2.0, rows=449)
-    assert "1 rows are missing" in start_point.fault(both, is_first=False)
+    assert "1 row is missing" in start_point.fault(both, is_first=False)
 
 
 def test_a_replacement_from_a_later_increment_of_the_same_time_is_no_loss_of_rows(tmp_path, saved):
@@ -152,7 +152,7 @@ def test_a_replacement_from_a_later_increment_of_the_same_time_is_no_loss_of_row
     assert start_point.fault([first[0], replacement], is_first=False) == ""
     lacking = replace(replacement, rows=199)
     said = start_point.fault([replacement, lacking], is_first=False)
-    assert "1 rows are missing" in said
+    assert "1 row is missing" in said
 
 
 def test_servers_start_from_what_the_step_and_the_input_of_the_run_are_of(tmp_path):

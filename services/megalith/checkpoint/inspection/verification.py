@@ -26,6 +26,7 @@ from megalith.checkpoint.storage.object_path import ObjectPath
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import CheckpointNotFound, MegalithError
 from megalith.kernels.dtypes import I64, Bools
+from megalith.runtime.counting import counted
 from megalith.wire import routing
 
 _IDS_AT_ONCE = 1 << 26  # ids of a table in memory, 8 bytes each, while it looks for equal ones
@@ -235,12 +236,12 @@ class _Verifier:
         if misplaced:
             self._complain(
                 file.name,
-                f"has {num_misplaced} rows with a bucket that is not that of their id: "
+                f"has {counted(num_misplaced, 'row')} with another bucket than that of the id: "
                 f"{_some(misplaced)}",
             )
 
         if not_finite:
-            self._complain(file.name, f"has {not_finite} rows that are NaN or infinite")
+            self._complain(file.name, f"has {counted(not_finite, 'row')} with NaN or infinity")
 
     def _check_blocks(self, file: ShardFile, reader: Any) -> None:
         """Each record batch is a block of the manifest, with rows of the buckets that it names."""

@@ -88,11 +88,11 @@ class Source:
             )
 
         if num_filters:
-            source.left_out["files of admission filters"] = num_filters
+            source.left_out["admission filters"] = num_filters
 
         dense = _dense_files(folder)
         if dense:
-            source.left_out["files of dense variables"] = dense
+            source.left_out["dense variables"] = dense
 
         source.num_ps = len(servers)
         return source

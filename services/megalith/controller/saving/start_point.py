@@ -12,6 +12,7 @@ from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
+from megalith.runtime.counting import counted
 from megalith.wire.reports import RestoreReport
 
 _MOST_SAVES = 16  # whose rows are kept; servers that start together start from the newest
@@ -198,8 +199,9 @@ class StartPoint:
                 "there are; start the job again"
             )
 
+        missing = expected - rows - expired - left_out
         return (
             f"{save.path} has {expected} rows, but {len(known)} parameter servers restored {rows}, "
             f"found {expired} expired and left {left_out} out: "
-            f"{expected - rows - expired - left_out} rows are missing"
+            f"{counted(missing, 'row is', 'rows are')} missing"
         )

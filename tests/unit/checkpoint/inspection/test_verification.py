@@ -192,7 +192,7 @@ def test_a_row_with_a_wrong_bucket_is_found(copy):
     rewrite(copy, file, change)
     ((name, what),) = problems(copy)
     assert name == file.name
-    assert what.startswith("has 1 rows with a bucket that is not that of their id: ")
+    assert what.startswith("has 1 row with another bucket than that of the id: ")
 
 
 def test_rows_of_a_bucket_that_the_manifest_does_not_give_the_file_are_found(copy):
@@ -258,7 +258,7 @@ def test_a_value_that_is_not_finite_is_found(copy, column, value):
         return {**columns, column: lists}
 
     rewrite(copy, file, change)
-    assert problems(copy) == [(file.name, "has 1 rows that are NaN or infinite")]
+    assert problems(copy) == [(file.name, "has 1 row with NaN or infinity")]
 
 
 def test_an_id_that_a_table_has_twice_is_found_in_both_files(copy):

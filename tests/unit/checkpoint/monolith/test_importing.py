@@ -258,7 +258,7 @@ def test_what_cannot_be_imported_is_counted_by_its_reason(assets, tmp_path):
     assert (table.entries, table.rows, table.left_out) == (12, 4, 8)
     assert (table.repeated, table.malformed, table.other_layout) == (1, 3, 2)
     assert (table.not_finite, table.begun_anew, table.undated) == (2, 1, 1)
-    assert report.left_out == {"files of admission filters": 1, "files of dense variables": 1}
+    assert report.left_out == {"admission filters": 1, "dense variables": 1}
     rows = restored(path)["t"]
     assert rows[1] == ([1, 2, 1, 1], 10)
     assert rows[2] == ([3, 4, 1, 1], 11)

@@ -15,6 +15,7 @@ from megalith.checkpoint.storage.location import Location
 from megalith.cli.ckpt.calls import Bar, CheckpointCall, command, model_dir_option
 from megalith.cli.ckpt.text import print_removed, print_table
 from megalith.runtime.commands import Option
+from megalith.runtime.counting import counted
 
 _SOURCE = click.Argument(["source"], metavar="DIR", type=click.Path(path_type=Path))
 _STEP = Option(
@@ -105,19 +106,25 @@ def _show(made: Imported) -> None:
             print(f"table {table.name}: {line}")
 
     for what, count in made.left_out.items():
-        print(f"not imported: {count} {what}")
+        print(f"not imported: {counted(count, 'file')} of {what}")
 
     print(f"made {made.path} (step {made.step})")
 
 
 def _remarks(table: ImportedTable) -> list[str]:
     """What a person should know about the rows of a table."""
-    counts = {
-        "entries of ids that come again; the last one counts": table.repeated,
-        "entries that are no entries of Monolith's": table.malformed,
-        "entries of another row layout": table.other_layout,
-        "entries that are NaN or infinite": table.not_finite,
-        "rows without optimizer state, which begins anew": table.begun_anew,
-        "rows without a time, which get that of the newest": table.undated,
+    entries = {
+        "of ids that come again; the last one counts": table.repeated,
+        "that Monolith does not write": table.malformed,
+        "of another row layout": table.other_layout,
+        "with NaN or infinity": table.not_finite,
     }
-    return [f"{count:,} {what}" for what, count in counts.items() if count]
+    rows = {
+        "without optimizer state, which begins anew": table.begun_anew,
+        "without a time, for which that of the newest is taken": table.undated,
+    }
+    said = [
+        f"{counted(count, 'entry', 'entries')} {what}" for what, count in entries.items() if count
+    ]
+    said += [f"{counted(count, 'row')} {what}" for what, count in rows.items() if count]
+    return said
