@@ -40,7 +40,7 @@ from megalith.ps.warm_up import warm_up
 from megalith.runtime.lane.calls import LaneCalls
 from megalith.runtime.lane.server import LaneServer
 from megalith.runtime.lane.settings import LaneSettings
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 from megalith.schema import Adagrad, Segment, TableConfig
 from megalith.wire import arrays, channel, routing
 from megalith.wire.budget import ByteBudget

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import megalith.client as mg
-from megalith.checkpoint import catalog
-from megalith.cli.run_record import RunRecord
+from megalith.checkpoint.directory import catalog
+from megalith.cli.runs.run_record import RunRecord
 from megalith.runner.config import RunnerConfig
 from megalith.tasks.auc import auc
 from megalith.tasks.ctr import make_task

@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog, integrity, manifest
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.layout import integrity, manifest
 from megalith.client import connect
 from megalith.control import Controller
 from megalith.errors import MegalithError, NotReady, SaveFailed

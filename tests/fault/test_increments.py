@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megalith.checkpoint.increments import read_chain
+from megalith.checkpoint.directory.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from megalith.checkpoint import catalog
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.inspection.verification import verify
 from megalith.checkpoint.storage.location import locate
 from support import object_stores

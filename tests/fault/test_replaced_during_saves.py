@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint.increments import read_chain
+from megalith.checkpoint.directory.increments import read_chain
 from megalith.checkpoint.inspection.checkpoint_rows import tables_of
 from megalith.errors import NotReady
 from support import counted_task

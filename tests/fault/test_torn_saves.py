@@ -9,9 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
 from megalith.checkpoint.inspection.verification import verify
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.checkpoint.storage.location import locate
 from megalith.client import Adagrad, Segment, TableConfig, Zeros, connect
 from megalith.ps.store.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint.increments import read_chain
+from megalith.checkpoint.directory.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig, connect
 from megalith.errors import DeadlinePassed, OutcomeLost, OutcomeUnknown, Unavailable
 from support.processes import Processes

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint.increments import read_chain
+from megalith.checkpoint.directory.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, Zeros
 from megalith.errors import InvalidRequest, LimitExceeded, MessageTooLarge, UnknownBlob
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from support.servers import GRACE_S, Servers
 from support.waiting import wait_until
 

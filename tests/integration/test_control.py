@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from megalith.checkpoint import increments
+from megalith.checkpoint.directory import increments
 from megalith.cli.app import app
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
 from megalith.controller.members.sessions import LIMIT

@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from megalith.checkpoint import catalog, manifest, restore
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.restoring import restore
 from megalith.cli.app import app as cli_app
 from megalith.client import Segment, Sgd, TableConfig, Zeros, connect, errors
 from megalith.control import address_file
@@ -22,7 +24,7 @@ from megalith.protos import controller_pb2, coordination_pb2_grpc
 from megalith.protos.parameter_server_pb2 import GetPsStatusRequest
 from megalith.protos.parameter_server_pb2_grpc import ParameterServerStub
 from megalith.runner.free_ports import free_ports
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire.channel import open_channel
 from support.servers import Servers
 from support.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 from megalith.client import Adagrad, Segment, Sgd, TableConfig, VariableConfig, Zeros, errors
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire import arrays
 from megalith.wire.channel import open_channel
 from megalith.wire.status import error_from_rpc

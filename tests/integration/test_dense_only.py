@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from megalith.checkpoint import catalog, listing, manifest
+from megalith.checkpoint.directory import catalog, listing
 from megalith.checkpoint.format import DENSE_ONLY, FileKind
 from megalith.checkpoint.inspection.details import details
 from megalith.checkpoint.inspection.verification import verify
+from megalith.checkpoint.layout import manifest
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import locate
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig, Zeros

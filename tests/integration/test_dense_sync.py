@@ -10,8 +10,8 @@ import pytest
 import megalith.client as mg
 from megalith.errors import RanksDiffer
 from megalith.local import local_train
-from megalith.worker.in_step import InStep
 from megalith.worker.input import Input, Mode
+from megalith.worker.steps.in_step import InStep
 from support.liked_task import drawn
 from support.servers import Servers
 from support.sync_tasks import MeanLoss

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
+from megalith.checkpoint.layout import manifest
 from megalith.errors import TableConflict, UnknownTable
 from megalith.schema import Adagrad, Segment, Sgd, TableConfig
 from support.processes import run_cli

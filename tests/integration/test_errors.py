@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from megalith import errors
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.server import RpcServer, ServerSettings
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.rpc.server import RpcServer, ServerSettings
 from megalith.wire.channel import open_channel
 from megalith.wire.status import status_of, translated
 from support.waiting import wait_until

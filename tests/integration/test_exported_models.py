@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from megalith.checkpoint.directory.increments import read_chain
 from megalith.checkpoint.exported import about, versions
-from megalith.checkpoint.increments import read_chain
 from megalith.cli.app import app
 from megalith.client import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
 from megalith.control import Controller
 from megalith.errors import CheckpointDamaged, CheckpointNotFound, InvalidSetting, TooStale
 from megalith.protos import replica_pb2 as pb
 from megalith.replica.config import ReplicaConfig
-from megalith.replica.exported_copy import ExportedCopy
+from megalith.replica.copies.exported_copy import ExportedCopy
 from megalith.replica.exported_server import ExportedServer
-from megalith.replica.lookups import Lookups
+from megalith.replica.serving.lookups import Lookups
 from megalith.runtime import healthcheck
-from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.joining.membership import MembershipSettings
 from megalith.schema.compressors import FixedR8, Fp16
 from support import checkpoints
 from support.processes import Process

@@ -27,8 +27,8 @@ from megalith.ps.config import PsConfig
 from megalith.ps.server import PsServer
 from megalith.runner.plan import PlannedProcess
 from megalith.runner.wiring import wired
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.presence import assigned
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.joining.presence import assigned
 from megalith.wire.channel import open_channel
 from megalith.wire.status import translated
 from support.servers import Servers

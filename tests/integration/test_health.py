@@ -10,10 +10,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from megalith.runtime import health
-from megalith.runtime import server as runtime_server
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.server import RpcServer, ServerSettings
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.rpc import health
+from megalith.runtime.rpc import server as runtime_server
+from megalith.runtime.rpc.server import RpcServer, ServerSettings
 from megalith.wire.channel import open_channel
 from support.waiting import LIMIT_S, wait_until
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from megalith.runtime import healthcheck
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.server import RpcServer, ServerSettings
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.rpc.server import RpcServer, ServerSettings
 
 
 @pytest.fixture

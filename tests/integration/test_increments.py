@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint.increments import read_chain
+from megalith.checkpoint.directory.increments import read_chain
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig, Zeros
 from megalith.control import Controller
 from megalith.errors import CheckpointDamaged, SaveFailed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from megalith.appmaster.servicer import time_point_of
-from megalith.checkpoint import increments
+from megalith.checkpoint.directory import increments
 from megalith.checkpoint.inspection.variables import variables_of
 from support.servers import Servers
 from support.streamed_task import FIRST_S

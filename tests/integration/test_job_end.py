@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
+from megalith.checkpoint.layout import manifest
 from megalith.client import Segment, Sgd, TableConfig, Zeros
 from megalith.controller.members import job_files
 from megalith.errors import SaveFailed

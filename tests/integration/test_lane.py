@@ -13,7 +13,7 @@ from megalith.protos import common_pb2, parameter_server_pb2_grpc
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.runtime.lane import server as lane_server
 from megalith.runtime.lane.settings import LaneSettings
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire import arrays, frames
 from megalith.wire.budget import ByteBudget
 from megalith.wire.channel import open_channel

@@ -16,11 +16,11 @@ from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.ps.lane_calls import PsLaneCalls
 from megalith.ps.resident_memory import resident_bytes
-from megalith.runtime import file_limit
 from megalith.runtime.lane.calls import LaneCalls
 from megalith.runtime.lane.settings import LaneSettings
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.process import file_limit
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire import frames
 from megalith.wire.channel import open_channel
 from megalith.wire.status import error_from_rpc

@@ -1,6 +1,6 @@
 from contextlib import ExitStack
 
-from megalith.cli.local_process import LocalProcess
+from megalith.cli.cluster.local_process import LocalProcess
 from megalith.runner.plan import PlannedProcess
 from support.waiting import wait_until
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog, increments, manifest
+from megalith.checkpoint.directory import catalog, increments
 from megalith.checkpoint.inspection.verification import verify
+from megalith.checkpoint.layout import manifest
 from megalith.checkpoint.storage import probe
 from megalith.checkpoint.storage.location import locate
 from megalith.errors import SaveFailed

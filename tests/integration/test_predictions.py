@@ -15,7 +15,7 @@ import megalith.client as mg
 import megalith.serving as serving
 from megalith import errors
 from megalith.cli.app import app
-from megalith.cli.run_record import RunRecord
+from megalith.cli.runs.run_record import RunRecord
 from megalith.control import Controller
 from megalith.errors import UnknownTask
 from megalith.local import local_train
@@ -23,9 +23,9 @@ from megalith.protos import prediction_pb2 as pb
 from megalith.protos import prediction_pb2_grpc
 from megalith.replica.config import ReplicaConfig
 from megalith.replica.exported_server import ExportedServer
-from megalith.replica.prediction import MAX_EXAMPLES
+from megalith.replica.predicting.prediction import MAX_EXAMPLES
 from megalith.runner.config import RunnerConfig
-from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.joining.membership import MembershipSettings
 from megalith.tasks import clicks
 from megalith.tasks.ctr import make_task
 from megalith.wire import arrays, channel

@@ -14,10 +14,10 @@ from megalith.control import Controller
 from megalith.engine.serving_table import ServingTable
 from megalith.errors import MessageTooLarge, UnknownTable
 from megalith.protos import parameter_server_pb2, parameter_server_pb2_grpc
-from megalith.replica.followed_servers import FollowedServers, HeldShare
-from megalith.replica.model import ServedModel
+from megalith.replica.copies.followed_servers import FollowedServers, HeldShare
+from megalith.replica.copies.model import ServedModel
 from megalith.runner.free_ports import free_ports
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire.routing import Routing, share_of_buckets
 from support.proxy import FaultyProxy, Link
 from support.replicas import ReplicaReader, assert_serves

@@ -14,7 +14,7 @@ from megalith.protos import parameter_server_pb2 as lane_pb
 from megalith.protos import replica_pb2, replica_pb2_grpc
 from megalith.replica.config import ReplicaConfig
 from megalith.replica.server import ReplicaServer
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.serving._replica_pool import KnownReplica
 from megalith.wire import channel, frames
 from megalith.wire.lane import Lane

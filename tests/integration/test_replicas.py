@@ -11,7 +11,7 @@ import time_machine
 import megalith.serving as serving
 from megalith.client import Adagrad, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
 from megalith.errors import NotReady, ShardNotOwned, TooStale, UnknownTable
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.schema.compressors import FixedR8, Fp16, OneBit
 from megalith.wire.routing import buckets_of, share_of_buckets
 from support.replicas import ReplicaReader, assert_serves

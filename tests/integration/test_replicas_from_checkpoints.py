@@ -30,7 +30,7 @@ from megalith.errors import (
     Unavailable,
     UnknownTable,
 )
-from megalith.replica.ps_copy import PsCopy
+from megalith.replica.copies.ps_copy import PsCopy
 from support import object_stores
 from support.replicas import ReplicaReader, assert_serves
 from support.servers import Servers

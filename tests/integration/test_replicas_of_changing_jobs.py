@@ -10,8 +10,8 @@ import megalith.serving as serving
 from megalith.client import FixedR8, RandomUniform, Segment, Sgd, TableConfig, VariableConfig
 from megalith.errors import IndexTaken, InvalidRequest, MegalithError, UnknownTable, WrongRun
 from megalith.protos import replica_pb2, replica_pb2_grpc, replication_pb2, replication_pb2_grpc
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire.status import translated
 from support.replicas import ReplicaReader, assert_serves
 from support.servers import Servers

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from megalith.checkpoint import manifest
+from megalith.checkpoint.layout import manifest
 from megalith.client import Segment, Sgd, TableConfig, Zeros
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
 from megalith.wire.channel import open_channel

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
-from megalith.checkpoint.increments import read_chain
+from megalith.checkpoint.directory.increments import read_chain
+from megalith.checkpoint.layout import manifest
 from megalith.client import Segment, Sgd, TableConfig, VariableConfig, Zeros
 from megalith.control import Controller
 from megalith.errors import InvalidSetting, ModelDirInUse, UnknownTable

@@ -13,7 +13,7 @@ from megalith.errors import WrongRun
 from megalith.protos import parameter_server_pb2 as pb
 from megalith.protos import parameter_server_pb2_grpc
 from megalith.runner.free_ports import free_ports
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire.channel import open_channel
 from megalith.wire.status import translated
 from support.servers import GRACE_S, Servers

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from megalith.checkpoint import increments
+from megalith.checkpoint.directory import increments
 from megalith.checkpoint.storage.location import locate
 from support import counted_task
 from support.servers import Servers

@@ -7,11 +7,11 @@ import grpc
 import pytest
 
 from megalith.protos import coordination_pb2, coordination_pb2_grpc
-from megalith.runtime import session as session_module
-from megalith.runtime.lease import Lease
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.presence import Presence
-from megalith.runtime.session import ControllerSession
+from megalith.runtime.joining import session as session_module
+from megalith.runtime.joining.lease import Lease
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.joining.presence import Presence
+from megalith.runtime.joining.session import ControllerSession
 from megalith.wire.status import CODE_KEY
 from support.waiting import LIMIT_S, wait_until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.format import MANIFEST
 from megalith.client import Segment, Sgd, TableConfig, Zeros, errors
 from megalith.protos import coordination_pb2, coordination_pb2_grpc

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.cli.ckpt import ckpt
 from megalith.client import Ids
 from megalith.local import LocalModel

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from megalith.checkpoint import catalog
+from megalith.checkpoint.directory import catalog
 from megalith.cli.app import app
 from megalith.client import Adagrad, Segment, Sgd, TableConfig, VariableConfig
 from megalith.errors import SaveFailed

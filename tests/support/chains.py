@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from megalith.checkpoint import increments, manifest
-from megalith.checkpoint.increment import save_increment, seal_all
-from megalith.checkpoint.increments import read_chain
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.directory.increments import read_chain
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring.restore import restore_shard
+from megalith.checkpoint.saving.increment import save_increment, seal_all
+from megalith.checkpoint.saving.save import save_shard
 from megalith.ps.store.store import Store
 from megalith.schema import (
     Adagrad,

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from megalith.checkpoint import catalog, manifest
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import UpdateKind, Variable
 from megalith.ps.store.store import Store

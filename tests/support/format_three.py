@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from megalith.checkpoint import increments, manifest
-from megalith.checkpoint.increment import save_increment, seal_all
-from megalith.checkpoint.manifest import Link, Manifest
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Link, Manifest
+from megalith.checkpoint.saving.increment import save_increment, seal_all
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.ps.store.store import Store
 from megalith.wire import routing

@@ -14,8 +14,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from megalith.checkpoint import catalog, exempt_list, listing, manifest, retention
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.directory import catalog, exempt_list, listing, retention
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.controller.saving import leftovers, saves, shard_writing
 from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.start_point import StartPoint

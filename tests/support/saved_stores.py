@@ -1,9 +1,9 @@
 """Stores that are saved as their controller would order it, and restored."""
 
-from megalith.checkpoint import manifest
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring.restore import restore_shard
+from megalith.checkpoint.saving.save import save_shard
 from megalith.ps.store.store import Store
 from megalith.wire import routing
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.controller.saving.whole_model import ShardSaved
 
 

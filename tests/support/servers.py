@@ -12,9 +12,9 @@ from megalith.ps.server import PsServer
 from megalith.ps.warm_up import warm_up
 from megalith.replica.config import ReplicaConfig
 from megalith.replica.server import ReplicaServer
-from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.server import ServerSettings
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.process.lifecycle import ExitRequest
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.worker.config import TaskSettings, WorkerConfig
 from megalith.worker.server import WorkerServer
 from support.waiting import LIMIT_S, ended

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
-from megalith.runtime.sections import FAILURES, JOINING
-from megalith.runtime.server import ServerSettings
-from megalith.runtime.setting_checks import check_above_0, check_not_below_0
-from megalith.runtime.settings import setting
+from megalith.runtime.config.sections import FAILURES, JOINING
+from megalith.runtime.config.setting_checks import check_above_0, check_not_below_0
+from megalith.runtime.config.settings import setting
+from megalith.runtime.rpc.server import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

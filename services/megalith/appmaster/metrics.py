@@ -3,7 +3,7 @@
 from megalith.appmaster.heartbeats import Heartbeats
 from megalith.appmaster.job import Job
 from megalith.appmaster.supervision import Supervision
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 
 
 def appmaster_metrics(heartbeats: Heartbeats, supervision: Supervision, job: Job) -> Metrics:

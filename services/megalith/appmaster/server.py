@@ -28,11 +28,11 @@ from megalith.appmaster.watch import JobWatch
 from megalith.control import Controller, address_file
 from megalith.errors import ApplicationEnded
 from megalith.protos import appmaster_pb2_grpc, supervision_pb2_grpc
-from megalith.runtime import lifecycle
 from megalith.runtime.files import write_atomically
-from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.presence import Presence
-from megalith.runtime.server import RpcServer
+from megalith.runtime.joining.presence import Presence
+from megalith.runtime.process import lifecycle
+from megalith.runtime.process.lifecycle import ExitRequest
+from megalith.runtime.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
 

@@ -2,18 +2,18 @@
 
     <model_dir>/checkpoint                   text: the newest checkpoint and all others
     <model_dir>/model.ckpt-120/              a checkpoint of step 120; it never changes
-        manifest.json                        what it consists of                  manifest.py
-        table-0003-<table>-<shard>.arrow     rows of a table                      tables.py
-        filter-0003-<table>-<shard>.arrow    counts of its admission filter       filters.py
-        variables-<shard>.arrow              variables and parts of large ones    variables.py
-        blobs-<shard>.arrow                  blobs, if the ps had some            blobs.py
-        applied-<shard>.arrow                pushes that are in it                applied.py
+        manifest.json                        what it consists of                  layout/manifest.py
+        table-0003-<table>-<shard>.arrow     rows of a table                      files/tables.py
+        filter-0003-<table>-<shard>.arrow    counts of its admission filter       files/filters.py
+        variables-<shard>.arrow              variables and parts of large ones    files/variables.py
+        blobs-<shard>.arrow                  blobs, if the ps had some            files/blobs.py
+        applied-<shard>.arrow                pushes that are in it                files/applied.py
     <model_dir>/model.ckpt-r1-120/           the second checkpoint of step 120
-    <model_dir>/increments/model.ckpt-120/   what changed since that checkpoint   increments.py
+    <model_dir>/increments/model.ckpt-120/   what changed since then         directory/increments.py
         000001/                              the first increment; it never changes
             manifest.json                    with a link to what it goes on from
             table-0003-<table>-<shard>.arrow    rows that changed; the last of equal ids counts
-            dropped-0003-<table>-<shard>.arrow  ids whose rows are gone           dropped.py
+            dropped-0003-<table>-<shard>.arrow  ids whose rows are gone           files/dropped.py
             filter-0003-<table>-<shard>.arrow   counts of its admission filter
             variables-<shard>.arrow          all variables
             blobs-<shard>.arrow              all blobs, if the ps had some
@@ -26,8 +26,8 @@
 
     <shard> = ps-00000-of-00002-<save id>
 
-catalog.py names the folders and keeps the list. save.py and restore.py write and read what one ps
-holds, and serving.py what a server that only serves needs.
+directory/catalog.py names the folders and keeps the list. saving/save.py and restoring/restore.py
+write and read what one ps holds, and restoring/serving.py what a server that only serves needs.
 """
 
 import re

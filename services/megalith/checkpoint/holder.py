@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from megalith.checkpoint.applied import AppliedWrites
+from megalith.checkpoint.files.applied import AppliedWrites
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
 from megalith.kernels.dtypes import Bools

@@ -4,7 +4,7 @@ from importlib import metadata
 
 import click
 
-from megalith.runtime.commands import Command
+from megalith.runtime.config.commands import Command
 
 _SHELLS = ("bash", "zsh", "fish")
 _COMPLETION_HELP = """Print what makes a shell complete commands and options.

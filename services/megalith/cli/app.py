@@ -5,18 +5,18 @@ A command is one line of the table below. Its module is imported when somebody r
 
 import click
 
-from megalith.runtime.commands import Group, LazyCommand
+from megalith.runtime.config.commands import Group, LazyCommand
 
 _SECTIONS = {
     "A job on this machine": (
         LazyCommand(
             "train",
-            "megalith.cli.jobs:train",
+            "megalith.cli.train.jobs:train",
             "Train a task: start a cluster, show progress, save, stop it.",
         ),
         LazyCommand(
             "up",
-            "megalith.cli.jobs:up",
+            "megalith.cli.train.jobs:up",
             "Start a cluster and keep it up until Ctrl-C or the end of the job.",
         ),
         LazyCommand(
@@ -39,17 +39,17 @@ _SECTIONS = {
     "Saved models": (
         LazyCommand(
             "eval",
-            "megalith.cli.evaluating:eval_command",
+            "megalith.cli.saved_models.evaluating:eval_command",
             "Score the checkpoints of a model directory on held-out data.",
         ),
         LazyCommand(
             "predict",
-            "megalith.cli.predicting:predict",
+            "megalith.cli.saved_models.predicting:predict",
             "Write what a trained model says of each example to a Parquet file.",
         ),
         LazyCommand(
             "export",
-            "megalith.cli.exporting:export",
+            "megalith.cli.saved_models.exporting:export",
             "Write a checkpoint as a model that replicas serve without a cluster.",
         ),
         LazyCommand(

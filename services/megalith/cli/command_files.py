@@ -7,7 +7,7 @@ line of that is what `--help` of the group shows.
 
 from pathlib import Path
 
-from megalith.runtime.commands import LazyCommand
+from megalith.runtime.config.commands import LazyCommand
 
 
 def commands_in(group: str, folder: str) -> tuple[LazyCommand, ...]:

@@ -4,9 +4,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from megalith.cli.output import print_line
+from megalith.cli.screen.output import print_line
 from megalith.errors import MegalithError
-from megalith.runtime.commands import Command, Group, LazyCommand, Option
+from megalith.runtime.config.commands import Command, Group, LazyCommand, Option
 from megalith.runtime.counting import counted
 from megalith.tasks.ctr_options import names
 from megalith.tasks.input.columns import Label

@@ -21,7 +21,7 @@ from megalith import serving
 from megalith.cli.ctl.answers import errors_as_one_line
 from megalith.control import ClusterStatus, Controller
 from megalith.errors import InvalidSetting, MegalithError
-from megalith.runtime.commands import Command, Group, LazyCommand, Option
+from megalith.runtime.config.commands import Command, Group, LazyCommand, Option
 from megalith.tasks.clicks import COLUMNS, ClickBatch, draw_batch
 
 _NAME = "megalith demo realtime"

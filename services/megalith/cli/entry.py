@@ -1,7 +1,7 @@
 """Where the `megalith` command begins, before anything that may be missing or slow is imported."""
 
-from megalith.runtime import blas
-from megalith.runtime.imports import imports_of
+from megalith.runtime.config.imports import imports_of
+from megalith.runtime.process import blas
 
 
 def main() -> None:

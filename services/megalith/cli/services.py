@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from megalith.runner.config import SERVICES
-from megalith.runtime.command_line import service_command
-from megalith.runtime.commands import Command
+from megalith.runtime.config.command_line import service_command
+from megalith.runtime.config.commands import Command
 
 
 def _service(name: str) -> Command:

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from megalith.cli.output import print_line
-from megalith.runtime.commands import Command, did_you_mean, fail
+from megalith.cli.screen.output import print_line
+from megalith.runtime.config.commands import Command, did_you_mean, fail
 from megalith.runtime.task_loading import registered_tasks
 
 TASKS = {

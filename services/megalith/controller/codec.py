@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.controller.members.barrier import BarrierState, HolderKind
 from megalith.controller.members.directives import ClusterState, Phase, SaveShard
 from megalith.controller.members.journal import MAX_COUNT
@@ -17,7 +17,7 @@ from megalith.controller.saving.whole_model import ShardSaved
 from megalith.controller.selection.offers import CandidateStatus
 from megalith.errors import InvalidRequest
 from megalith.protos import common_pb2, coordination_pb2
-from megalith.runtime.membership import MAX_HEARTBEAT_S
+from megalith.runtime.joining.membership import MAX_HEARTBEAT_S
 from megalith.schema.variable_parts import is_part_name
 from megalith.wire import addresses, codec, piece_codec
 from megalith.wire.pieces import PieceCounts, PieceRequest

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from megalith.checkpoint import choices
-from megalith.checkpoint.choices import RestoreChoices
+from megalith.checkpoint.starting import choices
+from megalith.checkpoint.starting.choices import RestoreChoices
 from megalith.controller.saving.tide import Tide
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
+from megalith.runtime.config.sections import FAILURES, JOINING, ROWS, SAVING, SPARES
+from megalith.runtime.config.settings import setting
 from megalith.runtime.day_window import DayWindow
-from megalith.runtime.sections import FAILURES, JOINING, ROWS, SAVING, SPARES
-from megalith.runtime.server import ServerSettings
-from megalith.runtime.settings import setting
+from megalith.runtime.rpc.server import ServerSettings
 
 SAVE_EVERY_S = 600.0
 

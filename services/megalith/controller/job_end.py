@@ -16,7 +16,7 @@ from megalith.controller.saving.saves import Saver
 from megalith.controller.saving.schedule import Unsaved
 from megalith.controller.selection.formation import Formation
 from megalith.errors import NotReady, ShardLost
-from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.process.lifecycle import ExitRequest
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,12 @@ from enum import StrEnum
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.directives import Phase
 from megalith.controller.saving.records import SaveRecord
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.monolith_metrics import CLUSTER_TYPE, CONTAINERS_PREFIX, MonolithMetrics
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.monitoring.monolith_metrics import (
+    CLUSTER_TYPE,
+    CONTAINERS_PREFIX,
+    MonolithMetrics,
+)
 from megalith.wire.pieces import PieceCounts
 
 

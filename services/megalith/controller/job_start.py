@@ -3,7 +3,8 @@
 import logging
 from dataclasses import dataclass
 
-from megalith.checkpoint import catalog, choices, exempt_list, override
+from megalith.checkpoint.directory import catalog, exempt_list
+from megalith.checkpoint.starting import choices, override
 from megalith.checkpoint.storage.location import Location
 from megalith.controller.config import ControllerConfig
 from megalith.controller.saving import saved_input

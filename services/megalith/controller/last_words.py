@@ -9,7 +9,7 @@ from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.saving.schedule import Unsaved
 from megalith.controller.selection.formation import Formation
-from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.process.lifecycle import ExitRequest
 
 logger = logging.getLogger(__name__)
 

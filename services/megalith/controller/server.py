@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from megalith.checkpoint.directory.retention import Retention
 from megalith.checkpoint.format import DENSE_ONLY
-from megalith.checkpoint.retention import Retention
 from megalith.checkpoint.storage import probe
 from megalith.control import address_file
 from megalith.controller.action_file import REQUEST, ActionFile
@@ -43,12 +43,12 @@ from megalith.controller.step_files import StepFiles
 from megalith.controller.watches import Forming, MemberWatch
 from megalith.discovery import liveness
 from megalith.protos import controller_pb2_grpc, coordination_pb2_grpc
-from megalith.runtime import lifecycle
 from megalith.runtime.files import prepare_model_dir, write_atomically
-from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.presence import Presence, assigned
-from megalith.runtime.server import RpcServer
+from megalith.runtime.joining.presence import Presence, assigned
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.process import lifecycle
+from megalith.runtime.process.lifecycle import ExitRequest
+from megalith.runtime.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
 

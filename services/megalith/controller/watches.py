@@ -11,7 +11,7 @@ from megalith.controller.members.directives import Phase
 from megalith.controller.members.roster import Patience, Role
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.controller.selection.formation import Formation
-from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.process.lifecycle import ExitRequest
 
 _LONGEST_S = 1.0  # between two looks
 

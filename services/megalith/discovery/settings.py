@@ -11,9 +11,9 @@ from megalith.discovery.back_end import AddressesByService, Opener, Prescription
 from megalith.discovery.interface import Discovery
 from megalith.discovery.registry import BY_SCHEME, BackEnd
 from megalith.errors import InvalidSetting
-from megalith.runtime.removed_settings import RemovedSettings
-from megalith.runtime.sections import JOINING
-from megalith.runtime.settings import setting
+from megalith.runtime.config.removed_settings import RemovedSettings
+from megalith.runtime.config.sections import JOINING
+from megalith.runtime.config.settings import setting
 
 NONE = "none"
 _EXAMPLE = BY_SCHEME["zookeeper"].example

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from megalith.checkpoint.applied import AppliedWrites
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.files.applied import AppliedWrites
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.checkpoint.storage.location import Location
 from megalith.client import Ids
 from megalith.engine.table import checks

@@ -12,9 +12,10 @@ import shutil
 import time
 from pathlib import Path
 
-from megalith.checkpoint import catalog, increments, manifest
-from megalith.checkpoint.manifest import Manifest, ShardFile
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.directory import catalog, increments
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest, ShardFile
+from megalith.checkpoint.saving.save import save_shard
 from megalith.checkpoint.storage.location import Location
 from megalith.collective.ranks import Ranks
 from megalith.local.model import LocalModel

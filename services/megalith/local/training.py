@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from megalith.checkpoint import catalog
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.storage.location import Location
 from megalith.collective.ranks import Ranks
 from megalith.controller.ownership import hold
@@ -15,7 +15,7 @@ from megalith.local.model import LocalModel
 from megalith.local.run import LocalRun
 from megalith.local.wishes import Operator
 from megalith.runtime.files import prepare_model_dir
-from megalith.runtime.freed_memory import keep_freed_memory
+from megalith.runtime.process.freed_memory import keep_freed_memory
 from megalith.worker.hooks.chosen import hooks_of_local
 from megalith.worker.lessons import ON_NAN
 from megalith.worker.task import Task

@@ -7,7 +7,7 @@ the list.
 import base64
 from pathlib import Path
 
-from megalith.checkpoint import catalog, increments
+from megalith.checkpoint.directory import catalog, increments
 from megalith.checkpoint.storage.location import Location
 from megalith.local.model import LocalModel
 from megalith.wire.reports import RestoreReport

@@ -8,12 +8,12 @@ from megalith.errors import InvalidSetting
 from megalith.ps.store.blobs import DEFAULT_MAX_BLOB_BYTES
 from megalith.ps.store.replay import DEFAULT_MAX_BYTES, DEFAULT_RETENTION_S, MIN_BYTES
 from megalith.ps.syncing.settings import SyncSettings
+from megalith.runtime.config.sections import JOINING, LISTENING, ROWS, SERVING, TRAFFIC
+from megalith.runtime.config.setting_checks import check_above_0, check_not_below_0
+from megalith.runtime.config.settings import setting
+from megalith.runtime.joining.membership import MembershipSettings
 from megalith.runtime.lane.settings import LaneSettings
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.sections import JOINING, LISTENING, ROWS, SERVING, TRAFFIC
-from megalith.runtime.server import ServerSettings
-from megalith.runtime.setting_checks import check_above_0, check_not_below_0
-from megalith.runtime.settings import setting
+from megalith.runtime.rpc.server import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

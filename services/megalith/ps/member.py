@@ -4,8 +4,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from megalith.checkpoint import catalog, restore
-from megalith.checkpoint.choices import RestoreChoices
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.restoring import restore
+from megalith.checkpoint.starting.choices import RestoreChoices
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage import probe
 from megalith.checkpoint.storage.location import locate
@@ -24,11 +25,11 @@ from megalith.ps.shard_saving import ShardSaving
 from megalith.ps.store.known_saves import KnownSaves
 from megalith.ps.store.store import Store
 from megalith.ps.warm_up import warm_up, warm_up_image
-from megalith.runtime.lease import Lease
-from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.presence import Presence
-from megalith.runtime.session import ControllerSession
+from megalith.runtime.joining.lease import Lease
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.joining.presence import Presence
+from megalith.runtime.joining.session import ControllerSession
+from megalith.runtime.process.lifecycle import ExitRequest
 from megalith.wire import codec, routing
 from megalith.wire.reports import PsReport, RestoreReport
 

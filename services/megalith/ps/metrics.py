@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from megalith.ps import resident_memory
 from megalith.ps.store.store import Store
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 from megalith.schema import table_counts
 
 _GAUGES = {

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 
 _WINDOW_S = 5.0
 _QUANTILE = 0.99

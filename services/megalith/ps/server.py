@@ -29,16 +29,16 @@ from megalith.ps.store.store import Store
 from megalith.ps.store.writes import WriteReply
 from megalith.ps.syncing.metrics import SyncMetrics
 from megalith.ps.syncing.parameter_sync import ParameterSync
-from megalith.runtime import lifecycle
-from megalith.runtime.bystander import Bystander
+from megalith.runtime.joining.lease import Lease
+from megalith.runtime.joining.presence import assigned, only_waits_for
 from megalith.runtime.lane.calls import LaneCalls
 from megalith.runtime.lane.server import LaneServer
 from megalith.runtime.lane.starting import start_both
-from megalith.runtime.lease import Lease
-from megalith.runtime.lifecycle import ExitRequest, Service
-from megalith.runtime.monolith_metrics import MonolithMetrics
-from megalith.runtime.presence import assigned, only_waits_for
-from megalith.runtime.server import RpcServer
+from megalith.runtime.monitoring.monolith_metrics import MonolithMetrics
+from megalith.runtime.process import lifecycle
+from megalith.runtime.process.bystander import Bystander
+from megalith.runtime.process.lifecycle import ExitRequest, Service
+from megalith.runtime.rpc.server import RpcServer
 from megalith.wire.budget import ByteBudget
 
 logger = logging.getLogger(__name__)

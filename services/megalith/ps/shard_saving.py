@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from megalith.checkpoint import increment, increments, save
+from megalith.checkpoint.directory import increments
 from megalith.checkpoint.pace import DEFAULT_TIMEOUT_S, Pace
-from megalith.checkpoint.save import SavedShard
+from megalith.checkpoint.saving import increment, save
+from megalith.checkpoint.saving.save import SavedShard
 from megalith.checkpoint.storage.location import Location, locate
 from megalith.errors import SaveFailed
 from megalith.protos import coordination_pb2

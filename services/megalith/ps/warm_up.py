@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from megalith.checkpoint import own_rows
-from megalith.checkpoint.row_groups import RowGroups
-from megalith.checkpoint.tables import RowBatch
+from megalith.checkpoint.files.row_groups import RowGroups
+from megalith.checkpoint.files.tables import RowBatch
+from megalith.checkpoint.restoring import own_rows
 from megalith.engine.kernels import ownership
 from megalith.engine.table import checks
 from megalith.engine.table.embedding_table import EmbeddingTable

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
-from megalith.replica import task_file
+from megalith.replica.predicting import task_file
+from megalith.runtime.config.sections import LISTENING, SERVING, TRAFFIC
+from megalith.runtime.config.setting_checks import check_above_0, check_not_below_0
+from megalith.runtime.config.settings import setting
+from megalith.runtime.joining.membership import MembershipSettings
 from megalith.runtime.lane.settings import LaneSettings
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.sections import LISTENING, SERVING, TRAFFIC
-from megalith.runtime.server import ServerSettings
-from megalith.runtime.setting_checks import check_above_0, check_not_below_0
-from megalith.runtime.settings import setting
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.wire.routing import NUM_BUCKETS
 
 

@@ -3,18 +3,18 @@
 import logging
 from pathlib import Path
 
-from megalith.replica import task_file
 from megalith.replica.config import ReplicaConfig
-from megalith.replica.exported_copy import ExportedCopy
-from megalith.replica.lane import ReplicaLane
-from megalith.replica.lookups import Lookups
-from megalith.replica.prediction import Predictor
-from megalith.replica.services import services_of
-from megalith.replica.task_file import TaskFile
+from megalith.replica.copies.exported_copy import ExportedCopy
+from megalith.replica.predicting import task_file
+from megalith.replica.predicting.prediction import Predictor
+from megalith.replica.predicting.task_file import TaskFile
+from megalith.replica.serving.lane import ReplicaLane
+from megalith.replica.serving.lookups import Lookups
+from megalith.replica.serving.services import services_of
 from megalith.runtime.lane.starting import start_both
-from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.server import RpcServer
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.process.lifecycle import ExitRequest
+from megalith.runtime.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
 

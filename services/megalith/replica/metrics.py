@@ -6,9 +6,9 @@ from collections.abc import Callable
 from prometheus_client import Histogram
 
 from megalith.protos import replication_pb2 as pb
-from megalith.replica.cluster_copy import ClusterCopy
+from megalith.replica.copies.cluster_copy import ClusterCopy
 from megalith.replica.freshness import event_ages
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 
 _SECONDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0, 10.0, 60.0)
 # Data has whole seconds, and may be days old

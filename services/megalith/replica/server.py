@@ -7,25 +7,25 @@ import threading
 
 from megalith.control.controller import Controller
 from megalith.protos import replication_pb2 as pb
-from megalith.replica.cluster_copy import ClusterCopy
 from megalith.replica.config import ReplicaConfig
+from megalith.replica.copies.cluster_copy import ClusterCopy
+from megalith.replica.copies.followed_servers import FollowedServers, HeldShare
+from megalith.replica.copies.loaded_checkpoint import CheckpointLoader
 from megalith.replica.exported_server import ExportedServer
-from megalith.replica.followed_servers import FollowedServers, HeldShare
 from megalith.replica.freshness import RecentFreshness
-from megalith.replica.lane import ReplicaLane
-from megalith.replica.loaded_checkpoint import CheckpointLoader
-from megalith.replica.lookups import Lookups
 from megalith.replica.metrics import FreshnessMetrics, add_copy_metrics
-from megalith.replica.prediction import Predictor
+from megalith.replica.predicting.prediction import Predictor
+from megalith.replica.predicting.task_file import TaskFile
 from megalith.replica.reporting import Reporting
-from megalith.replica.services import services_of
-from megalith.replica.task_file import TaskFile
+from megalith.replica.serving.lane import ReplicaLane
+from megalith.replica.serving.lookups import Lookups
+from megalith.replica.serving.services import services_of
 from megalith.replica.warm_up import warm_up
-from megalith.runtime import lifecycle
 from megalith.runtime.lane.starting import start_both
-from megalith.runtime.lifecycle import ExitRequest
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.server import RpcServer
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.process import lifecycle
+from megalith.runtime.process.lifecycle import ExitRequest
+from megalith.runtime.rpc.server import RpcServer
 from megalith.wire.reports import ReplicaReport
 from megalith.wire.routing import share_of_buckets
 

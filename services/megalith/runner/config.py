@@ -22,9 +22,9 @@ from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
 from megalith.replica.config import ReplicaConfig
-from megalith.runtime import settings
-from megalith.runtime.sections import JOINING, SAVING, SERVING, SPARES, TRAINING
-from megalith.runtime.setting_checks import (
+from megalith.runtime.config import settings
+from megalith.runtime.config.sections import JOINING, SAVING, SERVING, SPARES, TRAINING
+from megalith.runtime.config.setting_checks import (
     check_choices,
     check_not_below_0,
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from megalith.replica import task_file
+from megalith.replica.predicting import task_file
 from megalith.runner.config import RunnerConfig
 
 _PORTS = ("port", "metrics_port", "lane_port")

@@ -9,9 +9,9 @@ from megalith.discovery.registry import BACK_ENDS
 from megalith.discovery.settings import DiscoverySettings
 from megalith.runner.config import PREFIX, SERVICES, RunnerConfig
 from megalith.runner.monolith_settings import LEFT_OUT, RENAMED
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.server import ServerSettings
-from megalith.runtime.settings import Setting, leaves
+from megalith.runtime.config.settings import Setting, leaves
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.rpc.server import ServerSettings
 
 _HEAD = """# Settings
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import megalith
 from megalith.errors import InvalidSetting, MegalithError
-from megalith.runtime.settings import suggestion
+from megalith.runtime.config.settings import suggestion
 
 GROUP = "megalith.tasks"  # of entry points: what an installed package calls its tasks
 _MEGALITH = tuple(megalith.__path__)  # both roots of the package

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megalith.checkpoint import increments
-from megalith.checkpoint import variables as variable_files
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.files import variables as variable_files
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.checkpoint.storage.location import Location
 from megalith.client import Ids
 from megalith.client._ids import Partition

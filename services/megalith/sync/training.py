@@ -14,7 +14,7 @@ from megalith.local.loop import LoopSettings, TrainingLoop
 from megalith.local.run import LocalRun
 from megalith.local.training import check_on_nan, start_of
 from megalith.runtime.files import prepare_model_dir
-from megalith.runtime.freed_memory import keep_freed_memory
+from megalith.runtime.process.freed_memory import keep_freed_memory
 from megalith.sync.model import RankModel
 from megalith.sync.operator import RankOperator
 from megalith.sync.same_start import check_same, from_first_rank

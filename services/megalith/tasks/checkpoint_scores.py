@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megalith.checkpoint import listing
+from megalith.checkpoint.directory import listing
 from megalith.errors import InvalidRequest
 from megalith.runtime.files import add_line
 from megalith.runtime.json_text import json_text

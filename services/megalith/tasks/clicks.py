@@ -31,7 +31,12 @@ from numpy.typing import NDArray
 from megalith.client import Feature, FeatureLayouts, Located, Slice
 from megalith.errors import ShapeMismatch
 from megalith.kernels.dtypes import F32
-from megalith.replica.served_task import FeatureValues, LayoutArrays, ReadModel, ServedExamples
+from megalith.replica.predicting.served_task import (
+    FeatureValues,
+    LayoutArrays,
+    ReadModel,
+    ServedExamples,
+)
 from megalith.schema import Adagrad, Segment, TableConfig, VariableConfig
 from megalith.tasks import click_kernels
 from megalith.tasks.auc import auc

@@ -27,7 +27,12 @@ from megalith.client import (
     VariableConfig,
 )
 from megalith.errors import InvalidRequest, InvalidSetting, NonFiniteValue
-from megalith.replica.served_task import FeatureValues, LayoutArrays, ReadModel, ServedExamples
+from megalith.replica.predicting.served_task import (
+    FeatureValues,
+    LayoutArrays,
+    ReadModel,
+    ServedExamples,
+)
 from megalith.tasks.ctr_options import CtrOptions, names, options_of
 from megalith.tasks.ctr_request import requested_dense, requested_ids
 from megalith.tasks.ctr_stream import file_settings, open_stream

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.removed_settings import RemovedSettings
-from megalith.runtime.setting_checks import check_above_0, check_choices, check_not_below_0
-from megalith.runtime.settings import setting
+from megalith.runtime.config.removed_settings import RemovedSettings
+from megalith.runtime.config.setting_checks import check_above_0, check_choices, check_not_below_0
+from megalith.runtime.config.settings import setting
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
 from megalith.tasks.input.examples import DataColumns
 from megalith.tasks.input.kafka import TopicAddress, is_topic
@@ -302,7 +302,7 @@ def options_of(values: dict[str, Any]) -> CtrOptions:
 
     The settings of a model that was trained when `group_by` was called `slice_by` are read, too.
     """
-    from megalith.runtime import settings
+    from megalith.runtime.config import settings
 
     named = dict(values)
     if "slice_by" in named:

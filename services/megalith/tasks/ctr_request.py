@@ -8,7 +8,7 @@ import pyarrow as pa
 from megalith.client import Ragged
 from megalith.errors import DtypeMismatch, InvalidRequest, ShapeMismatch, UnknownFeature
 from megalith.kernels.dtypes import F32
-from megalith.replica.served_task import FeatureValues, ServedExamples
+from megalith.replica.predicting.served_task import FeatureValues, ServedExamples
 from megalith.tasks.input.columns import DenseColumn, IdColumn
 
 

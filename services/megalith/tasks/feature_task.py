@@ -11,7 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from megalith.client import Feature, FeatureLayouts, Layout, Located, Ragged
 from megalith.errors import BadData, InvalidRequest, InvalidSetting, ShapeMismatch
-from megalith.replica.served_task import FeatureValues, LayoutArrays, ReadModel, ServedExamples
+from megalith.replica.predicting.served_task import (
+    FeatureValues,
+    LayoutArrays,
+    ReadModel,
+    ServedExamples,
+)
 from megalith.runtime.counting import counted
 from megalith.schema import TableConfig, VariableConfig
 from megalith.tasks.evaluation import Evaluation, OnlineEvaluation

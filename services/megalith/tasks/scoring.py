@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from megalith.checkpoint import increments
+from megalith.checkpoint.directory import increments
 from megalith.checkpoint.format import MANIFEST
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import (

@@ -3,15 +3,15 @@
 import os
 import sys
 
-from megalith.runtime import blas
-from megalith.runtime.freed_memory import keep_freed_memory
-from megalith.runtime.imports import imports_of
+from megalith.runtime.config.imports import imports_of
+from megalith.runtime.process import blas
+from megalith.runtime.process.freed_memory import keep_freed_memory
 
 blas.use_one_thread()
 keep_freed_memory()
 
 with imports_of("services"):
-    from megalith.runtime import command_line
+    from megalith.runtime.config import command_line
     from megalith.worker.config import WorkerConfig
     from megalith.worker.server import run
 

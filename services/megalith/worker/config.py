@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from megalith.collective.choose import COLLECTIVES, OFF
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
+from megalith.runtime.config.sections import FAILURES, TRAINING
+from megalith.runtime.config.setting_checks import check_above_0, check_choices, check_not_below_0
+from megalith.runtime.config.settings import setting
 from megalith.runtime.day_window import DayWindow
-from megalith.runtime.membership import MembershipSettings
-from megalith.runtime.sections import FAILURES, TRAINING
-from megalith.runtime.server import ServerSettings
-from megalith.runtime.setting_checks import check_above_0, check_choices, check_not_below_0
-from megalith.runtime.settings import setting
+from megalith.runtime.joining.membership import MembershipSettings
+from megalith.runtime.rpc.server import ServerSettings
 from megalith.worker.hooks.hook_list import ON_ERROR
 from megalith.worker.lessons import ON_NAN
 from megalith.worker.task import SHARDING, STATIC

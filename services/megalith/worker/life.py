@@ -5,13 +5,13 @@ import threading
 from collections.abc import Callable
 
 from megalith.errors import MegalithError
-from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.process.lifecycle import ExitRequest
 from megalith.runtime.task_loading import raised_at
-from megalith.worker.chief import Chief
-from megalith.worker.job_end import JobEnd
-from megalith.worker.progress import Progress
-from megalith.worker.training import Training
-from megalith.worker.view import ClusterView
+from megalith.worker.duties.chief import Chief
+from megalith.worker.duties.job_end import JobEnd
+from megalith.worker.session.progress import Progress
+from megalith.worker.session.view import ClusterView
+from megalith.worker.steps.training import Training
 
 logger = logging.getLogger(__name__)
 

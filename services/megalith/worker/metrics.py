@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.monolith_metrics import CLUSTER_TYPE, MonolithMetrics
-from megalith.worker.progress import Progress
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.monitoring.monolith_metrics import CLUSTER_TYPE, MonolithMetrics
+from megalith.worker.session.progress import Progress
 
 _HEARTBEAT_S = 30.0
 

@@ -10,30 +10,30 @@ from megalith.client import Cluster, connect
 from megalith.collective.choose import OFF, open_engine
 from megalith.errors import InvalidSetting, MegalithError
 from megalith.protos import coordination_pb2
-from megalith.runtime import lifecycle
-from megalith.runtime.bystander import Bystander
-from megalith.runtime.lease import Lease
-from megalith.runtime.lifecycle import ExitRequest, Service
-from megalith.runtime.presence import Presence, assigned, only_waits_for
-from megalith.runtime.server import RpcServer
+from megalith.runtime.joining.lease import Lease
+from megalith.runtime.joining.presence import Presence, assigned, only_waits_for
+from megalith.runtime.process import lifecycle
+from megalith.runtime.process.bystander import Bystander
+from megalith.runtime.process.lifecycle import ExitRequest, Service
+from megalith.runtime.rpc.server import RpcServer
 from megalith.runtime.task_loading import load_task
-from megalith.worker import debugging_info
-from megalith.worker.chief import Chief
 from megalith.worker.config import OverlapSettings, WorkerConfig
-from megalith.worker.failover import Failover
+from megalith.worker.duties import debugging_info
+from megalith.worker.duties.chief import Chief
+from megalith.worker.duties.job_end import JobEnd
 from megalith.worker.hooks.chosen import hooks_of
-from megalith.worker.in_step import InStep
-from megalith.worker.job_end import JobEnd
 from megalith.worker.life import WorkerLife
-from megalith.worker.member import WorkerMember
 from megalith.worker.metrics import worker_metrics
-from megalith.worker.piece_source import ControllerPieces
-from megalith.worker.progress import Progress
-from megalith.worker.step_counter import StepCounter, StepPublisher
+from megalith.worker.session.member import WorkerMember
+from megalith.worker.session.piece_source import ControllerPieces
+from megalith.worker.session.progress import Progress
+from megalith.worker.session.view import ClusterView, KnownState
+from megalith.worker.steps.failover import Failover
+from megalith.worker.steps.in_step import InStep
+from megalith.worker.steps.step_counter import StepCounter, StepPublisher
+from megalith.worker.steps.training import Training
 from megalith.worker.summaries import StepSummaries
 from megalith.worker.task import DYNAMIC
-from megalith.worker.training import Training
-from megalith.worker.view import ClusterView, KnownState
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from megalith.client import BackgroundCalls, Cluster, EventFile, Summary
 from megalith.errors import InvalidSetting, MegalithError
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 from megalith.worker.config import SummarySettings
-from megalith.worker.progress import Progress
+from megalith.worker.session.progress import Progress
 from megalith.worker.task import Gradients
 
 logger = logging.getLogger(__name__)

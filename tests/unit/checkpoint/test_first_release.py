@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import integrity, manifest
 from megalith.checkpoint.format import MANIFEST, FileKind
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.save import save_shard
-from megalith.checkpoint.serving import load_for_serving
+from megalith.checkpoint.layout import integrity, manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring.restore import restore_shard
+from megalith.checkpoint.restoring.serving import load_for_serving
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.ps.store.store import Store
 from megalith.wire import routing

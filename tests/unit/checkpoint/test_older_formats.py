@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
 from megalith.checkpoint.inspection.verification import verify
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.ps.store.store import Store
 from megalith.wire import routing
 from support import format_three

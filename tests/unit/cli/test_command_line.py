@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from megalith.cli.app import app
-from megalith.runtime.commands import Command, Group
+from megalith.runtime.config.commands import Command, Group
 
 
 def invoke(*words, **settings):
@@ -120,7 +120,7 @@ def test_a_setting_that_is_on_or_off_needs_no_value():
         return 0
 
     from megalith.controller.config import ControllerConfig
-    from megalith.runtime.command_line import service_command
+    from megalith.runtime.config.command_line import service_command
 
     for words, expected in ((["--stay-up"], True), (["--stay-up=false"], False), ([], False)):
         command = service_command("controller", ControllerConfig, run, {})

@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from megalith.cli import columns
 from megalith.cli.ctl.look import tables
+from megalith.cli.screen import columns
 from megalith.client import TableStats
 
 STATS = {

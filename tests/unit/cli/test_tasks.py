@@ -7,9 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 import megalith.tasks
-from megalith.cli import tasks, tried_task
+from megalith.cli import tasks
 from megalith.cli.app import app
-from megalith.cli.tried_task import refuse_unusable
+from megalith.cli.train import tried_task
+from megalith.cli.train.tried_task import refuse_unusable
 from megalith.runner.config import RunnerConfig
 
 OWN = "your own: package.module:factory or path/to/file.py:Class"

@@ -4,12 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from megalith.checkpoint import listing
+from megalith.checkpoint.directory import listing
 from megalith.controller.config import ControllerConfig
 from megalith.controller.saving import checkpoint_dir
 from megalith.controller.server import ControllerServer
 from megalith.errors import InvalidSetting, ModelDirInUse
-from megalith.runtime.lifecycle import ExitRequest
+from megalith.runtime.process.lifecycle import ExitRequest
 from support import object_stores
 
 

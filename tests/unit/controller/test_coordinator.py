@@ -18,7 +18,7 @@ from megalith.controller.members.directives import (
 from megalith.controller.members.roster import Patience, Registration, Role, Standing
 from megalith.controller.saving.schedule import SaveSchedule
 from megalith.errors import BarrierAlreadyPlaced, NotInCluster, NotReady
-from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
+from megalith.runtime.joining.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.wire.reports import LeftOut, PsReport, RestoreReport, WorkerReport
 from support.waiting import wait_until
 

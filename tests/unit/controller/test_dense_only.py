@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from megalith.checkpoint import catalog, manifest
-from megalith.checkpoint.manifest import ShardFile
-from megalith.checkpoint.retention import Retention
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.directory.retention import Retention
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.controller.config import ControllerConfig
 from megalith.controller.saving import dense_only
 from megalith.controller.saving.dense_only import DenseOnlyNews

@@ -5,7 +5,7 @@ import pytest
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.roster import Patience, Registration, Role
 from megalith.errors import InvalidRequest, NotInCluster, NotReady
-from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
+from megalith.runtime.joining.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.wire.pieces import PiecePlan, PieceProgress, PieceRequest
 from megalith.wire.reports import PsReport, WorkerReport
 

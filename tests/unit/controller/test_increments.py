@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from megalith.checkpoint import catalog, manifest
-from megalith.checkpoint import increments as chains
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.directory import increments as chains
+from megalith.checkpoint.directory.increments import Chain, Increment
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.increments import Chain, Increment
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest, ShardFile
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage import object_folders
 from megalith.checkpoint.storage.object_store import StorageFailed

@@ -5,8 +5,9 @@ import itertools
 
 import pytest
 
-from megalith.checkpoint import catalog, listing, manifest
-from megalith.checkpoint.manifest import Manifest
+from megalith.checkpoint.directory import catalog, listing
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
 from megalith.controller.saving.saves import Saver
 from megalith.errors import NotReady, SaveFailed
 from support.saves import answer_both, everything_in

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.format import MANIFEST
+from megalith.checkpoint.layout import manifest
 from megalith.controller.saving import leftovers
 from megalith.controller.saving.saves import Saver
 from megalith.errors import ModelDirInUse

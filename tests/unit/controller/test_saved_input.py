@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from megalith.checkpoint.increments import Chain, Increment
-from megalith.checkpoint.manifest import Manifest
+from megalith.checkpoint.directory.increments import Chain, Increment
+from megalith.checkpoint.layout.manifest import Manifest
 from megalith.controller.saving import saved_input
 
 DIRECTORY = Path("/m/model.ckpt-7")

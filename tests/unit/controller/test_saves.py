@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from megalith.checkpoint import catalog, manifest
-from megalith.checkpoint.manifest import ShardFile
-from megalith.checkpoint.retention import Retention
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.directory.retention import Retention
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.controller import codec
 from megalith.controller.members.directives import Phase
 from megalith.controller.saving.saves import Saver

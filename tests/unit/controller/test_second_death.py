@@ -13,7 +13,7 @@ from megalith.controller.members.journal_file import JournalKeeper
 from megalith.controller.members.losses import Loss, Losses
 from megalith.controller.members.roster import Patience, Registration, Role
 from megalith.errors import NotInCluster
-from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
+from megalith.runtime.joining.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.wire.reports import PsReport, RestoreReport, WorkerReport
 
 SUSPECT_S = 5.0

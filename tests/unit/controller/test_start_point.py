@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from megalith.checkpoint import catalog, increments, manifest, override
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.directory import catalog, increments
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest, ShardFile
+from megalith.checkpoint.starting import override
 from megalith.controller.saving.start_point import StartPoint
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.wire.reports import RestoreReport

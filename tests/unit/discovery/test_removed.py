@@ -9,7 +9,7 @@ from megalith.cli.app import app
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.runner.config import RunnerConfig
-from megalith.runtime.settings import refuse_removed
+from megalith.runtime.config.settings import refuse_removed
 
 CASES = {
     "--zk-servers zk1,zk2": "--zk-servers is gone; write --discovery zookeeper://zk1,zk2",

@@ -7,7 +7,7 @@ from megalith.discovery import registry
 from megalith.discovery.settings import DiscoverySettings
 from megalith.errors import InvalidSetting
 from megalith.ps.config import PsConfig
-from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.joining.membership import MembershipSettings
 
 
 def opener(url, job="", model_dir=""):

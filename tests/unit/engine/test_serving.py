@@ -3,10 +3,10 @@ import threading
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.save import save_shard
-from megalith.checkpoint.serving import load_for_serving
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring.serving import load_for_serving
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.serving_table import ServingTable
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import (

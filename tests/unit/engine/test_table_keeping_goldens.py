@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring.restore import restore_shard
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.table.embedding_table import Chunk, EmbeddingTable
 from megalith.local.model import LocalModel
 from megalith.wire import routing

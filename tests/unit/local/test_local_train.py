@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.checkpoint import increments, manifest
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.layout import manifest
 from megalith.controller.ownership import ModelDirOwnership
 from megalith.errors import (
     BadData,

@@ -1,7 +1,7 @@
 import pytest
 
 from megalith.ps.recent_calls import RecentCalls
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 
 
 class Clock:

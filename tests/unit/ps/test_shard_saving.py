@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from megalith.checkpoint import manifest
 from megalith.checkpoint.format import FileKind
+from megalith.checkpoint.layout import manifest
 from megalith.checkpoint.storage import object_folders
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import SaveFailed

@@ -22,7 +22,7 @@ from megalith.errors import (
 from megalith.ps.store.replay import AppliedPushes
 from megalith.ps.store.store import Store
 from megalith.ps.store.writes import Sender, TableGradients, TableValues, VariableUpdate
-from megalith.runtime.lease import LEASE_S, SILENCE_S, Lease
+from megalith.runtime.joining.lease import LEASE_S, SILENCE_S, Lease
 from megalith.schema import (
     AdmissionConfig,
     OneBit,

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from megalith.checkpoint import manifest
 from megalith.checkpoint.kernels import joining
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring.restore import restore_shard
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.kernels import batches, write
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.kernels import distinct

@@ -6,7 +6,7 @@ import pytest
 from megalith.protos import replication_pb2 as pb
 from megalith.replica.freshness import RecentFreshness
 from megalith.replica.metrics import FreshnessMetrics
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 from megalith.wire.reports import TableFreshness
 
 NOW_S = 1_790_000_100

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from megalith.cli.app import app
-from megalith.cli.ctr import train_ctr
+from megalith.cli.train.ctr import train_ctr
 from support.pages import ROOT, blocks, pages
 
 _INLINE = re.compile(r"`(megalith [^`]+)`")

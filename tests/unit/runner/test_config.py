@@ -10,8 +10,8 @@ import pytest
 from megalith.errors import InvalidSetting
 from megalith.runner import plan
 from megalith.runner.config import PREFIX, SERVICES, RunnerConfig
-from megalith.runtime import settings
-from megalith.runtime.command_line import SettingsCommand
+from megalith.runtime.config import settings
+from megalith.runtime.config.command_line import SettingsCommand
 
 ENVIRON = {
     "MEGALITH_RUNNER_NUM_PS": "3",

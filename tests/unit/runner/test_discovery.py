@@ -9,7 +9,7 @@ from megalith.errors import InvalidSetting
 from megalith.runner import plan
 from megalith.runner.config import SERVICES, RunnerConfig
 from megalith.runner.wiring import wired
-from megalith.runtime import settings
+from megalith.runtime.config import settings
 
 MODEL_DIR = "/models/my job"
 

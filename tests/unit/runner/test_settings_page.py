@@ -8,7 +8,7 @@ import pytest
 from megalith.runner.config import PREFIX, SERVICES, RunnerConfig
 from megalith.runner.monolith_settings import LEFT_OUT, RENAMED
 from megalith.runner.settings_page import page
-from megalith.runtime.settings import leaves
+from megalith.runtime.config.settings import leaves
 
 # Every field of Monolith's CpuTrainingConfig, its distributed additions and RunnerConfig, but
 # for the groups that the notes themselves put out of scope (model dump, rough sort, item input,

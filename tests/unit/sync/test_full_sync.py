@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import megalith.client as mg
-from megalith.checkpoint.increments import read_chain
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.directory.increments import read_chain
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.collective.ranks import Ranks
 from megalith.controller.saving import saved_input
 from megalith.errors import NonFiniteValue, RankFailed, RanksDiffer, ShapeMismatch

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from megalith.checkpoint import listing
+from megalith.checkpoint.directory import listing
 from megalith.errors import CheckpointNotFound, InvalidRequest, UnknownTable
 from megalith.tasks.checkpoint_scores import Score, ScoreFile, follow, score
 from support import checkpoints

@@ -13,7 +13,7 @@ from megalith.local import local_train
 from megalith.tasks.ctr import make_task
 from megalith.tasks.ctr_options import CtrOptions
 from megalith.worker.input import Mode
-from megalith.worker.piece_source import ControllerPieces
+from megalith.worker.session.piece_source import ControllerPieces
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.checkpoint import increments, manifest, restore
-from megalith.checkpoint.increment import save_increment, seal_all
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.restoring import restore
+from megalith.checkpoint.saving.increment import save_increment, seal_all
+from megalith.checkpoint.saving.save import save_shard
 from megalith.client import Ids
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import (

@@ -3,7 +3,7 @@
 import pytest
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.settings import load
+from megalith.runtime.config.settings import load
 from megalith.worker.config import WorkerConfig
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.membership import MembershipSettings
+from megalith.runtime.joining.membership import MembershipSettings
 from megalith.worker.config import HookSettings, InStepSettings, TaskSettings, WorkerConfig
 from megalith.worker.server import _as_launched, _in_step
 

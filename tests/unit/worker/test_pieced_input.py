@@ -8,8 +8,8 @@ from megalith.controller.members.piece_book import PieceBook
 from megalith.errors import InvalidRequest, InvalidSetting, NotReady
 from megalith.wire.pieces import ENDLESS, PieceProgress, PieceRequest
 from megalith.worker.input import Mode
-from megalith.worker.piece_source import ControllerPieces
 from megalith.worker.pieced_input import NumberedPieces, cursor_of, progress_of
+from megalith.worker.session.piece_source import ControllerPieces
 from megalith.worker.task import DYNAMIC, open_input
 
 

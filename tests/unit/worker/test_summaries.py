@@ -9,9 +9,9 @@ import pytest
 
 from megalith.client import nas_summary
 from megalith.errors import InvalidSetting, PeerUnreachable
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
 from megalith.worker.config import SummarySettings
-from megalith.worker.progress import Progress
+from megalith.worker.session.progress import Progress
 from megalith.worker.summaries import StepSummaries
 from megalith.worker.task import Gradients
 from support.waiting import wait_until

@@ -3,7 +3,7 @@
     exported_models/1790003600/        one version; it never changes
         exported.json                  what it is, and its files                this module
         table-0000-<table>.arrow       ids, compressed rows, update times       row_files.py
-        variables.arrow                dense variables, without optimizers      ../variables.py
+        variables.arrow                dense variables, without optimizers      files/variables.py
 
 It has no file that a checkpoint must have, so no job starts from it.
 """
@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megalith.checkpoint import signed_json
 from megalith.checkpoint.format import MANIFEST, FileKind
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout import signed_json
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.checkpoint.storage import files as stored
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 

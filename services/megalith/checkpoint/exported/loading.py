@@ -8,10 +8,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from megalith.checkpoint import arrow_files, variables
 from megalith.checkpoint.exported import row_files
 from megalith.checkpoint.exported.about import ExportedModel
 from megalith.checkpoint.exported.row_files import CompressedRows
+from megalith.checkpoint.files import variables
+from megalith.checkpoint.layout import arrow_files
 from megalith.errors import CheckpointDamaged
 from megalith.schema import TableConfig
 

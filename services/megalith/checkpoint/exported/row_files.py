@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, schema_json
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout import arrow_files, schema_json
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.engine.segments.compressor import RowCodec
 from megalith.engine.table import served
 from megalith.engine.table.checks import finite_mask

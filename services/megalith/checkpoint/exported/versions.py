@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from megalith.checkpoint import exempt_list, state_text
+from megalith.checkpoint.directory import exempt_list, state_text
 from megalith.checkpoint.exported import about
 from megalith.checkpoint.exported.about import ExportedModel
 from megalith.checkpoint.storage import files as stored

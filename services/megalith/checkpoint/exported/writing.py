@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megalith.checkpoint import variables
+from megalith.checkpoint.directory.increments import Chain
 from megalith.checkpoint.exported import row_files, versions
 from megalith.checkpoint.exported.about import ExportedModel
+from megalith.checkpoint.files import variables
 from megalith.checkpoint.holder import ShardHolder
-from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.storage.location import name_of
 
 _READABLE = 60  # characters of a table's name in the name of its file

@@ -2,9 +2,9 @@
 
 import hashlib
 
-from megalith.checkpoint import arrow_files
-from megalith.checkpoint import blobs as blob_files
-from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.directory.increments import Chain
+from megalith.checkpoint.files import blobs as blob_files
+from megalith.checkpoint.layout import arrow_files
 
 
 def digests_of(chain: Chain) -> dict[str, str]:

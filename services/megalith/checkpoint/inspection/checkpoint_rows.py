@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from megalith.checkpoint import tables as table_files
+from megalith.checkpoint.directory.increments import Chain
+from megalith.checkpoint.files import tables as table_files
+from megalith.checkpoint.files.tables import Header, RowBatch
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.increments import Chain
 from megalith.checkpoint.inspection.files import ids_of, open_rows
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.tables import Header, RowBatch
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64, Bools
 from megalith.wire import routing

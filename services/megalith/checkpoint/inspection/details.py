@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files, increments, manifest
-from megalith.checkpoint import blobs as blob_files
-from megalith.checkpoint import tables as table_files
-from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.files import blobs as blob_files
+from megalith.checkpoint.files import tables as table_files
+from megalith.checkpoint.files import variables as variable_files
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.layout import arrow_files, manifest
+from megalith.checkpoint.layout.manifest import Manifest, ShardFile
 from megalith.checkpoint.storage.location import Location
 from megalith.schema import Segment
 from megalith.wire.pieces import BOOK_PREFIX

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint import increments, schema_json
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.files.tables import RowBatch
+from megalith.checkpoint.files.variables import SavedVariable
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.blobs import digests_of
@@ -22,9 +24,8 @@ from megalith.checkpoint.inspection.checkpoint_rows import (
 )
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.inspection.variables import variables_of
+from megalith.checkpoint.layout import schema_json
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.tables import RowBatch
-from megalith.checkpoint.variables import SavedVariable
 from megalith.engine.table.row_layout import RowLayout
 from megalith.kernels.dtypes import F32, I64, Bools
 

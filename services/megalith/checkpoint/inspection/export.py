@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from megalith.checkpoint import increments
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.files.tables import RowBatch
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.checkpoint_rows import TableRows
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.tables import RowBatch
 from megalith.engine.table.row_layout import RowLayout
 from megalith.errors import InvalidRequest, UnknownTable
 from megalith.kernels.dtypes import F32

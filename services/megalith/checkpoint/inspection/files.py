@@ -5,14 +5,14 @@ from collections.abc import Container, Iterator
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, integrity, manifest
-from megalith.checkpoint import tables as table_files
-from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.directory.increments import Chain
+from megalith.checkpoint.files import tables as table_files
+from megalith.checkpoint.files.tables import RowBatch
 from megalith.checkpoint.inspection.progress import ProgressDisplay
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout import arrow_files, integrity, manifest
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.tables import RowBatch
 from megalith.errors import CheckpointDamaged
 from megalith.kernels.dtypes import I64
 

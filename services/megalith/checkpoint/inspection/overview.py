@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from megalith.checkpoint import catalog, exempt_list, listing, manifest
+from megalith.checkpoint.directory import catalog, exempt_list, listing
+from megalith.checkpoint.layout import manifest
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointNotFound, MegalithError

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from megalith.checkpoint import arrow_files, increments
-from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.directory.increments import Chain
+from megalith.checkpoint.files import variables as variable_files
+from megalith.checkpoint.files.variables import SavedVariable
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.layout import arrow_files
 from megalith.checkpoint.storage.location import Location
-from megalith.checkpoint.variables import SavedVariable
 from megalith.errors import UnknownVariable
 
 

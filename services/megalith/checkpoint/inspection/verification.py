@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from megalith.checkpoint import arrow_files, blocks, increments, manifest
-from megalith.checkpoint import blobs as blob_files
-from megalith.checkpoint import filters as filter_files
-from megalith.checkpoint import tables as table_files
-from megalith.checkpoint import variables as variable_files
+from megalith.checkpoint.directory import increments
+from megalith.checkpoint.files import blobs as blob_files
+from megalith.checkpoint.files import filters as filter_files
+from megalith.checkpoint.files import tables as table_files
+from megalith.checkpoint.files import variables as variable_files
 from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.inspection import files as checked_files
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.layout import arrow_files, blocks, manifest
+from megalith.checkpoint.layout.manifest import Manifest, ShardFile
 from megalith.checkpoint.storage import object_folders
 from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.storage.object_path import ObjectPath

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from megalith.checkpoint import arrow_files, catalog, manifest, new_directory, variables
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.files import variables
+from megalith.checkpoint.files.row_file import RowFile
 from megalith.checkpoint.format import (
     FileKind,
     shard_suffix,
@@ -20,12 +22,13 @@ from megalith.checkpoint.format import (
     variables_file_name,
 )
 from megalith.checkpoint.inspection.progress import NoProgress, ProgressDisplay
-from megalith.checkpoint.manifest import Manifest, ShardFile
+from megalith.checkpoint.layout import arrow_files, manifest
+from megalith.checkpoint.layout.manifest import Manifest, ShardFile
 from megalith.checkpoint.monolith import entries as entry_files
 from megalith.checkpoint.monolith.entries import Entries, EntryParser
 from megalith.checkpoint.monolith.kernels import entries as kernels
 from megalith.checkpoint.monolith.source import Source, TableRecords
-from megalith.checkpoint.row_file import RowFile
+from megalith.checkpoint.moving import new_directory
 from megalith.checkpoint.storage.location import Location
 from megalith.checkpoint.storage.preparation import prepared
 from megalith.checkpoint.storage.staging import staging_for

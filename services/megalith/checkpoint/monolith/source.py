@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from megalith.checkpoint import listing
+from megalith.checkpoint.directory import listing
 from megalith.checkpoint.inspection.progress import ProgressDisplay
 from megalith.checkpoint.monolith.metadata import TableCount, counts_in
 from megalith.checkpoint.monolith.record_files import RecordFile, Records, file_sets

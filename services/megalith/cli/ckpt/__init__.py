@@ -5,7 +5,7 @@ how it is found.
 """
 
 from megalith.cli.command_files import commands_in
-from megalith.runtime.commands import Group
+from megalith.runtime.config.commands import Group
 
 ckpt = Group(
     "ckpt",

@@ -12,13 +12,13 @@ from click.exceptions import Exit
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from megalith.checkpoint import catalog
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.storage.location import Location, locate
 from megalith.cli.command_files import command_name
 from megalith.cli.ctl.answers import errors_as_one_line
 from megalith.errors import InvalidSetting
-from megalith.runtime.commands import Command, Option
+from megalith.runtime.config.commands import Command, Option
 from megalith.runtime.json_text import json_text
 
 _LINE_S = 10.0  # between lines about long work where there is no terminal to redraw

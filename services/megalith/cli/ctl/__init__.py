@@ -9,8 +9,8 @@ import click
 from megalith.cli.command_files import commands_in
 from megalith.cli.ctl.options import PREFIX, bad_settings_as_usage_errors, job_options
 from megalith.discovery.settings import DiscoverySettings
-from megalith.runtime import settings
-from megalith.runtime.commands import Group
+from megalith.runtime.config import settings
+from megalith.runtime.config.commands import Group
 
 _HELP = """Look at a job and drive it: status, stop, resume, save.
 

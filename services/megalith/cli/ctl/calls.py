@@ -13,7 +13,7 @@ from megalith.cli.ctl.answers import answer_with, errors_as_one_line
 from megalith.cli.ctl.options import GivenOptions, job_options
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR, first_named, named_in
 from megalith.control import Controller
-from megalith.runtime.commands import Command
+from megalith.runtime.config.commands import Command
 
 if TYPE_CHECKING:
     from megalith.client import Cluster
@@ -69,7 +69,7 @@ class ControllerCall:
             return
 
         # A server's metrics come with this import, so it is only for those who look there.
-        from megalith.runtime.presence import Presence
+        from megalith.runtime.joining.presence import Presence
 
         presence = Presence("ctl", 0, self._given.open_discovery(), "", "")
         try:

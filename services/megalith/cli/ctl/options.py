@@ -15,8 +15,8 @@ from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
 from megalith.discovery.interface import Discovery
 from megalith.discovery.settings import NONE, DiscoverySettings
 from megalith.errors import InvalidSetting
-from megalith.runtime import settings
-from megalith.runtime.commands import Option
+from megalith.runtime.config import settings
+from megalith.runtime.config.commands import Option
 
 PREFIX = "MEGALITH_CTL_"
 _WHICH_JOB = "Which job"

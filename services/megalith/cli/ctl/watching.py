@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from megalith.cli.columns import room
-from megalith.cli.output import print_status, status_view
+from megalith.cli.screen.columns import room
+from megalith.cli.screen.output import print_status, status_view
 from megalith.control import ClusterStatus
 from megalith.errors import MegalithError, PeerUnreachable
 from megalith.runtime.json_text import json_text

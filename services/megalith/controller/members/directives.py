@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from megalith.checkpoint.choices import EVERYTHING, RestoreChoices
+from megalith.checkpoint.starting.choices import EVERYTHING, RestoreChoices
 from megalith.controller.members.barrier import BarrierState
 from megalith.wire.routing import Routing
 

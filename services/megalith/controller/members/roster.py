@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from megalith.controller.members.barrier import BarrierState
 from megalith.errors import IndexTaken, NotInCluster
 from megalith.runtime.counting import counted
-from megalith.runtime.lease import LEASE_MARGIN_S, LEASE_S
+from megalith.runtime.joining.lease import LEASE_MARGIN_S, LEASE_S
 from megalith.wire.reports import LeftOut, PsReport, WorkerReport
 
 _TAKEOVER_S = 3.0  # a holder that is silent for this long gives way to a replacement that is here

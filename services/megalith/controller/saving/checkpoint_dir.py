@@ -13,7 +13,7 @@ import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from megalith.checkpoint import listing
+from megalith.checkpoint.directory import listing
 from megalith.checkpoint.format import DENSE_ONLY
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from megalith.checkpoint import catalog, exempt_list
+from megalith.checkpoint.directory import catalog, exempt_list
 from megalith.checkpoint.storage.location import Location
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.job_metrics import JobMetrics, SaveMode

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from megalith.checkpoint import catalog, increments, users
+from megalith.checkpoint.directory import catalog, increments, users
+from megalith.checkpoint.directory.increments import Chain, Increment
 from megalith.checkpoint.format import LIST
-from megalith.checkpoint.increments import Chain, Increment
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location, locate
 from megalith.controller.coordinator import Coordinator

@@ -5,7 +5,7 @@ import logging
 import time
 from pathlib import Path
 
-from megalith.checkpoint import catalog, increments
+from megalith.checkpoint.directory import catalog, increments
 from megalith.checkpoint.storage.location import Location
 from megalith.runtime.files import remove_temporaries
 

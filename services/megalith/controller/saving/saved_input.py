@@ -4,8 +4,8 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from megalith.checkpoint.increments import Chain
-from megalith.checkpoint.manifest import Manifest
+from megalith.checkpoint.directory.increments import Chain
+from megalith.checkpoint.layout.manifest import Manifest
 from megalith.checkpoint.storage.location import Location
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.piece_book import book_of, is_book

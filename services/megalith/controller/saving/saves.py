@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from megalith.checkpoint import catalog, exempt_list, row_counts
-from megalith.checkpoint.catalog import Recorded
+from megalith.checkpoint.directory import catalog, exempt_list, row_counts
+from megalith.checkpoint.directory.catalog import Recorded
+from megalith.checkpoint.directory.retention import Retention
 from megalith.checkpoint.format import LIST
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.retention import Retention
+from megalith.checkpoint.layout.manifest import Manifest
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location, locate
 from megalith.checkpoint.storage.preparation import prepared

@@ -4,9 +4,9 @@ import threading
 import time
 from dataclasses import replace
 
-from megalith.checkpoint import manifest
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.manifest import Link, Manifest, ShardFile
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Link, Manifest, ShardFile
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location
 from megalith.controller.coordinator import Coordinator

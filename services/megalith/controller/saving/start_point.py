@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from megalith.checkpoint import catalog, first_chain, increments, manifest
-from megalith.checkpoint.choices import EVERYTHING, RestoreChoices
+from megalith.checkpoint.directory import catalog, increments
+from megalith.checkpoint.directory.increments import Chain
 from megalith.checkpoint.format import LIST
-from megalith.checkpoint.increments import Chain
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.starting import first_chain
+from megalith.checkpoint.starting.choices import EVERYTHING, RestoreChoices
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage.location import Location
 from megalith.errors import CheckpointDamaged, CheckpointNotFound

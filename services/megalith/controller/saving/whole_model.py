@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from megalith.checkpoint.format import FileKind
-from megalith.checkpoint.manifest import ShardFile
+from megalith.checkpoint.layout.manifest import ShardFile
 from megalith.wire.routing import ps_names
 
 

@@ -4,7 +4,7 @@ import threading
 from typing import NamedTuple
 
 from megalith.checkpoint.holder import ShardHolder
-from megalith.checkpoint.save import Sets
+from megalith.checkpoint.saving.save import Sets
 from megalith.errors import ChangesForgotten
 
 _READER = "increments"  # of the delta logs

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from megalith.checkpoint.holder import ShardHolder
-from megalith.checkpoint.save import Sets
+from megalith.checkpoint.saving.save import Sets
 
 _READER = "saves"  # of the delta logs
 _ALWAYS = 2  # the newest saves: the last one may not have become complete

@@ -1,6 +1,6 @@
 """What a ps remembers of applied writes, as an increment keeps it, and the way back."""
 
-from megalith.checkpoint.applied import AppliedWrite, AppliedWrites, ClientWrites
+from megalith.checkpoint.files.applied import AppliedWrite, AppliedWrites, ClientWrites
 from megalith.ps.store.remembered_client import WriteOutcome
 from megalith.ps.store.replay import AppliedPushes
 from megalith.ps.store.writes import WriteReply

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from megalith.errors import DeadlinePassed, NotReady
-from megalith.runtime.lease import Lease
+from megalith.runtime.joining.lease import Lease
 from megalith.wire import routing
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.checkpoint.applied import AppliedWrites
+from megalith.checkpoint.files.applied import AppliedWrites
 from megalith.engine.table.conversion import Converted
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.engine.variable.variable import Variable
@@ -27,7 +27,7 @@ from megalith.ps.store.writes import (
     WriteReply,
     Writes,
 )
-from megalith.runtime.lease import Lease
+from megalith.runtime.joining.lease import Lease
 from megalith.schema import TableConfig, VariableConfig
 from megalith.schema.variable_parts import VariableShape
 from megalith.wire.routing import Routing

@@ -4,8 +4,8 @@ from prometheus_client import Counter, Gauge
 
 from megalith.protos import parameter_sync_pb2 as pb
 from megalith.ps.syncing.request import SyncRequest
-from megalith.runtime.metrics import Metrics
-from megalith.runtime.monolith_metrics import MonolithMetrics
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.monitoring.monolith_metrics import MonolithMetrics
 
 _TAGS = ("model_name", "target", "status")
 

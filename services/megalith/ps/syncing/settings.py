@@ -7,9 +7,9 @@ from megalith.errors import InvalidSetting
 from megalith.protos import parameter_sync_pb2 as pb
 from megalith.ps.syncing import targets
 from megalith.ps.syncing.targets import Target
-from megalith.runtime.sections import SYNCING
-from megalith.runtime.setting_checks import check_above_0, check_not_below_0
-from megalith.runtime.settings import setting
+from megalith.runtime.config.sections import SYNCING
+from megalith.runtime.config.setting_checks import check_above_0, check_not_below_0
+from megalith.runtime.config.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

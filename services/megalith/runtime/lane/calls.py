@@ -18,8 +18,8 @@ from megalith.errors import (
     MessageTooLarge,
 )
 from megalith.protos import parameter_server_pb2 as pb
-from megalith.runtime.interceptor import as_megalith_error, bounded_text
-from megalith.runtime.metrics import Metrics
+from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.rpc.interceptor import as_megalith_error, bounded_text
 
 _MAX_ARRAYS = 1 << 16
 

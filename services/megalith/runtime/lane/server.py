@@ -11,11 +11,11 @@ import time
 from collections import Counter
 
 from megalith.errors import DeadlinePassed, MegalithError, Overloaded
-from megalith.runtime import file_limit
-from megalith.runtime.binding import cannot_listen
 from megalith.runtime.lane.calls import LaneCalls
 from megalith.runtime.lane.connection import BufferPool, LaneConnection
 from megalith.runtime.lane.settings import LaneSettings
+from megalith.runtime.process import file_limit
+from megalith.runtime.rpc.binding import cannot_listen
 from megalith.wire import frames
 from megalith.wire.budget import ByteBudget
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from megalith.errors import InvalidSetting
-from megalith.runtime.sections import TRAFFIC
-from megalith.runtime.settings import setting
+from megalith.runtime.config.sections import TRAFFIC
+from megalith.runtime.config.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

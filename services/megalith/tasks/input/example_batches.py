@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from megalith.client import Ragged
 from megalith.errors import BadData, InvalidRequest
 from megalith.protos import example_batch_pb2 as pb
-from megalith.replica.feature_messages import features_from_proto
-from megalith.replica.served_task import FeatureValues
+from megalith.replica.predicting.feature_messages import features_from_proto
+from megalith.replica.predicting.served_task import FeatureValues
 from megalith.tasks.input.tf_records import record_blocks, split_records
 from megalith.wire import arrays
 

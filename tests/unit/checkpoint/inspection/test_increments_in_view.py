@@ -6,16 +6,17 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from megalith.checkpoint import catalog, increments, manifest
+from megalith.checkpoint.directory import catalog, increments
 from megalith.checkpoint.format import MANIFEST
-from megalith.checkpoint.increment import _Increment, save_increment, seal_all
 from megalith.checkpoint.inspection import checkpoint_rows
 from megalith.checkpoint.inspection.details import details
 from megalith.checkpoint.inspection.difference import compare
 from megalith.checkpoint.inspection.export import ExportFormat, export
 from megalith.checkpoint.inspection.verification import verify
-from megalith.checkpoint.manifest import Manifest
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.layout.manifest import Manifest
+from megalith.checkpoint.saving.increment import _Increment, save_increment, seal_all
+from megalith.checkpoint.saving.save import save_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import CheckpointDamaged, CheckpointNotFound
 from megalith.schema import Adagrad, Segment, TableConfig, Zeros

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from megalith.checkpoint import manifest
 from megalith.checkpoint.format import MANIFEST, FileKind
 from megalith.checkpoint.inspection import verification
 from megalith.checkpoint.inspection.verification import verify
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.engine.table.embedding_table import EmbeddingTable
 from megalith.errors import CheckpointNotFound, TableConflict
 from megalith.ps.store.store import Store

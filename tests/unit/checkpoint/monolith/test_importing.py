@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog, manifest
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.inspection.verification import verify
+from megalith.checkpoint.layout import manifest
 from megalith.checkpoint.monolith.importing import import_tables
 from megalith.checkpoint.monolith.record_files import RecordFile
-from megalith.checkpoint.restore import restore_shard
+from megalith.checkpoint.restoring.restore import restore_shard
 from megalith.checkpoint.storage.preparation import prepared
 from megalith.errors import CheckpointDamaged, CheckpointNotFound, InvalidRequest, MegalithError
 from megalith.kernels import crc32c
@@ -417,7 +418,7 @@ with mock.patch("{function}", lambda *_: os._exit(9)):
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 9
 
 
-@pytest.mark.parametrize("moment", ["manifest.write", "catalog.listing.write"])
+@pytest.mark.parametrize("moment", ["layout.manifest.write", "directory.catalog.listing.write"])
 def test_a_killed_import_is_run_again_and_what_it_left_goes(assets, model_dir, moment):
     files.write_table(assets, "t", [one_entry()])
     kill_in(f"megalith.checkpoint.{moment}", assets, model_dir)

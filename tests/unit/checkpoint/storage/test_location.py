@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from megalith.checkpoint import catalog, exempt_list, listing
+from megalith.checkpoint.directory import catalog, exempt_list, listing
 from megalith.checkpoint.storage.location import absolute, locate, name_of, resolved
 from megalith.errors import CheckpointNotFound, InvalidSetting
 

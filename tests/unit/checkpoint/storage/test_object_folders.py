@@ -6,13 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.checkpoint import catalog, exempt_list, increments, listing, manifest, pruning
+from megalith.checkpoint.directory import catalog, exempt_list, increments, listing
+from megalith.checkpoint.directory.retention import Retention
 from megalith.checkpoint.format import LIST, MANIFEST
 from megalith.checkpoint.inspection.overview import FolderStanding, overview
 from megalith.checkpoint.inspection.verification import verify
-from megalith.checkpoint.restore import restore_shard
-from megalith.checkpoint.retention import Retention
-from megalith.checkpoint.save import save_shard
+from megalith.checkpoint.layout import manifest
+from megalith.checkpoint.moving import pruning
+from megalith.checkpoint.restoring.restore import restore_shard
+from megalith.checkpoint.saving.save import save_shard
 from megalith.checkpoint.storage import files as stored
 from megalith.checkpoint.storage import object_folders, scratch
 from megalith.checkpoint.storage.object_store import ObjectStore

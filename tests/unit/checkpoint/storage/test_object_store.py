@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from megalith.checkpoint import catalog
+from megalith.checkpoint.directory import catalog
 from megalith.checkpoint.storage import object_store, scratch
 from megalith.checkpoint.storage.location import locate
 from megalith.checkpoint.storage.object_store import StorageFailed

@@ -16,7 +16,7 @@ from megalith.tasks.input.pieced_tables import PiecedBlocks, PiecedFiles
 from megalith.tasks.input.windows import Window
 from megalith.wire.pieces import FoundFile, PiecePlan, PieceProgress, PieceRequest
 from megalith.wire.reports import InputCounts
-from megalith.worker.piece_source import ControllerPieces
+from megalith.worker.session.piece_source import ControllerPieces
 from support.waiting import wait_until
 
 SCHEMA = pa.schema([("n", pa.int64())])

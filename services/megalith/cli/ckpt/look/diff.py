@@ -17,7 +17,7 @@ from megalith.cli.ckpt.calls import (
     command,
 )
 from megalith.cli.ckpt.text import print_table
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 from megalith.runtime.counting import counted
 
 _MOST_NAMES = 20  # of variables that are said one by one; --json has all

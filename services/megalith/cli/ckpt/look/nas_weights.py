@@ -9,7 +9,7 @@ from megalith.checkpoint.inspection.variables import NasWeights
 from megalith.checkpoint.inspection.variables import nas_weights as read_nas_weights
 from megalith.checkpoint.storage.location import Location
 from megalith.cli.ckpt.calls import CheckpointCall, checkpoint_argument, checkpoint_at, command
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 
 _NAME = Option(
     ["--name"],

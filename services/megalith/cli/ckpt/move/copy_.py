@@ -4,7 +4,7 @@ CHECKPOINT is a folder like model.ckpt-120, or a model directory, of which the n
 Both may be URLs of an object store. Every file is checked on the way.
 """
 
-from megalith.checkpoint.copying import Copied, copy
+from megalith.checkpoint.moving.copying import Copied, copy
 from megalith.checkpoint.storage.location import Location, name_of
 from megalith.cli.ckpt.calls import (
     Bar,

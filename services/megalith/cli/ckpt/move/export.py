@@ -19,7 +19,7 @@ from megalith.cli.ckpt.calls import (
     command,
 )
 from megalith.cli.ckpt.text import print_table
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 
 _FORMAT = Option(
     ["--format", "kind"],

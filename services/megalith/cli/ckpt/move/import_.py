@@ -14,7 +14,7 @@ from megalith.checkpoint.monolith.importing import Imported, ImportedTable, impo
 from megalith.checkpoint.storage.location import Location
 from megalith.cli.ckpt.calls import Bar, CheckpointCall, command, model_dir_option
 from megalith.cli.ckpt.text import print_removed, print_table
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 from megalith.runtime.counting import counted
 
 _SOURCE = click.Argument(["source"], metavar="DIR", type=click.Path(path_type=Path))

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import click
 
-from megalith.checkpoint import catalog, pruning
-from megalith.checkpoint.pruning import PrunePlan
+from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.moving import pruning
+from megalith.checkpoint.moving.pruning import PrunePlan
 from megalith.checkpoint.storage.location import Location
 from megalith.cli.ckpt.calls import CheckpointCall, command, location
 from megalith.cli.ckpt.text import print_table, size
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 from megalith.runtime.counting import counted
 
 _DIRECTORY = click.Argument(["directory"], metavar="DIR", type=location)

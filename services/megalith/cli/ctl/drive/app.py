@@ -19,7 +19,7 @@ from megalith.control import (
     SupervisedProcess,
 )
 from megalith.errors import MegalithError, SaveFailed
-from megalith.runtime.commands import Command, Group, LazyCommand, Option, fail
+from megalith.runtime.config.commands import Command, Group, LazyCommand, Option, fail
 from megalith.runtime.counting import counted
 
 if TYPE_CHECKING:

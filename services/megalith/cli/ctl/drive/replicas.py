@@ -10,10 +10,10 @@ import click
 from megalith.cli.ctl.answers import answer_with, errors_as_one_line
 from megalith.cli.ctl.calls import ControllerCall
 from megalith.cli.ctl.options import job_options
-from megalith.cli.words import duration
+from megalith.cli.screen.words import duration
 from megalith.control import ReplicaControl, ReplicaReport, ReplicaVersion
 from megalith.errors import InvalidRequest, MegalithError
-from megalith.runtime.commands import Command, Group, LazyCommand, Option
+from megalith.runtime.config.commands import Command, Group, LazyCommand, Option
 
 _Ask = Callable[[ReplicaControl], ReplicaVersion]
 

@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from megalith.cli.ctl.calls import ControllerCall, command
-from megalith.cli.words import held_by
+from megalith.cli.screen.words import held_by
 from megalith.control import BarrierStatus, Controller
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 
 _PLATFORM_HOLDS = (
     "`megalith ctl app resume` ends the platform's hold; if its AppMaster is gone, "

@@ -12,7 +12,7 @@ from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.cli.ctl.options import directory_option
 from megalith.control import Controller, LastSave, SaveProgress, SaveResult
 from megalith.errors import MegalithError
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 from megalith.runtime.counting import counted
 
 _LOOK_S = 0.5  # between two looks at how far a save is

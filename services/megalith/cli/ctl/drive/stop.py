@@ -3,10 +3,10 @@
 from typing import Any
 
 from megalith.cli.ctl.calls import ControllerCall, command
-from megalith.cli.words import journal_line
+from megalith.cli.screen.words import journal_line
 from megalith.control import Controller
 from megalith.errors import BarrierAlreadyPlaced
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 
 _ALREADY_STOPPED = "An operator has stopped training; `megalith ctl resume` lets it go on."
 

@@ -5,7 +5,7 @@ import click
 from megalith.cli.ctl.answers import errors_as_one_line
 from megalith.cli.ctl.calls import ControllerCall, command
 from megalith.control import ClusterStatus, Controller
-from megalith.runtime.commands import Option
+from megalith.runtime.config.commands import Option
 
 _WATCH = Option(
     ["--watch"], is_flag=True, help="Show it again and again, until the job ends or Ctrl-C."
@@ -32,6 +32,6 @@ def status(call: ControllerCall, watch: bool, every_s: float) -> None:
 
 
 def _show(shown: ClusterStatus) -> None:
-    from megalith.cli.output import print_status
+    from megalith.cli.screen.output import print_status
 
     print_status(shown)

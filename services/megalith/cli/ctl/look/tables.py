@@ -16,10 +16,10 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from megalith.cli.columns import Column, print_columns
 from megalith.cli.ctl.answers import answer_with
 from megalith.cli.ctl.calls import ControllerCall, command
-from megalith.cli.words import size
+from megalith.cli.screen.columns import Column, print_columns
+from megalith.cli.screen.words import size
 from megalith.client import TableStats, VariableStats
 from megalith.runtime.counting import counted
 from megalith.schema.table_counts import NAMES as _FIGURES

@@ -7,9 +7,9 @@ import dataclasses
 
 from rich.markup import escape
 
-from megalith.cli.columns import Column, print_columns
 from megalith.cli.ctl.answers import answer_with
 from megalith.cli.ctl.calls import ControllerCall, command
+from megalith.cli.screen.columns import Column, print_columns
 from megalith.client import VariableStats
 
 

@@ -1,0 +1,1 @@
+"""A model directory: its checkpoints and increments, the newest one, which are kept."""

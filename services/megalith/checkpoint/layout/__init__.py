@@ -1,0 +1,1 @@
+"""What all files of a checkpoint have in common: manifest, blocks, checksums, JSON."""

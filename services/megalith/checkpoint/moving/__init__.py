@@ -1,0 +1,1 @@
+"""Whole checkpoints: copied to another directory, or removed by hand."""

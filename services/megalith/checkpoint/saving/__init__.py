@@ -1,0 +1,1 @@
+"""Writing what one ps holds: all of it, or what changed since the increment before."""

@@ -1,0 +1,1 @@
+"""What a job starts from: which checkpoint, up to which increment, and what of it."""

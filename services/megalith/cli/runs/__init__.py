@@ -1,0 +1,1 @@
+"""What a run was given and leaves in its model directory; its task, made again."""

@@ -1,0 +1,1 @@
+"""What the command line shows of a cluster: its words, its tables."""

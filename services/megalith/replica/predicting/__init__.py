@@ -1,0 +1,1 @@
+"""What a replica computes: predictions by the task of the job."""

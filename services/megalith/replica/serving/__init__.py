@@ -1,0 +1,1 @@
+"""How a replica answers: its gRPC services and its bulk lane."""

@@ -1,0 +1,1 @@
+"""Settings of a process, and the command line that they come from."""

@@ -1,0 +1,1 @@
+"""What a process says of itself: log lines and metrics."""

@@ -1,0 +1,1 @@
+"""The gRPC side that all servers share."""

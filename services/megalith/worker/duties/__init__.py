@@ -1,0 +1,1 @@
+"""What worker-0, the chief, does for the whole job."""

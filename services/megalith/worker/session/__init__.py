@@ -1,0 +1,1 @@
+"""What a worker and the controller tell each other: cluster, progress, pieces."""

@@ -1,0 +1,1 @@
+"""The training loop: steps that overlap, and what happens between two steps."""
