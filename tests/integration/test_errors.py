@@ -8,6 +8,7 @@ import pytest
 
 from megalith import errors
 from megalith.runtime.monitoring.metrics import Metrics
+from megalith.runtime.rpc.interceptor import ErrorInterceptor
 from megalith.runtime.rpc.server import RpcServer, ServerSettings
 from megalith.wire.channel import open_channel
 from megalith.wire.status import status_of, translated
@@ -110,6 +111,16 @@ def test_a_channel_that_another_thread_closed_is_a_peer_to_be_found_again(addres
 def test_another_value_error_stays_what_it_is():
     with pytest.raises(ValueError, match=r"^not ours$"), translated("ps-3"):
         raise ValueError("not ours")
+
+
+def test_a_caller_that_goes_between_two_answers_is_counted(metrics):
+    """gRPC asks the method for no further answer then."""
+    interceptor = ErrorInterceptor(metrics, None, 1.0, 1.0)  # no message is waited for
+    answer = interceptor._stream("/test.Errors/Two", lambda requests, context: iter([1, 2]))
+    answers = answer(iter(()), None)
+    assert next(answers) == 1
+    answers.close()
+    assert metrics.rpc_total.labels("/test.Errors/Two", "cancelled")._value.get() == 1
 
 
 def test_a_caller_that_goes_before_its_first_message_is_no_fault_of_the_server(

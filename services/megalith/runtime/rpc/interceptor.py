@@ -101,9 +101,10 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             timely = self._with_timely_first(requests, context)
             try:
                 yield from behavior(timely, context)
-            except grpc.RpcError:
+            except (grpc.RpcError, GeneratorExit):
+                # GeneratorExit: the caller has gone between two answers, and gRPC asks for no more
                 self._metrics.rpc_total.labels(method, "cancelled").inc()
-                raise  # gRPC knows its own
+                raise
             except Exception as error:
                 self._abort(method, error, context)
 
