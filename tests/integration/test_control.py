@@ -28,9 +28,9 @@ def training(tmp_path_factory):
 
     Each leaves it running.
     """
-    with Servers(
-        tmp_path_factory.mktemp("control"), num_ps=2, num_workers=4, suspect_s=2.0
-    ) as servers:
+    model_dir = tmp_path_factory.mktemp("control")
+    settings = {"suspect_s": 2.0, "save_every_s": 600.0}
+    with Servers(model_dir, num_ps=2, num_workers=4, **settings) as servers:
         servers.start_all(batch_size=64, num_examples=0)
         servers.job = servers.connect().controller
         wait_until(lambda: servers.job.training_status() > 5, 100)

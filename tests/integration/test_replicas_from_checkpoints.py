@@ -135,7 +135,7 @@ def test_increments_are_loaded_with_the_checkpoint(tmp_path):
         folder = tmp_path / "increments" / "model.ckpt-0"
         wait_until(lambda: (folder / "000001").exists())
         reader = reader_of(servers)
-        assert "increments" in reader.status().started_from
+        assert " increment" in reader.status().started_from
         assert paths(reader) == [(1, 0), (1, 0)]
         assert reader.status().rows == 1000
         assert_serves(reader, cluster, "t", np.arange(2600))

@@ -58,6 +58,8 @@ class Servers:
     def start_controller(self, **settings):
         settings = {"stay_up": True, **self._controller_settings, **settings}
         settings.setdefault("server", ControllerServerSettings(port=0, metrics_port=0))
+        # A planned save would come between two steps of a slow test: tests save when they say so
+        settings.setdefault("save_every_s", 0.0)
         config = ControllerConfig(
             model_dir=str(self.model_dir),
             num_ps=self.num_ps,
