@@ -46,10 +46,11 @@ class MemberStatus:
     host: str = ""
     pushes_unknown: int = 0
     req_time_s: int = 0  # workers: the Unix time of the data that was last trained
-    # Workers: read and not trained; this and the next two by all processes of this seat
+    # Workers: read and not trained; this and the next three by all processes of this seat
     skipped_batches: int = 0
     skipped_messages: int = 0  # workers: of a topic, gone or not readable
     late_files: int = 0  # workers: came after their hour was closed, or went too early
+    missing_values: int = 0  # workers: of trained examples, as far as the task counts them
     hook_errors: int = 0  # workers: calls of hooks that raised, while training went on
     hook_failures: tuple[str, ...] = ()  # workers: each such hook and moment, and its first error
     stop_reason: str = ""  # workers: why a hook ended its share; empty = none did

@@ -709,6 +709,7 @@ class WorkerReport(_message.Message):
     HOOK_ERRORS_FIELD_NUMBER: _builtins.int
     HOOK_FAILURES_FIELD_NUMBER: _builtins.int
     STOP_REASON_FIELD_NUMBER: _builtins.int
+    MISSING_VALUES_FIELD_NUMBER: _builtins.int
     global_step: _builtins.int
     """Newest global step it has seen in a push reply."""
     position: _builtins.int
@@ -755,6 +756,8 @@ class WorkerReport(_message.Message):
     """Calls of hooks that raised, while training went on; since it started."""
     stop_reason: _builtins.str
     """Why a hook ended its share, for people; empty = none did."""
+    missing_values: _builtins.int
+    """Values that trained examples lack, as far as its task counts them; since it started."""
     @_builtins.property
     def results(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Chief, once finished: figures of merit by name."""
@@ -800,10 +803,11 @@ class WorkerReport(_message.Message):
         hook_errors: _builtins.int = ...,
         hook_failures: _abc.Iterable[_builtins.str] | None = ...,
         stop_reason: _builtins.str = ...,
+        missing_values: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "cursor", b"cursor", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "hook_errors", b"hook_errors", "hook_failures", b"hook_failures", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_share_over", b"is_share_over", "is_trained", b"is_trained", "late_files", b"late_files", "loss", b"loss", "metrics", b"metrics", "pieces", b"pieces", "position", b"position", "pushes_unknown", b"pushes_unknown", "req_time_s", b"req_time_s", "results", b"results", "skipped_batches", b"skipped_batches", "skipped_messages", b"skipped_messages", "stop_reason", b"stop_reason", "total_batches", b"total_batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["barrier_id", b"barrier_id", "cursor", b"cursor", "examples", b"examples", "examples_per_s", b"examples_per_s", "failovers", b"failovers", "global_step", b"global_step", "has_begun", b"has_begun", "hook_errors", b"hook_errors", "hook_failures", b"hook_failures", "initialized_epoch", b"initialized_epoch", "is_blocked", b"is_blocked", "is_finished", b"is_finished", "is_share_over", b"is_share_over", "is_trained", b"is_trained", "late_files", b"late_files", "loss", b"loss", "metrics", b"metrics", "missing_values", b"missing_values", "pieces", b"pieces", "position", b"position", "pushes_unknown", b"pushes_unknown", "req_time_s", b"req_time_s", "results", b"results", "skipped_batches", b"skipped_batches", "skipped_messages", b"skipped_messages", "stop_reason", b"stop_reason", "total_batches", b"total_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

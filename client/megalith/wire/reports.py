@@ -73,25 +73,36 @@ class WorkerReport:
     hook_errors: int = 0
     hook_failures: tuple[str, ...] = ()
     stop_reason: str = ""  # why a hook ended its share, for people; empty = none did
+    missing_values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a worker has read or found and not trained. The fields are those of `WorkerReport`."""
+    """What a worker has read or found and not trained, and what trained examples lack.
+
+    The fields are those of `WorkerReport`.
+    """
 
     skipped_batches: int = 0
     skipped_messages: int = 0
     late_files: int = 0
+    missing_values: int = 0
 
     @classmethod
     def of(cls, report: WorkerReport) -> Self:
-        return cls(report.skipped_batches, report.skipped_messages, report.late_files)
+        return cls(
+            report.skipped_batches,
+            report.skipped_messages,
+            report.late_files,
+            report.missing_values,
+        )
 
     def __add__(self, other: "LeftOut") -> "LeftOut":
         return LeftOut(
             self.skipped_batches + other.skipped_batches,
             self.skipped_messages + other.skipped_messages,
             self.late_files + other.late_files,
+            self.missing_values + other.missing_values,
         )
 
 

@@ -123,6 +123,7 @@ def decode_worker_report(message: coordination_pb2.WorkerReport) -> WorkerReport
         "skipped_batches",
         "skipped_messages",
         "late_files",
+        "missing_values",
         "hook_errors",
     ):
         _check_count(f"worker report: {name}", getattr(message, name))

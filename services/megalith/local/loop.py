@@ -300,6 +300,7 @@ class TrainingLoop:
             loss = computed.loss
             metrics = computed.metrics
             req_time_s = computed.req_time_s or batch.req_time_s
+            run.missing_values += computed.missing_values
             run.last_losses.append(loss)
 
         self._model.push(gradients, variable_gradients, req_time_s=req_time_s, step=run.step)

@@ -21,6 +21,7 @@ class LocalRun:
 
     `losses` has the loss of each step of this run, and of the last million steps if there were
     more; that of a batch that was left out is NaN. `left_out` is what the input has passed over.
+    `missing_values` are those that trained examples lack, as far as the task counts them.
     `stop_reason` is why a hook ended the training; empty if none did. `figures` are those of the
     task's evaluation, and `read` reads rows and variables of the trained model, as `Task.evaluate`
     does. With `has_nothing_new` nothing was trained since `checkpoint`, which the run has begun
@@ -40,6 +41,7 @@ class LocalRun:
     skipped_batches: int = 0
     untrained_batches: int | None = 0
     left_out: InputCounts = field(default_factory=InputCounts)
+    missing_values: int = 0
     stop_reason: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     checkpoint: Location | None = None

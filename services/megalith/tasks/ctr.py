@@ -237,6 +237,7 @@ class CtrTask:
             loss=float(np.mean(losses)),
             req_time_s=examples.newest_s,
             metrics=self._metrics(examples, found.logits),
+            missing_values=int(examples.missing.sum()),
         )
 
     def evaluate(self, read: Read) -> dict[str, float]:

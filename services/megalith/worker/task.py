@@ -40,7 +40,8 @@ class Gradients:
     gradients of variables by name. `req_time_s` is the Unix time of the batch's data, by which its
     rows expire; 0 if the data has none. `metrics` are further figures of the step by name, such as
     its AUC: means over recent steps are shown beside the loss. `summaries` makes arrays for
-    TensorBoard, and is called only for steps that are written there.
+    TensorBoard, and is called only for steps that are written there. `missing_values` are those
+    that the examples lack: their sum over the run is shown at the end.
     """
 
     rows: RowsByTable
@@ -50,6 +51,7 @@ class Gradients:
     metrics: Mapping[str, float] = field(default_factory=dict)
     summaries: MakeSummaries | None = None
     trained_ids: Mapping[str, Ids] = field(default_factory=dict)
+    missing_values: int = 0
 
 
 class Task(Protocol[B_contra]):

@@ -195,20 +195,23 @@ def test_a_replacement_goes_on_where_the_lost_worker_stood(cluster):
 
 def test_what_a_replaced_worker_had_trained_stays_counted(cluster):
     _, workers = formed(cluster)
-    said = WorkerReport(examples=500, skipped_batches=1, skipped_messages=10, late_files=2)
+    said = WorkerReport(
+        examples=500, skipped_batches=1, skipped_messages=10, late_files=2, missing_values=7
+    )
     cluster.report_worker(workers[1].session, said)
     cluster.leave(workers[1].session)
     again = Member(cluster, Role.WORKER, 1, "two")
-    cluster.report_worker(again.session, WorkerReport(examples=30, late_files=3))
+    cluster.report_worker(again.session, WorkerReport(examples=30, late_files=3, missing_values=8))
     cluster.leave(again.session)
     cluster.leave(Member(cluster, Role.WORKER, 1, "two").session)  # the same one: it counts on
     Member(cluster, Role.WORKER, 1, "three")
     seat = cluster.seats()[3][0]
     assert (seat.name, seat.examples_before, seat.progress.examples) == ("worker-1", 530, 0)
-    assert seat.left_out == LeftOut(1, 10, 5)
+    assert seat.left_out == LeftOut(1, 10, 5, 15)
 
     said = encode_seat(seat, Standing.ALIVE, 0.0, {}).worker
     assert (said.skipped_batches, said.skipped_messages, said.late_files) == (1, 10, 5)
+    assert said.missing_values == 15
 
 
 def test_reports_are_asked_for_and_waited_for(cluster):

@@ -435,3 +435,11 @@ def test_files_that_have_changed_since_a_checkpoint_are_read_from_the_start(data
     local_train(task_of(path), model_dir=tmp_path / "m", max_steps=2)
     pq.write_table(pa.concat_tables([table, table]), path, row_group_size=100)
     assert local_train(task_of(path), model_dir=tmp_path / "m").examples == 600
+
+
+def test_missing_values_of_a_training_are_summed_up(data):
+    path, table = data
+    users = pa.array([None if n % 3 == 0 else "u" for n in range(300)])
+    pq.write_table(table.set_column(1, "user", users), path)
+    run = local_train(task_of(path, epochs=2))
+    assert run.missing_values == 200

@@ -90,6 +90,7 @@ class RunRecord:
                 "skipped_batches": member.skipped_batches,
                 "skipped_messages": member.skipped_messages,
                 "late_files": member.late_files,
+                "missing_values": member.missing_values,
                 "hook_errors": member.hook_errors,
                 **member.metrics,
             }

@@ -27,6 +27,7 @@ from megalith.runtime.files import prepare_model_dir
 from megalith.tasks.ctr_options import CtrOptions, names, options_of
 from megalith.tasks.ctr_stream import sample_file
 from megalith.tasks.input.dataset import Dataset, common_schema
+from megalith.tasks.input.empty_columns import empty_columns
 from megalith.tasks.input.examples import DataColumns
 from megalith.tasks.input.index import DataIndex
 from megalith.tasks.input.kafka import TopicAddress
@@ -78,6 +79,7 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     _show(columns, schema, console)
     check_kinds(options.data, schema, columns.ids, trained)
     _check_first_block(index, columns, text_columns, trained)
+    _say_empty_columns(index, columns, console)
 
     model_dir = prepare_model_dir(job.model_dir)
     kinds = trained | kinds_of(schema, columns.ids)
@@ -99,6 +101,7 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
 
         check_kinds(options.eval_data, eval_schema, columns.ids, kinds)
         _check_first_block(eval_index, grouped, text_columns, kinds)
+        _say_empty_columns(eval_index, columns, console)
         told["eval_index"] = str(eval_index.save_in(model_dir))
 
     elif options.group_by:
@@ -181,6 +184,12 @@ def _check_first_block(
     """BadData if its values are not what they are used as: before any process is started."""
     data = Dataset(index, columns, batch_size=1, text_columns=text_columns, kinds=kinds)
     data.first_block()
+
+
+def _say_empty_columns(index: DataIndex, columns: DataColumns, console: Console) -> None:
+    """Name what a program has forgotten to write: the job would go on without the column."""
+    for line in empty_columns(index, columns.inputs):
+        print_line(console, line, "yellow")
 
 
 def _say_left_out(options: CtrOptions, console: Console) -> None:

@@ -20,7 +20,7 @@ from megalith.cli.runs.run_record import RunRecord
 from megalith.cli.screen.output import print_line
 from megalith.cli.screen.words import files_word
 from megalith.cli.tasks import refuse_unknown
-from megalith.cli.train.training import result_rows
+from megalith.cli.train.training import MISSING, result_rows
 from megalith.collective.choose import OFF as OFF
 from megalith.collective.ranks import Ranks
 from megalith.errors import MegalithError, RankFailed, RankSilent
@@ -294,9 +294,9 @@ def _print_summary(
     """The figures of a finished run, of all ranks together."""
     mine = run.left_out
     left_out = [run.skipped_batches, mine.skipped_messages, mine.late_files]
-    counts = [run.examples, run.model.num_rows, errors.hook_errors, *left_out]
+    counts = [run.examples, run.model.num_rows, errors.hook_errors, run.missing_values, *left_out]
     gathered = ranks.gather(np.array(counts, np.int64))
-    examples, rows, raised, *left_out_in_all = gathered.sum(0).tolist()
+    examples, rows, raised, missing, *left_out_in_all = gathered.sum(0).tolist()
 
     num_counting_files = int(np.count_nonzero(gathered[:, -1]))
     files = files_word(num_counting_files, is_handed_out=False)
@@ -313,6 +313,9 @@ def _print_summary(
     table.add_row("examples", f"{examples:,}")
     table.add_row("examples/s", f"{rate:,.0f}")
     table.add_row("rows", f"{rows:,}")
+    if missing:
+        table.add_row(MISSING, f"{missing:,}")
+
     for what, count in zip(("batches", "messages", files), left_out_in_all, strict=True):
         if count:
             table.add_row(f"{what} left out", f"{count:,}")

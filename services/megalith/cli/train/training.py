@@ -19,6 +19,7 @@ from megalith.control import ClusterStatus, MemberStatus
 from megalith.errors import MegalithError
 
 _POLL_S = 0.2
+MISSING = "missing values"  # of the training
 _LINE_S = 5.0  # between lines of metrics.jsonl, and where there is no terminal to redraw
 
 
@@ -105,9 +106,11 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
 
     examples = 0
     rows = 0
+    missing = 0
     for member in status.members:
         examples += member.examples_before + member.examples
         rows += member.rows
+        missing += member.missing_values
 
     rate = "-"
     if elapsed_s > 0:
@@ -117,6 +120,8 @@ def print_summary(status: ClusterStatus, elapsed_s: float, console: Console) -> 
     table.add_row("examples", f"{examples:,}")
     table.add_row("examples/s", rate)
     table.add_row("rows", f"{rows:,}")
+    if missing:
+        table.add_row(MISSING, f"{missing:,}")
 
     for what, count in left_out(status).items():
         table.add_row(f"{what} left out", f"{count:,}")
@@ -157,8 +162,8 @@ _RESULT_NAMES = {
     "best_auc": "best reachable AUC",
     "log_loss": "log-loss",
     "calibration": "predicted / actual",
-    "missing_values": "missing values",
-    "missing_per_example": "missing values",
+    "missing_values": "missing values in the evaluation",
+    "missing_per_example": "missing values per example",
 }
 
 

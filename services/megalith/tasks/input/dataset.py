@@ -129,10 +129,17 @@ class Dataset:
     def _read(self, block: BlockRef) -> Examples:
         table = read_block(block.file, block.number, self.schema)
         examples = examples_of(table, self._columns, block.where)
-        missing = int(examples.missing.sum())
+        lacking = examples.missing_by_column
 
-        if missing:
-            logger.info("missing values=%d rows=%d in %s", missing, len(examples), block.where)
+        if lacking:
+            columns = ", ".join(f"{name} {count}" for name, count in lacking.items())
+            logger.info(
+                "missing values=%d rows=%d in %s: %s",
+                sum(lacking.values()),
+                len(examples),
+                block.where,
+                columns,
+            )
 
         return examples
 

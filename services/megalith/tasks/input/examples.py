@@ -38,6 +38,13 @@ class DataColumns:
         return list(dict.fromkeys([*names, *self.groups]))
 
     @property
+    def inputs(self) -> list[str]:
+        """What a model sees: the columns of ids and of numbers, each once."""
+        names = [column.column for column in self.ids]
+        names += [column.column for column in self.dense]
+        return list(dict.fromkeys(names))
+
+    @property
     def numbers(self) -> list[str]:
         """The columns that are numbers, and no ids."""
         return [self.label.column, *(column.column for column in self.dense)]
@@ -49,6 +56,8 @@ class Examples:
 
     `missing` is how many values an example lacks, of ids and of dense columns. `times` are Unix
     seconds. `groups` are the values of the columns by which an evaluation is divided, as text.
+    `missing_by_column` has the columns of a whole block that lack values, and how many; it is
+    empty for some rows of a block, and for several blocks.
     """
 
     labels: F32
@@ -57,6 +66,7 @@ class Examples:
     times: I64 | None
     missing: I64
     groups: dict[str, NDArray[np.object_]] = field(default_factory=dict)
+    missing_by_column: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.labels.size
@@ -71,6 +81,7 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
     """A block as examples; `where` names it in errors."""
     num_rows = table.num_rows
     missing = np.zeros(num_rows, np.int64)
+    missing_by_column = {}
 
     ids = {}
     for column in columns.ids:
@@ -79,6 +90,7 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
 
         ids[name], lacking = column.ids(values, f"{where}, column {name}")
         missing += lacking
+        missing_by_column[name] = int(lacking.sum())
 
     dense = np.empty((num_rows, len(columns.dense)), np.float32)
     for number, dense_column in enumerate(columns.dense):
@@ -88,6 +100,8 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
 
     is_unknown = np.isnan(dense)
     missing += is_unknown.sum(axis=1)
+    for number, dense_column in enumerate(columns.dense):
+        missing_by_column[dense_column.column] = int(is_unknown[:, number].sum())
 
     times = None
     if columns.time is not None:
@@ -105,7 +119,8 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
         values = table.column(name)
         groups[name] = as_groups(values, f"{where}, column {name}")
 
-    return Examples(labels, ids, dense, times, missing, groups)
+    lacking_columns = {name: count for name, count in missing_by_column.items() if count}
+    return Examples(labels, ids, dense, times, missing, groups, lacking_columns)
 
 
 def check_values(table: pa.Table, columns: DataColumns, where: str) -> None:

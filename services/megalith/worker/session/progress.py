@@ -91,12 +91,14 @@ class Progress:
         *,
         cursor: bytes = b"",
         req_time_s: int = 0,
+        missing_values: int = 0,
     ) -> None:
         """One batch of the share is trained, after which the input is at `cursor`.
 
         A loss of None is that of a batch that was left out: its examples are not trained.
         `req_time_s` is the Unix time of its data; with 0 that of an earlier batch stays. A metric
         that a step does not have, or that is NaN, leaves the mean of that metric as it is.
+        `missing_values` are those that the examples lack.
         """
         with self._lock:
             at = self._clock()
@@ -117,6 +119,7 @@ class Progress:
                 req_time_s=req_time_s or earlier.req_time_s,
                 examples=earlier.examples + num_trained,
                 skipped_batches=earlier.skipped_batches + is_left_out,
+                missing_values=earlier.missing_values + missing_values,
                 loss=_mean(self._losses),
                 metrics={name: _mean(values) for name, values in self._metrics.items()},
             )

@@ -30,13 +30,14 @@ class Lesson:
     """What a step has found out. `content` are the keywords of the push that teaches it.
 
     `loss` is None if the batch is left out. `req_time_s` is the Unix time of the batch's data; 0 if
-    it has none.
+    it has none. `missing_values` are those that its examples lack.
     """
 
     loss: float | None
     metrics: Mapping[str, float]
     content: dict[str, Any]
     req_time_s: int = 0
+    missing_values: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ class Training:
             "variable_gradients": computed.variables,
             "req_time_s": req_time_s,
         }
-        return Lesson(computed.loss, computed.metrics, content, req_time_s)
+        return Lesson(computed.loss, computed.metrics, content, req_time_s, computed.missing_values)
 
     def _on_step(self, step: StepResult) -> None:
         global_step = self._step
@@ -374,6 +374,7 @@ class Training:
             lesson.metrics,
             cursor=cursor,
             req_time_s=lesson.req_time_s,
+            missing_values=lesson.missing_values,
         )
         done = StepDone(
             global_step, lesson.loss, lesson.metrics, step.num_examples, lesson.req_time_s

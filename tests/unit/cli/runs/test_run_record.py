@@ -22,6 +22,7 @@ def status(step, results=None):
         skipped_batches=2,
         skipped_messages=5,
         late_files=1,
+        missing_values=9,
         hook_errors=4,
     )
     ps = SimpleNamespace(role="ps", index=0)
@@ -48,6 +49,7 @@ def test_figures_are_added_a_line_at_a_time_and_results_at_the_end(tmp_path):
         "skipped_batches": 2,
         "skipped_messages": 5,
         "late_files": 1,
+        "missing_values": 9,
         "hook_errors": 4,
         "auc": 0.7,
     }

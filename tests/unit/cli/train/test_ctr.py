@@ -200,3 +200,46 @@ def test_what_the_command_decides_itself_is_no_option_of_it(option):
 
     done = runner.invoke(app, ["train", "ctr", option, "clicks"], prog_name="megalith")
     assert (done.exit_code, done.stderr) == (2, f"megalith train ctr: {option} is no option\n")
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("user", pa.nulls(100)),
+        ("user", pa.nulls(100, pa.string())),
+        ("history", pa.nulls(100, pa.list_(pa.int64()))),
+        ("price", pa.nulls(100, pa.float64())),
+    ],
+)
+def test_a_column_without_any_value_in_a_file_is_named(files, column, values):
+    """Trained as missing without a word, it gave a model that lacked a column."""
+    table = pq.read_table(files / "day2.parquet")
+    number = table.schema.get_field_index(column)
+    empty = table.set_column(number, column, values)
+    pq.write_table(empty, files / "day3.parquet", row_group_size=40)
+
+    _, shown = prepare(files, "day3.parquet")
+    said = f"column {column} has no value in any row of {files}/day3.parquet"
+    assert said in shown.replace("\n", "")
+
+    _, shown = prepare(files, "day*.parquet", eval_data=str(files / "day3.parquet"))
+    assert shown.replace("\n", "").count(said) == 2
+
+    pq.write_table(empty, files / "day4.parquet")
+    _, shown = prepare(files, "day*.parquet")
+    assert f"column {column} has no value in any row of 2 of 4 files, the first is" in shown
+
+
+def test_a_column_with_one_value_is_not_said_to_have_none(files):
+    table = pq.read_table(files / "day2.parquet")
+    users = pa.array([None] * 99 + ["ann"])
+    pq.write_table(table.set_column(1, "user", users), files / "day3.parquet", row_group_size=40)
+    assert "has no value" not in prepare(files, "day3.parquet")[1]
+
+
+def test_a_column_of_text_without_any_value_is_named(files):
+    (files / "day1.csv").write_text("click,item,user\n0,5,\n1,6,\n")
+    options = {"features": "item,user", "lists": "", "dense": "", "time": ""}
+    _, shown = prepare(files, "day1.csv", **options)
+    assert f"column user has no value in any row of {files}/day1.csv" in shown.replace("\n", "")
+    assert "column item has no value" not in shown

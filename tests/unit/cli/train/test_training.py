@@ -218,6 +218,7 @@ def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(
         skipped_batches=skipped,
         skipped_messages=0,
         late_files=2,
+        missing_values=43854,
         hook_errors=4000,
         stop_reason=stop_reason,
     )
@@ -235,7 +236,8 @@ def test_a_finished_job_that_is_started_again_says_that_nothing_was_left(
 
     text = console.export_text()
     assert ("no batch was trained" in text) == is_said
-    assert "1,691 " in text
+    assert re.search(r"missing values in the evaluation +│ 1,691 ", text)
+    assert re.search(r"missing values +│ 43,854 ", text)
     assert bool(re.search(r"batches left out +│ 3 ", text)) == (skipped == 3)
     assert re.search(r"files left out +│ 2 ", text)
     assert "messages left out" not in text

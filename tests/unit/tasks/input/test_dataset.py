@@ -146,13 +146,17 @@ def test_csv_has_the_ids_that_parquet_has(tmp_path):
         np.testing.assert_array_equal(one.dense, other.dense)
 
 
-def test_missing_values_are_counted_where_they_are(tmp_path):
+def test_missing_values_are_counted_where_they_are(tmp_path, caplog):
     table = made(100)
     price = [None if n % 10 == 0 else 1.0 for n in range(100)]
     user = [None if n % 25 == 0 else "u" for n in range(100)]
     table = table.set_column(4, "price", pa.array(price)).set_column(2, "user", pa.array(user))
     pq.write_table(table, tmp_path / "a.parquet")
-    batches = epoch(dataset(tmp_path, batch_size=50))
+    with caplog.at_level("INFO"):
+        batches = epoch(dataset(tmp_path, batch_size=50))
+
+    said = f"missing values=14 rows=100 in {tmp_path}/a.parquet, row group 0: user 4, price 10"
+    assert said in caplog.messages
     assert [int(batch.missing.sum()) for batch in batches] == [5 + 2, 5 + 2]
     assert np.isnan(batches[0].dense[0, 0])
 

@@ -37,10 +37,12 @@ def test_steps_of_a_rate_that_nobody_asks_for_are_forgotten():
 
 def test_examples_of_a_batch_that_was_left_out_are_not_trained():
     progress = Progress(Clock())
-    progress.step_done(1, 50, 0.5)
+    progress.step_done(1, 50, 0.5, missing_values=3)
     progress.step_done(2, 50, None)
+    progress.step_done(3, 0, 0.5, missing_values=4)
     now = progress.snapshot()
-    assert (now.position, now.examples, now.skipped_batches) == (2, 50, 1)
+    assert now.missing_values == 7
+    assert (now.position, now.examples, now.skipped_batches) == (3, 50, 1)
 
 
 def test_a_blocked_worker_has_no_rate():
