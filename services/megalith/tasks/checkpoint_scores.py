@@ -23,8 +23,9 @@ class Score:
     """The figures of one checkpoint, a line of eval.jsonl.
 
     `step` includes what increments have brought since the checkpoint. `settings` tells evaluations
-    apart: it is the same for the same task with the same options. `time_s` is when it was scored,
-    in Unix seconds, and `seconds` how long that took. A result that is NaN is null in the file.
+    apart: it is the same for the same task with the same options and held-out files. `time_s` is
+    when it was scored, in Unix seconds, and `seconds` how long that took. A result that is NaN is
+    null in the file.
     """
 
     checkpoint: str
@@ -121,8 +122,8 @@ class ScoreFile:
     def add(self, line: Score) -> None:
         add_line(self.path, json_text(line))
 
-    def names(self, settings: str) -> set[str]:
-        """The checkpoints that were scored with these settings.
+    def names(self, *settings: str) -> set[str]:
+        """The checkpoints that were scored with one of these settings.
 
         A line that is cut off, as a killed process leaves it, is passed over: its checkpoint is
         scored again.
@@ -139,7 +140,7 @@ class ScoreFile:
             except ValueError:
                 continue
 
-            if isinstance(content, dict) and content.get("settings") == settings:
+            if isinstance(content, dict) and content.get("settings") in settings:
                 found.add(str(content.get("checkpoint")))
 
         return found

@@ -15,6 +15,30 @@ from megalith.worker.task import Task
 
 _CTR = "ctr"
 _WINDOW = ("start", "end", "overwrite_end_date")
+# What ctr is told of its training: another value gives a checkpoint the same score. An option that
+# is not among them is taken for one that changes it, so that a new one does no harm.
+_OF_TRAINING = (
+    *_WINDOW,
+    "data",
+    "index",
+    "num_tracks",
+    "batch_size",
+    "num_examples",
+    "seed",
+    "time",
+    "follow",
+    "on_lost_data",
+    "kafka_timeout_s",
+    "row_rate",
+    "warmup_steps",
+    "rate",
+    "clip_norm",
+    "threads",
+    "epochs",
+    "shuffle",
+    "expire_days",
+    "min_count",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +50,28 @@ class TrainedTask:
     max_steps: int
 
     @property
+    def score_digest(self) -> str:
+        """The same for evaluations that give a checkpoint the same score.
+
+        Of ctr only columns, model and held-out files count. Of a task of the user's nobody knows
+        which keywords change a score, so all do.
+        """
+        if self.name != _CTR:
+            return self.digest
+
+        keywords = dict(self.keywords)
+        for name in _OF_TRAINING:
+            keywords.pop(name, None)
+
+        if "eval_index" in keywords:  # its name says which files, wherever the model lies
+            keywords["eval_index"] = Path(keywords["eval_index"]).name
+
+        return _digest([self.name, keywords])
+
+    @property
     def digest(self) -> str:
-        """The same for the same task with the same keywords."""
-        text = json.dumps([self.name, self.keywords], sort_keys=True)
-        digest = hashlib.sha256(text.encode())
-        return digest.hexdigest()[:8]
+        """The same for the same task with the same keywords; early versions told scores by it."""
+        return _digest([self.name, self.keywords])
 
     def with_data(self, data: str, changes: dict[str, Any]) -> "TrainedTask":
         """With other files to predict, and some keywords changed.
@@ -66,6 +107,12 @@ class TrainedTask:
             return self.name
 
         return f"{Path(path).resolve()}:{factory}"
+
+
+def _digest(content: list[Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    digest = hashlib.sha256(text.encode())
+    return digest.hexdigest()[:8]
 
 
 def trained_task(config: RunnerConfig, changes: dict[str, Any]) -> TrainedTask:

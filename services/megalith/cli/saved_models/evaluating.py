@@ -47,7 +47,7 @@ def _eval(
         if checkpoints:
             directories: Iterable[Path] = _named(model_dir, checkpoints)
         else:
-            done = set() if again else file.names(recorded.digest)
+            done = set() if again else file.names(recorded.score_digest, recorded.digest)
             _say_done(done, file)
             directories = follow(model_dir, done, timeout_s, lambda: _say_waiting(timeout_s))
 
@@ -89,7 +89,7 @@ def _score_all(
     num_damaged = 0
     for directory in directories:
         try:
-            found = score(task, directory, recorded.digest)
+            found = score(task, directory, recorded.score_digest)
         except CheckpointNotFound:
             _say(f"Checkpoint {directory} no longer exists, skipping checkpoint")
             continue

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import megalith.client as mg
+from megalith.cli.runs.recorded_task import recorded_task
 from megalith.cli.runs.run_record import RunRecord
 from megalith.cli.saved_models.evaluating import _ScoreTable, eval_command
 from megalith.local import local_train
@@ -129,6 +130,44 @@ def test_other_data_is_another_evaluation(trained, tmp_path):
     settings = [line["settings"] for line in scores(model_dir)]
     assert len(settings) == 6
     assert len(set(settings)) == 2
+
+
+def with_options(model_dir, **changes):
+    """As if the training had gone on with other options."""
+    path = model_dir / "settings.json"
+    recorded = json.loads(path.read_text())
+    options = json.loads(recorded["task_options"]) | changes
+    recorded["task_options"] = json.dumps(options)
+    recorded["batch_size"] += 1
+    path.write_text(json.dumps(recorded))
+
+
+def test_other_data_to_train_on_is_no_other_evaluation(trained, capsys):
+    """Each day of training scored all earlier checkpoints a second time."""
+    model_dir, *_ = trained
+    assert run(model_dir, "--timeout-s", 0) == 0
+
+    changes = {"data": "day2.parquet", "index": "data-index-2.json", "epochs": 3, "rate": 0.5}
+    with_options(model_dir, **changes)
+    assert run(model_dir, "--timeout-s", 0) == 0
+    assert "3 of them already" in capsys.readouterr().err
+    assert len(scores(model_dir)) == 3
+
+    with_options(model_dir, eval_index=str(model_dir / "data-index-of-other-files.json"))
+    recorded = recorded_task(model_dir, {})
+    assert recorded.score_digest != scores(model_dir)[0]["settings"]
+
+
+def test_scores_of_early_versions_are_known(trained, capsys):
+    model_dir, *_ = trained
+    early = recorded_task(model_dir, {}).digest
+    line = {"checkpoint": "model.ckpt-10", "settings": early}
+    (model_dir / "eval.jsonl").write_text(json.dumps(line) + "\n")
+    assert run(model_dir, "--timeout-s", 0) == 0
+    assert [line["checkpoint"] for line in scores(model_dir)][1:] == [
+        "model.ckpt-20",
+        "model.ckpt-30",
+    ]
 
 
 def test_one_that_is_gone_is_skipped_and_a_damaged_one_is_an_error(trained, capsys):
