@@ -9,6 +9,7 @@ from megalith.checkpoint.layout.manifest import Manifest
 from megalith.checkpoint.storage.location import Location
 from megalith.controller.coordinator import Coordinator
 from megalith.controller.members.piece_book import book_of, is_book
+from megalith.controller.saving import input_names
 from megalith.errors import CheckpointDamaged
 from megalith.runtime.counting import counted
 
@@ -56,10 +57,6 @@ class SavedInput:
         return tuple(base64.b64encode(cursor).decode() for cursor in self.cursors)
 
 
-def _name(input_name: str) -> str:
-    return f"named {input_name}" if input_name else "without a name"
-
-
 def start_of(chain: Chain, input_name: str, num_workers: int) -> tuple[tuple[bytes, ...], str]:
     """Where the input of a run begins that starts from a chain: cursors, and words for people.
 
@@ -78,10 +75,8 @@ def start_of(chain: Chain, input_name: str, num_workers: int) -> tuple[tuple[byt
         return (), said if has_trained else ""
 
     if saved.input_name != input_name:
-        return (), (
-            f"is read from its beginning: {path} was saved with an input "
-            f"{_name(saved.input_name)}, this one is {_name(input_name)}"
-        )
+        why = input_names.difference(saved.input_name, input_name, str(path))
+        return (), f"is read from its beginning: {why}"
 
     again = "no batch is trained again"
     if saved.repeated_batches:
