@@ -41,15 +41,18 @@ def _print(found: Inspection, label: str, console: Console) -> None:
     files = counted(found.num_files, "file")
     rows = counted(found.num_rows, "row")
     print_line(console, f"{files}, {rows}")
-    if found.rows_read < found.num_rows:
-        print_line(
-            console, f"of these, the first {found.rows_read:,} were read; --rows 0 reads all"
-        )
-
     for line in found.differences:
         print_line(console, line)
     if found.differences:
-        print_line(console, "the rows of files with other columns are not read")
+        left_out = counted(found.rows_left_out, "row")
+        print_line(console, f"the rows of files with other columns are not read: {left_out}")
+
+    alike = found.num_rows - found.rows_left_out
+    if found.rows_read < alike:
+        others = "of the others" if found.rows_left_out else "of these"
+        print_line(
+            console, f"{others}, the first {found.rows_read:,} were read; --rows 0 reads all"
+        )
 
     table = Table(box=None, pad_edge=False)
 

@@ -88,8 +88,8 @@ class ColumnSummary:
 class Inspection:
     """`label_rate` is the mean of the label; None without one.
 
-    `differences` are sentences about files whose columns are not those of the first one. Their rows
-    are not read.
+    `differences` are sentences about files whose columns are not those of the first one. Their
+    `rows_left_out` are not read.
     """
 
     num_files: int
@@ -98,6 +98,7 @@ class Inspection:
     columns: list[ColumnSummary]
     label_rate: float | None
     differences: list[str] = field(default_factory=list)
+    rows_left_out: int = 0
 
 
 def inspect(
@@ -112,6 +113,7 @@ def inspect(
         raise BadData(f"there is no column {label.column}; there are {known}")
 
     different: list[str] = []
+    rows_left_out = 0
     alike = []
     for file in index.files:
         lines = differences(file, first_schema, text_columns, first.path)
@@ -123,6 +125,8 @@ def inspect(
                 lines = [f"{file.path}: {error}"]
 
         different += lines
+        if lines:
+            rows_left_out += sum(file.rows)
 
     columns = [ColumnSummary(each.name, str(each.type)) for each in schema]
     labels: list[NDArray[np.float32]] = []
@@ -149,6 +153,7 @@ def inspect(
         columns,
         rate,
         different,
+        rows_left_out,
     )
 
 

@@ -79,6 +79,20 @@ def test_files_with_other_columns_are_said_and_not_read(tmp_path):
     ]
 
 
+def test_rows_that_are_not_read_have_their_reason(tmp_path):
+    """`--rows 0` was told to give --rows 0, because a file had a column more."""
+    pq.write_table(pa.table({"u": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"u": [3], "more": [1]}), tmp_path / "b.parquet")
+
+    def shown(rows):
+        told = ["data", "inspect", str(tmp_path / "*.parquet"), "--rows", rows]
+        return CliRunner().invoke(app, told).output
+
+    assert "the rows of files with other columns are not read: 1 row\n" in shown("0")
+    assert "--rows 0 reads all" not in shown("0")
+    assert "of the others, the first 1 were read; --rows 0 reads all" in shown("1")
+
+
 def inspected(tmp_path, first, second):
     pq.write_table(pa.table({"c": first}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"c": second}), tmp_path / "b.parquet")
