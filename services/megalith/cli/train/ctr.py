@@ -28,7 +28,7 @@ from megalith.tasks.ctr_options import CtrOptions, names, options_of
 from megalith.tasks.ctr_stream import sample_file
 from megalith.tasks.input.dataset import Dataset, common_schema
 from megalith.tasks.input.empty_columns import empty_columns
-from megalith.tasks.input.examples import DataColumns
+from megalith.tasks.input.examples import DataColumns, Examples
 from megalith.tasks.input.index import DataIndex
 from megalith.tasks.input.kafka import TopicAddress
 from megalith.tasks.input.schemas import check_kinds, kinds_of, text_among
@@ -78,7 +78,8 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
     schema = common_schema(index, columns, text_columns, trained)
     _show(columns, schema, console)
     check_kinds(options.data, schema, columns.ids, trained)
-    _check_first_block(index, columns, text_columns, trained)
+    first = _checked_first_block(index, columns, text_columns, trained)
+    _say_doubtful_times(columns, schema, first, console)
     _say_empty_columns(index, columns, console)
 
     model_dir = prepare_model_dir(job.model_dir)
@@ -100,7 +101,7 @@ def prepared(settings: CtrJob, console: Console) -> RunnerConfig:
         eval_schema = common_schema(eval_index, grouped, text_columns, kinds)
 
         check_kinds(options.eval_data, eval_schema, columns.ids, kinds)
-        _check_first_block(eval_index, grouped, text_columns, kinds)
+        _checked_first_block(eval_index, grouped, text_columns, kinds)
         _say_empty_columns(eval_index, columns, console)
         told["eval_index"] = str(eval_index.save_in(model_dir))
 
@@ -175,15 +176,26 @@ def _threads(num_workers: int) -> int:
     return max(1, num_cores // max(1, num_workers))
 
 
-def _check_first_block(
+def _checked_first_block(
     index: DataIndex,
     columns: DataColumns,
     text_columns: tuple[str, ...],
     kinds: Mapping[str, str],
-) -> None:
+) -> Examples:
     """BadData if its values are not what they are used as: before any process is started."""
     data = Dataset(index, columns, batch_size=1, text_columns=text_columns, kinds=kinds)
-    data.first_block()
+    return data.first_block()
+
+
+def _say_doubtful_times(
+    columns: DataColumns, schema: pa.Schema, first: Examples, console: Console
+) -> None:
+    if columns.time is None or first.times is None:
+        return
+
+    doubt = columns.time.doubt(first.times, schema.field(columns.time.column).type)
+    if doubt:
+        print_line(console, doubt, "yellow")
 
 
 def _say_empty_columns(index: DataIndex, columns: DataColumns, console: Console) -> None:

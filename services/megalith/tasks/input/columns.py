@@ -10,6 +10,7 @@ column. Both are counted. A label or a time that is missing is an error.
 """
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,10 @@ from megalith.tasks.input.splits import splits_of
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
+_UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# The begin of 1990: integers of before are usually of another unit, or no times.
+_EARLIEST_USUAL_S = 631_152_000
 # Beyond the year 2286: a number of milliseconds was taken for one of seconds.
 _LATEST_S = 10_000_000_000
 _GREATEST = float(np.finfo(np.float32).max)
@@ -205,6 +209,23 @@ class TimeColumn:
             )
 
         return seconds
+
+    def doubt(self, seconds: I64, kind: pa.DataType) -> str:
+        """A sentence if these times of a column of integers lie before 1990, or nothing.
+
+        Numbers of another unit and numbers that are no times are small: an age in seconds is one.
+        """
+        newest_s = int(seconds.max(initial=0))
+        if not seconds.size or not pa.types.is_integer(kind) or newest_s >= _EARLIEST_USUAL_S:
+            return ""
+
+        oldest = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(int(seconds.min())))
+        newest = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(newest_s))
+        return (
+            f"--time {self.column}: its first times lie before 1990, from {oldest} to {newest}, "
+            f"because its integers are taken for {_UNIT_NAMES[self.unit]} since 1970; say another "
+            f"unit, for example --time {self.column}:ms, or name a column that has times"
+        )
 
     def _check_type(self, kind: pa.DataType, where: str) -> None:
         is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)

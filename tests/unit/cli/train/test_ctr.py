@@ -243,3 +243,22 @@ def test_a_column_of_text_without_any_value_is_named(files):
     _, shown = prepare(files, "day1.csv", **options)
     assert f"column user has no value in any row of {files}/day1.csv" in shown.replace("\n", "")
     assert "column item has no value" not in shown
+
+
+@pytest.mark.parametrize(
+    ("times", "time", "is_said"),
+    [
+        (np.arange(100), "ts", True),  # a column of seconds that somebody looked at a page
+        (np.full(100, 1_700_000_000), "ts:ms", True),
+        (np.full(100, 1_700_000_000), "ts", False),
+        (np.full(100, 1_700_000_000_000), "ts:ms", False),
+        (np.arange(100).astype("datetime64[s]"), "ts", False),
+    ],
+)
+def test_times_before_1990_are_doubted_at_the_start(files, times, time, is_said):
+    table = pq.read_table(files / "day1.parquet")
+    pq.write_table(table.set_column(0, "ts", pa.array(times)), files / "day1.parquet")
+    _, shown = prepare(files, time=time)
+    said = " ".join(shown.split())
+    assert ("--time ts: its first times lie before 1990, from 1970-01-" in said) == is_said
+    assert ("for example --time ts:ms" in said) == is_said
