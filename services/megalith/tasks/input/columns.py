@@ -38,6 +38,7 @@ _GREATEST = float(np.finfo(np.float32).max)
 _ROUNDED_FROM = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
 _LONGEST_GROUP = 100  # characters: the figures of an evaluation have the name of each group
 _COMPARISON = re.compile(r"(.+?)(>=|>|==|<=|<)(.+)")
+_WITHOUT_NUMBER = re.compile(r".+?(>=|>|==|<=|<)\s*")
 _COMPARE = {
     ">=": np.greater_equal,
     ">": np.greater,
@@ -58,6 +59,13 @@ class Label:
     @classmethod
     def parse(cls, text: str) -> "Label":
         """`click`, or a comparison such as `rating>=4`."""
+        incomplete = _WITHOUT_NUMBER.fullmatch(text)
+        if incomplete is not None:
+            raise InvalidSetting(
+                f"--label={text}: a number is missing after {incomplete[1]}; a comparison is one "
+                "such as 'rating>=4'"
+            )
+
         match = _COMPARISON.fullmatch(text)
         if match is None:
             return cls(text)
@@ -97,10 +105,16 @@ class Label:
             raise BadData(
                 f"{where}: {labels} outside 0..1, the first is {number:g} in "
                 f"row {row}; a comparison makes labels of them, such as --label "
-                f"'{self.column}>={number:g}'"
+                f"'{self._example(numbers)}'"
             )
 
         return numbers.astype(np.float32)
+
+    def _example(self, numbers: NDArray[np.float64]) -> str:
+        """A comparison that divides these numbers, which are not all labels, near their middle."""
+        middle = float(np.median(numbers))
+        operator = ">=" if middle > numbers.min() else ">"
+        return f"{self.column}{operator}{middle:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,9 @@ def test_labels_are_numbers_truths_or_comparisons():
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ([0, 1, 5, 4], "here: 2 labels are outside 0..1, the first is 5 in row 2; .*'c>=5'"),
+        ([0, 1, 5, 4], "here: 2 labels are outside 0..1, the first is 5 in row 2; .*'c>=2.5'"),
+        ([92, 3, 4, 5, 6], "here: 5 labels are outside 0..1, the first is 92 in row 0; .*'c>=5'"),
+        ([0, 0, 0, 9], "here: 1 label is outside 0..1, the first is 9 in row 3; .*'c>0'"),
         (
             [0, None, 1],
             "here: the label is missing in 1 row, the first is row 1; leave such rows out of the file",
@@ -206,6 +208,15 @@ def test_a_comparison_with_no_number_is_refused():
         Label.parse("rating>=x")
     with pytest.raises(InvalidSetting, match="--label=rating=>4: a comparison is one of >=, >, =="):
         Label.parse("rating=>4")
+
+
+@pytest.mark.parametrize("text", ["click>", "click>=", "click ==  ", "click<="])
+def test_a_comparison_without_a_number_is_refused(text):
+    operator = text.removeprefix("click").strip()
+    with pytest.raises(
+        InvalidSetting, match=f"--label={text}: a number is missing after {operator};"
+    ):
+        Label.parse(text)
 
 
 def test_dense_values_that_are_missing_or_infinite_are_nan():
