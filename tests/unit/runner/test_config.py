@@ -54,9 +54,9 @@ def test_the_task_may_come_first_but_not_twice():
 BAD = {
     "a count": ({"num_ps": 0}, "--num-ps=0: outside 1..1024"),
     "a negative count": ({"num_workers": -1}, "--num-workers=-1: below 0"),
-    "a text for a number": ({"num_ps": "2"}, "num_ps='2': expected int"),
-    "a truth for a number": ({"num_ps": True}, "num_ps=True: expected int"),
-    "a fraction": ({"batch_size": 2.5}, "batch_size=2.5: expected int"),
+    "a text for a number": ({"num_ps": "2"}, "num_ps='2': expected a whole number"),
+    "a truth for a number": ({"num_ps": True}, "num_ps=True: expected a whole number"),
+    "a fraction": ({"batch_size": 2.5}, "batch_size=2.5: expected a whole number"),
     "a time": ({"silence_s": 0.0}, "--silence-s=0.0: must be above 0"),
     "not a time": ({"heartbeat_s": float("nan")}, "--heartbeat-s=nan: must be above 0"),
     "a word": ({"log_level": "loud"}, "--log-level=loud: expected debug"),
@@ -138,7 +138,10 @@ def test_set_gives_a_service_a_setting_that_the_job_does_not_have():
     ("text", "message"),
     [
         ("ps.memory_limit_byts=1", "did you mean memory_limit_bytes?"),
-        ("ps.memory_limit_bytes=much", "--set ps.memory_limit_bytes='much': expected int"),
+        (
+            "ps.memory_limit_bytes=much",
+            "--set ps.memory_limit_bytes='much': expected a whole number",
+        ),
         ("ps.memory_limit_bytes=-1", "--memory-limit-bytes=-1: below 0"),
         ("ps.expire_every_s=5", "--set=ps.expire_every_s=5: write --expire-every-s=5"),
         ("worker.index=5", "--set=worker.index=5: the job decides it"),

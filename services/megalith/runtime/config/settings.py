@@ -19,6 +19,7 @@ T = TypeVar("T")
 _MISSING = dataclasses.MISSING
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
+_WORDS = {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}
 
 
 def setting(
@@ -91,7 +92,7 @@ class Setting:
 
             return self.type(text)
         except ValueError:
-            raise InvalidSetting(f"{source}={text!r}: expected {self.type.__name__}") from None
+            raise InvalidSetting(f"{source}={text!r}: expected {_words(self.type)}") from None
 
     def checked(self, value: Any) -> Any:
         """A value that code gave, if it has this setting's type.
@@ -105,7 +106,7 @@ class Setting:
         is_of_type = isinstance(value, self.type) and not is_stray_bool
 
         if not is_of_type:
-            raise InvalidSetting(f"{self.name}={value!r}: expected {self.type.__name__}")
+            raise InvalidSetting(f"{self.name}={value!r}: expected {_words(self.type)}")
 
         return self.type(value)
 
@@ -230,6 +231,11 @@ def load(
         values[name] = leaf.checked(value)
 
     return build(cls, values)
+
+
+def _words(kind: type) -> str:
+    """What is expected of a setting, for people."""
+    return _WORDS.get(kind, kind.__name__)
 
 
 def _parse_bool(text: str) -> bool:

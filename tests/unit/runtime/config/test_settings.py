@@ -67,7 +67,7 @@ def test_somebody_else_s_variable_counts_where_a_setting_is_not_given(argv, envi
 def test_somebody_else_s_variable_that_is_no_number_is_named(capsys):
     with pytest.raises(SystemExit):
         run(of=Ranked, RANK_OF_SOMEBODY="first")
-    assert "RANK_OF_SOMEBODY='first': expected int" in capsys.readouterr().err
+    assert "RANK_OF_SOMEBODY='first': expected a whole number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("0", False), ("Yes", True)])
@@ -87,11 +87,11 @@ BAD = {
         {"MEGALITH_THING_ZZZ": "1"},
         "known are MEGALITH_THING_DEPTH",
     ),
-    "not a number": (["--name=a", "--depth=deep"], {}, "--depth='deep': expected int"),
+    "not a number": (["--name=a", "--depth=deep"], {}, "--depth='deep': expected a whole number"),
     "not a truth": (
         ["--name=a"],
         {"MEGALITH_THING_LOUD": "maybe"},
-        "MEGALITH_THING_LOUD='maybe': expected bool",
+        "MEGALITH_THING_LOUD='maybe': expected yes or no",
     ),
     "missing": ([], {}, "--name is not given"),
     "out of range": (["--name=a", "--rate=-1"], {}, "--rate=-1.0: below 0"),
