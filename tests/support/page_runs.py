@@ -51,7 +51,7 @@ class PageRun:
         # A reader is in a clone.
         (self._folder / "examples").symlink_to(ROOT / "examples")
         self._with_clusters = with_clusters
-        self._names = {}  # the variables of the Python program
+        self._names = {"__name__": "__main__"}  # the variables of the Python program
         self._running = None
         self.num_run = 0
         self.num_compared = 0
