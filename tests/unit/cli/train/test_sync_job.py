@@ -3,6 +3,8 @@
 import logging
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from megalith.cli.app import app
@@ -87,6 +89,26 @@ def test_what_the_input_of_a_rank_has_left_out_is_in_the_summary(tmp_path, capsy
     assert status == 0, said.err
     assert re.search(r"messages left out +│ 1,200 ", said.out)
     assert re.search(r"files left out +│ 3 ", said.out)
+
+
+def test_missing_values_of_the_training_are_in_the_summary(tmp_path, capsys):
+    table = pa.table({"click": [0, 1] * 50, "item": [*range(97), None, None, None]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    options = ["--label", "click", "--features", "item", "--model", "lr", "--batch-size", "16"]
+    status, said = run(
+        capsys,
+        "train",
+        "ctr",
+        "--sync",
+        "full",
+        "--data",
+        tmp_path / "a.parquet",
+        *options,
+        "--model-dir",
+        tmp_path / "model",
+    )
+    assert status == 0, said.err
+    assert re.search(r"missing values +│ 3 ", said.out)
 
 
 def test_a_first_step_that_takes_long_is_explained(tmp_path, capsys, monkeypatch):
