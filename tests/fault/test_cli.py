@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import time
 
 import pytest
 
@@ -70,12 +71,26 @@ def test_ctrl_c_saves_all_that_was_trained_and_the_next_up_goes_on_from_it(proce
     assert re.search(rf"stopping; not saved: steps \d+\.\.\d+ since {path}", again.output())
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_arrives_twice_saves_as_once(processes, number):
+    cli, _, _ = up(processes)
+    cli.signal(number)
+    first = time.monotonic()
+    wait_until(lambda: time.monotonic() > first + 0.01)
+    cli.signal(number)
+    assert cli.wait() == 0
+    path = re.search(r"saved (\S+): [\d,]+ rows in", cli.output()).group(1)
+    assert f"stopping; saved: {path}" in cli.output()
+
+
 def test_a_second_ctrl_c_ends_a_save_that_hangs_and_says_what_is_not_saved(processes):
     cli, children, _ = up(processes)
     ps = next(pid for pid in children if "megalith.ps" in arguments_of(pid))
     os.kill(ps, signal.SIGSTOP)
     cli.signal(signal.SIGINT)
     wait_until(lambda: "Ctrl-C again stops at once" in cli.output())
+    said = time.monotonic()
+    wait_until(lambda: time.monotonic() > said + 1.5)
     cli.signal(signal.SIGINT)
     assert cli.wait() == 1
     assert "stopping at once" in cli.output()

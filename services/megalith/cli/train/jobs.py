@@ -1,6 +1,5 @@
 """`megalith up` and `megalith train`: a whole job on this machine, from its start to its end."""
 
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from megalith.cli.tasks import refuse_unknown
 from megalith.cli.train import training
 from megalith.cli.train.leaving import leave
 from megalith.cli.train.news import News
+from megalith.cli.train.stop_signals import StopSignals
 from megalith.cli.train.sync_job import OFF, train_together
 from megalith.cli.train.tried_task import refuse_unusable
 from megalith.control import ClusterStatus, Controller
@@ -175,9 +175,8 @@ def _running(
     refuse_unknown(config.task)
     refuse_unusable(config)
 
-    # SIGINT too: a shell starts background jobs with it ignored, and Python then leaves it so.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    signals = StopSignals()
+    signals.install()
 
     try:
         cluster = LocalCluster(config, stay_up=is_run_to_end)
@@ -217,6 +216,7 @@ def _running(
             cluster.controller,
             news,
             console,
+            signals,
             saves=config.save_on_exit,
             timeout_s=config.final_save_timeout_s,
             heartbeat_s=config.heartbeat_s,
@@ -224,8 +224,7 @@ def _running(
         raise Exit(130 if is_run_to_end else int(not is_saved)) from None
     finally:
         # From here on the end is near and bounded; another Ctrl-C must not leave processes behind.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signals.ignore()
         supervisor.close()
         cluster.stop()
 
@@ -268,10 +267,6 @@ def fail_job(error: MegalithError, farewell: str = "", refused: str = "") -> NoR
             print(f"megalith: {line}", file=sys.stderr)
 
     raise Exit(1) from None
-
-
-def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def train_defaults() -> dict[str, Any]:

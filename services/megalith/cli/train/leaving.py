@@ -8,6 +8,7 @@ from rich.console import Console
 
 from megalith.cli.screen.output import print_line
 from megalith.cli.train.news import News
+from megalith.cli.train.stop_signals import StopSignals
 from megalith.control import Controller, SaveResult
 from megalith.errors import MegalithError, SaveFailed
 from megalith.runtime.counting import counted
@@ -20,6 +21,7 @@ def leave(
     job: Controller,
     news: News,
     console: Console,
+    signals: StopSignals,
     *,
     saves: bool,
     timeout_s: float,
@@ -33,15 +35,17 @@ def leave(
 
     Training is held from then on, so that nothing is trained after the save. A save that fails is
     tried again until `timeout_s` is over: somebody may make room on a full disk. Another Ctrl-C
-    ends the save.
+    ends the save, once it is said that it does.
     """
+    signals.hold()
     is_saved = True
     try:
         _look_once_more(job, news)
         if saves:
             tries = _Tries(job, console, timeout_s, clock)
-            is_saved = _save(job, news, console, tries, heartbeat_s)
+            is_saved = _save(job, news, console, signals, tries, heartbeat_s)
     except KeyboardInterrupt:
+        signals.hold()
         is_saved = False
         print_line(console, "stopping at once", "yellow")
 
@@ -98,7 +102,14 @@ class _Tries:
         )
 
 
-def _save(job: Controller, news: News, console: Console, tries: _Tries, heartbeat_s: float) -> bool:
+def _save(
+    job: Controller,
+    news: News,
+    console: Console,
+    signals: StopSignals,
+    tries: _Tries,
+    heartbeat_s: float,
+) -> bool:
     try:
         before = job.status()
         if not before.outcome and not before.unsaved:
@@ -114,7 +125,9 @@ def _save(job: Controller, news: News, console: Console, tries: _Tries, heartbea
             console,
             f"saving the {what}, for at most {tries.timeout_s:.0f} s; Ctrl-C again stops at once",
         )
+        signals.listen()
         saved = tries.save()
+        signals.hold()
         rows = counted(saved.rows, "row")
         print_line(console, f"saved {saved.path}: {rows} in {saved.seconds:.1f} s")
         after = job.status()

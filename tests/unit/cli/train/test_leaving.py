@@ -7,6 +7,7 @@ from rich.console import Console
 
 from megalith.cli.train.leaving import leave
 from megalith.cli.train.news import News
+from megalith.cli.train.stop_signals import StopSignals
 from megalith.control import MemberStatus, RestoreReport, SaveResult
 from megalith.errors import PeerUnreachable, SaveFailed
 from support.training_status import TRAINING
@@ -54,6 +55,7 @@ def left(monkeypatch):
             job,
             news,
             console,
+            StopSignals(),
             saves=saves,
             timeout_s=300.0,
             heartbeat_s=1.0,
@@ -95,7 +97,16 @@ def test_what_was_restored_is_said_before_what_is_saved(left, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: setattr(job, "_now", formed))
     console = Console(file=io.StringIO(), width=200)
     news = News(console, "model")
-    leave(job, news, console, saves=True, timeout_s=300.0, heartbeat_s=1.0, clock=lambda: 0.0)
+    leave(
+        job,
+        news,
+        console,
+        StopSignals(),
+        saves=True,
+        timeout_s=300.0,
+        heartbeat_s=1.0,
+        clock=lambda: 0.0,
+    )
     said = console.file.getvalue()
     assert said.index("nothing was restored") < said.index("saving the") < said.index("saved ")
 
@@ -108,6 +119,7 @@ def test_a_push_that_no_ps_has_reported_yet_is_saved_too(monkeypatch):
         job,
         News(console, "model"),
         console,
+        StopSignals(),
         saves=True,
         timeout_s=300.0,
         heartbeat_s=1.0,
