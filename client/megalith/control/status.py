@@ -138,7 +138,10 @@ class PsCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A serving replica: its last report, and how long ago it came."""
+    """A serving replica: its last report, and how long ago it came.
+
+    The report's staleness has grown by that time: nobody knows whether the replica goes on.
+    """
 
     report: ReplicaReport
     silent_s: float
@@ -273,7 +276,12 @@ def _pieces(message: coordination_pb2.PieceCounts) -> PieceCounts:
 
 def _replica(message: coordination_pb2.ReplicaStatus) -> ReplicaStatus:
     report = codec.replica_report_from_proto(message.report)
-    return ReplicaStatus(report, round(message.silent_s, 3))
+    silent_s = round(message.silent_s, 3)
+    if report.is_ready:
+        staleness_s = round(report.staleness_s + silent_s, 3)
+        report = replace(report, staleness_s=staleness_s)
+
+    return ReplicaStatus(report, silent_s)
 
 
 def _barrier(message: coordination_pb2.Barrier) -> BarrierStatus:
