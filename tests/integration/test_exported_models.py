@@ -243,6 +243,23 @@ def test_what_is_no_exported_model_is_named(tmp_path):
         ExportedCopy(directory, 1.0)
 
 
+def test_the_path_of_a_checkpoint_says_which_one_to_export(tmp_path):
+    checkpoint, _ = write_checkpoint(tmp_path, np.arange(50), step=10)
+    write_checkpoint(tmp_path, np.arange(50), step=20)
+    directory, said = export(f"{checkpoint}/")
+    assert directory.parent == tmp_path / "exported_models"
+    assert said.startswith("model.ckpt-10, step 10: 50 rows")
+
+
+def test_a_model_directory_is_told_where_its_exported_models_are(tmp_path):
+    write_checkpoint(tmp_path, np.arange(50))
+    directory, _ = export(tmp_path)
+    with pytest.raises(CheckpointNotFound) as refused:
+        ExportedCopy(tmp_path, 1.0)
+    assert f"has its exported models in {directory.parent}: give that folder" in str(refused.value)
+    assert f"or {directory} to stay with its newest version" in str(refused.value)
+
+
 def test_versions_go_with_their_checkpoints_unless_these_are_exempt(tmp_path):
     made = {}
     for step in (10, 20, 30, 40):

@@ -46,6 +46,13 @@ def newest(directory: Path) -> Path:
     if found:
         return found[-1]
 
+    inside = all_versions(directory / FOLDER)
+    if inside:
+        raise CheckpointNotFound(
+            f"{directory} has its exported models in {directory / FOLDER}: give that folder to "
+            f"follow it, or {inside[-1]} to stay with its newest version"
+        )
+
     about.read(directory)  # says what the folder is instead
     raise CheckpointNotFound(f"{directory} has no exported model; megalith export writes one")
 

@@ -10,6 +10,7 @@ from megalith.checkpoint.directory import catalog, increments
 from megalith.checkpoint.exported import versions
 from megalith.checkpoint.exported.writing import Export
 from megalith.checkpoint.exported.writing import export as write_export
+from megalith.checkpoint.format import MANIFEST
 from megalith.checkpoint.storage.location import Location, is_url, locate, resolved
 from megalith.cli.ckpt.text import size
 from megalith.cli.ctl.answers import errors_as_one_line
@@ -26,8 +27,7 @@ _NAME = "megalith export"
 def _export(model_dir: str, checkpoint: str, to: str) -> int:
     started = time.monotonic()
     with errors_as_one_line(_NAME):
-        source = locate(model_dir)
-        directory = _checkpoint(source, checkpoint)
+        source, directory = _source(locate(model_dir), checkpoint)
         base = _base(source, to)
         chain = increments.read_chain(directory)
         model = LocalModel()
@@ -43,6 +43,14 @@ def _export(model_dir: str, checkpoint: str, to: str) -> int:
 
     _say(export, removed, time.monotonic() - started)
     return 0
+
+
+def _source(given: Location, name: str) -> tuple[Location, Location]:
+    """A model directory and the checkpoint to export; the path of a checkpoint says both."""
+    if not name and (given / MANIFEST).exists():
+        return given.parent, given
+
+    return given, _checkpoint(given, name)
 
 
 def _checkpoint(model_dir: Location, name: str) -> Location:
@@ -129,6 +137,7 @@ export = Command(
     callback=_export,
     examples=(
         "megalith export model",
+        "megalith export model/model.ckpt-120",
         "megalith replica --export model/exported_models",
     ),
 )
