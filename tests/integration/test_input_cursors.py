@@ -67,7 +67,8 @@ def test_after_a_save_that_held_training_each_batch_is_trained_exactly_once(tmp_
     done = [member.position for member in status.members if member.role == "worker"]
     assert sum(done) == BATCHES - saved.step
     assert status.input == (
-        f"goes on where it was when {saved.path} was saved; no batch is trained again"
+        f"goes on where it was when {saved.path} was saved, at step {saved.step}; "
+        "no batch counts twice"
     )
 
 
@@ -114,8 +115,8 @@ def test_another_number_of_workers_leaves_no_batch_out(tmp_path):
     assert trained.min() == 1
     assert trained.max() <= 2
     assert status.input == (
-        f"goes on where it was when {saved.path} was saved; it was divided among 2 workers then, "
-        "and is among 3 now: batches may be trained again, and the logs of the workers say from "
+        f"goes on where it was when {saved.path} was saved, at step {saved.step}; it was divided "
+        "among 2 workers then, and is among 3 now: batches may be trained again, and the logs of the workers say from "
         "where on; none is left out"
     )
 
@@ -151,7 +152,8 @@ def test_a_run_without_workers_leaves_the_input_where_it_was(tmp_path, input_nam
     trained, status = train_the_rest(tmp_path, input_name=input_name)
     np.testing.assert_array_equal(trained, np.ones(BATCHES))
     assert status.input == (
-        f"goes on where it was when {saved.path} was saved; no batch is trained again"
+        f"goes on where it was when {saved.path} was saved, at step {saved.step}; "
+        "no batch counts twice"
     )
 
 

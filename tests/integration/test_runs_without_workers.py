@@ -87,6 +87,6 @@ def test_training_goes_on_where_the_input_was_after_a_run_without_workers(tmp_pa
     np.testing.assert_array_equal(others, 2)
     assert status.outcome == "succeeded"
     assert status.global_step == ROWS // BATCH
-    assert (
-        status.input == f"goes on where it was when {newest} was saved; no batch is trained again"
-    )
+    before = f"goes on where it was when {newest} was saved, at step "
+    assert status.input.startswith(before)
+    assert status.input.endswith("; no batch counts twice")

@@ -1,6 +1,7 @@
 """What people are told of the input of a job that goes on."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from megalith.controller.saving import input_names, saved_input
 
 DIRECTORY = Path("/m/model.ckpt-7")
 CURSORS = (b"there",)
+ONCE = "no batch counts twice"
 
 
 def saved_at(step):
@@ -30,7 +32,17 @@ def test_the_moment_is_that_of_the_newest_increment(increments, when):
     chain = Chain(DIRECTORY, saved_at(7), later)
     cursors, said = saved_input.start_of(chain, "", num_workers=1)
     assert cursors == CURSORS
-    assert said == f"goes on where it was when {when} was saved; no batch is trained again"
+    step = increments[-1] if increments else 7
+    assert said == f"goes on where it was when {when} was saved, at step {step}; {ONCE}"
+
+
+def test_what_is_trained_anew_and_what_of_it_counts_twice_are_told_apart():
+    saved = replace(saved_at(8518), repeated_batches=38)
+    _, said = saved_input.start_of(Chain(DIRECTORY, saved, ()), "", num_workers=1)
+    assert said == (
+        "goes on where it was when /m/model.ckpt-7 was saved, at step 8518; all steps after it are "
+        "trained anew; counted twice, because the model has them already: about 38 batches of these"
+    )
 
 
 OTHER_FILES = "other files than those of ckpt-7: all rows of these are trained"

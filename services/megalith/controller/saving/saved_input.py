@@ -78,10 +78,13 @@ def start_of(chain: Chain, input_name: str, num_workers: int) -> tuple[tuple[byt
         why = input_names.difference(saved.input_name, input_name, str(path))
         return (), f"is read from its beginning: {why}"
 
-    again = "no batch is trained again"
+    again = "no batch counts twice"
     if saved.repeated_batches:
-        batches = counted(saved.repeated_batches, "batch is", "batches are")
-        again = f"about {batches} trained again, and none is left out"
+        batches = counted(saved.repeated_batches, "batch", "batches")
+        again = (
+            "all steps after it are trained anew; counted twice, because the model has them "
+            f"already: about {batches} of these"
+        )
 
     cursors = SavedInput.of(saved, path).cursors
     is_divided = not any(is_book(cursor) for cursor in cursors)
@@ -93,4 +96,4 @@ def start_of(chain: Chain, input_name: str, num_workers: int) -> tuple[tuple[byt
         )
 
     newest = f"increment {chain.number} of {path}" if chain.number else str(path)
-    return cursors, f"goes on where it was when {newest} was saved; {again}"
+    return cursors, f"goes on where it was when {newest} was saved, at step {saved.step}; {again}"
