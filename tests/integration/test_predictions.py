@@ -159,6 +159,32 @@ def test_a_replica_predicts_what_megalith_predict_does(tmp_path, serve, model):
         hasty.predict({"item": [1]}, max_staleness_s=1e-6)
 
 
+def test_a_number_that_one_example_lacks_counts_as_in_training_and_in_predict(tmp_path, serve):
+    model_dir = trained_clicks(tmp_path, "deepfm")
+    new = write_clicks(tmp_path / "whole.parquet", 2, NUM_NEW)
+    whole = predicted(model_dir, tmp_path / "whole.parquet", tmp_path / "whole-out.parquet")
+    for column, every in (("price", 3), ("age", 5)):
+        values = new.column(column).to_pylist()
+        values[::every] = [None] * len(values[::every])
+        new = new.set_column(new.column_names.index(column), column, pa.array(values, pa.float64()))
+
+    pq.write_table(new, tmp_path / "new.parquet")
+    expected = predicted(model_dir, tmp_path / "new.parquet", tmp_path / "out.parquet")
+    assert np.abs(expected - whole)[::3].max() > 1e-3
+
+    client = serve(model_dir)
+    columns = {name: new.column(name).to_pylist() for name in ("price", "age")}
+    assert columns["price"][0] is None
+    found = client.predict(features_of(new), columns)
+    np.testing.assert_allclose(found.predictions, expected, rtol=1e-5)
+    assert found.missing == ()
+
+    with_nan = {name: np.array(values, np.float64) for name, values in columns.items()}
+    assert np.isnan(with_nan["price"][0])
+    again = client.predict(features_of(new), with_nan)
+    np.testing.assert_array_equal(again.predictions, found.predictions)
+
+
 def _refuses_what_is_wrong(client):
     """Each with its own class, and the next request is answered."""
 
@@ -169,13 +195,16 @@ def _refuses_what_is_wrong(client):
     one = {"user": ["a"], "item": [1]}
     refuses(errors.UnknownFeature, "no feature 'nope'", {"nope": [1]})
     refuses(errors.UnknownFeature, "no dense column", one, {"weight": [1.0]})
-    refuses(errors.NonFiniteValue, "NaN or infinite", one, {"age": [np.nan]})
+    refuses(
+        errors.NonFiniteValue, "column age: 1 of 1 numbers are infinite", one, {"age": [np.inf]}
+    )
+    refuses(errors.NonFiniteValue, "give columns by name, with None", one, [[np.nan, 1.0]])
     refuses(errors.NonFiniteValue, "NaN or infinite", one, [[np.inf, 1.0]])
     refuses(errors.ShapeMismatch, "dense is", one, [[1.0, 2.0, 3.0]])
     refuses(errors.ShapeMismatch, "2 numbers for 1", one, {"age": [1.0, 2.0]})
     refuses(errors.ShapeMismatch, "different numbers of examples", {"user": ["a"], "item": [1, 2]})
     refuses(errors.ShapeMismatch, "one at most in training", {"item": [[1, 2]]})
-    refuses(errors.DtypeMismatch, "feature item", {"item": [1.5]})
+    refuses(errors.DtypeMismatch, "feature item: .*: give whole numbers, or text", {"item": [1.5]})
     refuses(errors.DtypeMismatch, "is among text", {"user": ["a", 1]})
     refuses(errors.DtypeMismatch, "feature item is text.* on number", {"item": ["7"]})
     refuses(errors.DtypeMismatch, "feature user is number.* on text", {"user": [7]})

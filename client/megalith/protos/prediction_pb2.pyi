@@ -222,7 +222,7 @@ class DenseValues(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     column: _builtins.str
     values: _builtins.bytes
-    """float32 little-endian, one for each example; finite."""
+    """float32 little-endian, one for each example; not infinite. NaN in a request: it is missing."""
     def __init__(
         self,
         *,

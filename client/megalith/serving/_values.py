@@ -80,13 +80,23 @@ def _feature_to_proto(name: str, values: Values) -> pb.FeatureValues:
     if texts is not None:
         return _texts_to_proto(name, texts)
 
-    ragged = Ragged.of(values)
+    ragged = _ragged(values)
     return pb.FeatureValues(
         feature=name,
         integers=arrays.encode(ragged.values),
         row_splits=arrays.encode(ragged.row_splits),
         is_shared=ragged.is_shared,
     )
+
+
+def _ragged(values: Values) -> Ragged:
+    if isinstance(values, Ragged):
+        return values
+
+    try:
+        return Ragged.of(values)
+    except DtypeMismatch as error:
+        raise DtypeMismatch(f"{values!r:.60}: give whole numbers, or text") from error
 
 
 def _texts(values: Values) -> list[Any] | None:
@@ -150,8 +160,18 @@ def set_dense(request: pb.PredictRequest, dense: Dense | None) -> None:
         return
 
     for name, values in dense.items():
-        column = _floats(values, f"dense column {name}", 1)
+        column = _floats(_with_nan(values), f"dense column {name}", 1)
         request.dense_columns.add(column=name, values=arrays.encode(column))
+
+
+def _with_nan(values: ArrayLike) -> ArrayLike:
+    """The numbers of a column: None, a number that is missing, is sent as NaN."""
+    if not isinstance(values, list | tuple | np.ndarray):
+        return values
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return values
+
+    return [np.nan if value is None else value for value in values]
 
 
 def _floats(values: ArrayLike, what: str, ndim: int) -> NDArray[np.float32]:

@@ -38,3 +38,9 @@ def test_an_example_with_an_empty_list_has_no_value(values):
 def test_numbers_among_text_are_refused_as_such():
     with pytest.raises(DtypeMismatch, match="feature user: 5 is among text"):
         features_to_proto({"user": [["v1"], [5]]})
+
+
+def test_fractions_in_a_feature_are_told_what_to_give():
+    with pytest.raises(DtypeMismatch) as refused:
+        features_to_proto({"item": [7.0]})
+    assert str(refused.value) == "feature item: [7.0]: give whole numbers, or text"

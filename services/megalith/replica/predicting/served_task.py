@@ -59,8 +59,8 @@ class FeatureValues:
 class ServedExamples:
     """Examples of a request.
 
-    Dense numbers are finite. They are a matrix in the order of the task's columns, or columns by
-    name.
+    Dense numbers are a matrix in the order of the task's columns, or columns by name. None is
+    infinite, and in a matrix none is NaN; in a column by name NaN is a number that is missing.
     """
 
     features: Mapping[str, FeatureValues]

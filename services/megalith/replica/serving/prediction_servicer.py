@@ -69,7 +69,14 @@ def _dense(message: common_pb2.Array) -> F32:
     if array.dtype != np.float32:
         raise DtypeMismatch(f"dense: numbers are {array.dtype}, expected float32")
 
-    return _finite(array, "dense")
+    is_bad = ~np.isfinite(array)
+    if is_bad.any():
+        raise NonFiniteValue(
+            f"dense: {np.count_nonzero(is_bad)} of {array.size} numbers are NaN or infinite; give "
+            "columns by name, with None for a number that is missing"
+        )
+
+    return array
 
 
 def _dense_columns(messages: Iterable[pb.DenseValues]) -> dict[str, F32]:
@@ -83,17 +90,12 @@ def _dense_columns(messages: Iterable[pb.DenseValues]) -> dict[str, F32]:
         if len(message.values) % arrays.VALUE.itemsize:
             raise MalformedArray(f"{what}: {len(message.values)} bytes are no float32 numbers")
 
-        columns[name] = _finite(np.frombuffer(message.values, arrays.VALUE), what)
+        columns[name] = np.frombuffer(message.values, arrays.VALUE)
+        num_infinite = np.count_nonzero(np.isinf(columns[name]))
+        if num_infinite:
+            raise NonFiniteValue(
+                f"{what}: {num_infinite} of {columns[name].size} numbers are infinite; None or NaN "
+                "stands for a number that is missing"
+            )
 
     return columns
-
-
-def _finite(array: F32, what: str) -> F32:
-    is_bad = ~np.isfinite(array)
-    if is_bad.any():
-        raise NonFiniteValue(
-            f"{what}: {np.count_nonzero(is_bad)} of {array.size} numbers are NaN or infinite; "
-            "leave a column out if it is missing"
-        )
-
-    return array
