@@ -185,6 +185,7 @@ class Controller:
             reply.bytes,
             round(reply.seconds, 3),
             tuple(reply.removed),
+            reply.removed_stopgap,
         )
 
     def end_job(self, succeeded: bool, reason: str, *, at_once: bool = False) -> None:

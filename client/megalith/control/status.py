@@ -211,7 +211,8 @@ class SaveResult:
 
     `moving_workers` are those that did not block in time, if the save was to hold training: the
     checkpoint may have a part of a step of theirs. `removed` are older checkpoints that are not
-    kept any longer.
+    kept any longer, and `removed_stopgap` is the one of them that was saved in place of an
+    increment; empty if there is none.
     """
 
     path: str
@@ -221,6 +222,7 @@ class SaveResult:
     bytes: int = 0
     seconds: float = 0.0
     removed: tuple[str, ...] = ()
+    removed_stopgap: str = ""
 
 
 def cluster_status(reply: coordination_pb2.GetStatusResponse) -> ClusterStatus:

@@ -2277,6 +2277,7 @@ class SaveResponse(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
+    REMOVED_STOPGAP_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Directory of the complete checkpoint."""
     step: _builtins.int
@@ -2287,6 +2288,8 @@ class SaveResponse(_message.Message):
     """Length of all its files."""
     seconds: _builtins.float
     """How long it took."""
+    removed_stopgap: _builtins.str
+    """The one of them that was saved in place of an increment; empty = there is none."""
     @_builtins.property
     def moving_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With hold_training: workers that did not block in time. The save went on without waiting for them any longer, so it
@@ -2307,10 +2310,11 @@ class SaveResponse(_message.Message):
         bytes: _builtins.int = ...,
         seconds: _builtins.float = ...,
         removed: _abc.Iterable[_builtins.str] | None = ...,
+        removed_stopgap: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "moving_workers", b"moving_workers", "path", b"path", "removed", b"removed", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "moving_workers", b"moving_workers", "path", b"path", "removed", b"removed", "removed_stopgap", b"removed_stopgap", "rows", b"rows", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

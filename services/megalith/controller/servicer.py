@@ -170,6 +170,7 @@ class CoordinationServicer(coordination_pb2_grpc.CoordinationServicer):
             bytes=saved.bytes,
             seconds=saved.seconds,
             removed=saved.removed,
+            removed_stopgap=saved.removed_stopgap,
         )
 
     def ReportReplica(

@@ -75,3 +75,12 @@ def test_a_save_that_fails_raises_what_it_raised():
 
     with pytest.raises(SaveFailed, match="no room"):
         watched(Job(None), fail)
+
+
+def test_a_stopgap_that_was_removed_is_no_older_checkpoint(capsys):
+    removed = ("model.ckpt-3", "model.ckpt-r1-6")
+    saving._show_saved(replace(SAVED, removed=removed, removed_stopgap="model.ckpt-r1-6"))
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "removed model.ckpt-3, an older checkpoint that is not kept",
+        "removed model.ckpt-r1-6, which was made in place of an increment; a save takes its place",
+    ]

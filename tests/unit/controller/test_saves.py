@@ -115,6 +115,18 @@ def test_whether_a_save_is_in_place_of_an_increment_is_told(cluster, tmp_path, i
     assert [record.is_stopgap for record in records] == [is_stopgap]
 
 
+def test_a_save_says_that_what_it_removed_was_in_place_of_an_increment(cluster, tmp_path):
+    saver = Saver(cluster, tmp_path, timeout_s=60.0, appear_s=0.0, retention=Retention(10))
+    cluster.on_order = lambda order: answer_both(saver, order)
+    saver.save()
+    cluster.global_step = 20
+    stopgap = saver.save(is_stopgap=True)
+    assert (stopgap.removed, stopgap.removed_stopgap) == ((), "")
+    cluster.global_step = 30
+    after = saver.save()
+    assert (after.removed, after.removed_stopgap) == (("model.ckpt-20",), "model.ckpt-20")
+
+
 def test_a_save_that_went_on_without_some_workers_says_so(saver, cluster):
     cluster.hold = lambda action, reason, timeout_s: lambda: None
     cluster.moving_workers = lambda: (1, 3)

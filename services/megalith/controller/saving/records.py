@@ -12,8 +12,9 @@ class SavedCheckpoint:
 
     `moving_workers` are those that did not block in time, if the save was to hold training: the
     checkpoint may have a part of a step of theirs. `removed` are the names of older checkpoints
-    that are not kept any longer. One that is not `is_whole` lacks rows of the model, and no job
-    starts from it by itself.
+    that are not kept any longer, and `removed_stopgap` is the one of them, if any, that was saved
+    in place of an increment. One that is not `is_whole` lacks rows of the model, and no job starts
+    from it by itself.
     """
 
     path: Location
@@ -23,6 +24,7 @@ class SavedCheckpoint:
     seconds: float = 0.0
     moving_workers: tuple[int, ...] = ()
     removed: tuple[str, ...] = ()
+    removed_stopgap: str = ""
     is_whole: bool = True
 
 

@@ -318,6 +318,7 @@ class Saver:
         finally:
             self._under_way = None
 
+        removed_stopgap = self._stopgap if self._stopgap in recorded.removed else ""
         if is_own:
             self._stopgap = ""
             self._note(recorded, saved)
@@ -350,6 +351,7 @@ class Saver:
             num_bytes,
             seconds,
             removed=recorded.removed,
+            removed_stopgap=removed_stopgap,
             is_whole=is_whole,
         )
 

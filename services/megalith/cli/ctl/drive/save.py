@@ -99,7 +99,11 @@ def _show_saved(saved: SaveResult) -> None:
         f"(step {saved.step}, {rows}, {megabytes:.1f} MB in {saved.seconds:.1f} s)"
     )
     for name in saved.removed:
-        print(f"removed {name}, an older checkpoint that is not kept")
+        what = "an older checkpoint that is not kept"
+        if name == saved.removed_stopgap:
+            what = "which was made in place of an increment; a save takes its place"
+
+        print(f"removed {name}, {what}")
 
     if saved.moving_workers:
         print(
