@@ -184,8 +184,8 @@ def test_a_second_job_in_the_same_model_dir_is_refused_and_touches_nothing_of_th
         }
 
     before = files()
-    status, _, err = run_cli(*command, "--model-dir", processes.model_dir)
-    assert status == 1
+    status, out, err = run_cli(*command, "--model-dir", processes.model_dir)
+    assert (status, out) == (1, "")
     assert f"a controller at {job.status().address} serves it" in " ".join(err.split())
     assert files() == before
     assert "did not start" not in (processes.model_dir / "logs" / "controller.log").read_text()

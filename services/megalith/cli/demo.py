@@ -222,8 +222,8 @@ def _line(status: ClusterStatus, events: Events, client: serving.ServingClient) 
         f"{worker.examples:,}",
         f"{auc:.4f}",
         f"{stale_s:.2f} s",
-        f"{median_s:.2f} s",
-        f"{slowest_s:.2f} s",
+        f"{median_s:.2f} s" if median_s else "-",  # nothing has arrived since it started
+        f"{slowest_s:.2f} s" if slowest_s else "-",
         f"{predict_s * 1e3:.1f} ms",
     ]
 

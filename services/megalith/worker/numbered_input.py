@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from megalith.errors import InvalidRequest
+from megalith.runtime.counting import counted
 from megalith.worker.input import Input, InputBatch
 
 logger = logging.getLogger(__name__)
@@ -137,10 +138,10 @@ class NumberedInput(Input[Any]):
         number = first_missing // max(1, self._batch_size)
         read = max(0, -(-(number - self._index) // self._num_workers))
         logger.warning(
-            "the input was shared by %d workers, and is by %d now, or the batches have another "
+            "the input was divided among %s, and is among %d now, or the batches have another "
             "size: it goes on at batch %d, the first that somebody had not read; later ones that "
             "others had read are read again",
-            len(saved),
+            counted(len(saved), "worker"),
             self._num_workers,
             number,
         )

@@ -41,6 +41,15 @@ class LocalCluster:
         self.controller = Controller(None, str(self.model_dir), timeout_s=5.0)
         self._lock: IO[bytes] | None = None
 
+    def take(self) -> None:
+        """Keep other jobs off the directory until `stop`; ModelDirInUse while one uses it."""
+        if self._lock is not None:
+            return
+
+        controller = plan.controller(self._config, stay_up=self._stay_up)
+        job = controller.values["job"] or str(self.model_dir.absolute())
+        self._lock = model_dir.take(self.model_dir, job)
+
     def start(self, lines: WaitingLines) -> None:
         """Start everything; returns once the controller answers.
 
@@ -52,9 +61,7 @@ class LocalCluster:
             controller, *members = wired(config.discovery, planned)
             appmaster = plan.appmaster(config, self._app_id)
 
-            job = controller.values["job"] or str(self.model_dir.absolute())
-            self._lock = model_dir.take(self.model_dir, job)
-
+            self.take()
             before = self._address_written_at()
             started = self._spawn(controller)
             self._wait_for_address(started, before, lines)

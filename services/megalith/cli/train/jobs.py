@@ -194,6 +194,7 @@ def _running(
     try:
         lines = WaitingLines(console)
         try:
+            cluster.take()  # nothing is said of a directory that is refused
             console.print(_starting(config), highlight=False)
             warning = other_than(config) if config.num_workers else ""
             if warning:

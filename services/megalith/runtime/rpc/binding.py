@@ -24,6 +24,18 @@ def cannot_listen(host: str, name: str, port: int) -> InvalidSetting:
         )
 
     return InvalidSetting(
-        f"{flag_of(name)}={port}: cannot listen on {bind}; "
+        f"{flag_of(name)}={port}: cannot listen on {bind}{_reason(str(address[0]), port)}; "
         "choose another port, or 0 for any free one"
     )
+
+
+def _reason(host: str, port: int) -> str:
+    """Why a port cannot be bound, in brackets; gRPC does not say it. Empty if it is free by now."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    try:
+        with socket.socket(family) as probe:
+            probe.bind(address)
+    except OSError as error:
+        return f" ({error.strerror})"
+
+    return ""

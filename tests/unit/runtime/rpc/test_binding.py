@@ -13,6 +13,7 @@ def test_a_port_that_is_in_use_is_blamed():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert str(cannot_listen("127.0.0.1", "lane_port", port)) == (
-            f"--lane-port={port}: cannot listen on 127.0.0.1:{port}; "
+            f"--lane-port={port}: cannot listen on 127.0.0.1:{port} "
+            "(Address already in use); "
             "choose another port, or 0 for any free one"
         )
