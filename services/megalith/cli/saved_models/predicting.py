@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from megalith.checkpoint.directory import catalog
+from megalith.checkpoint.format import MANIFEST
 from megalith.checkpoint.storage.location import Location
 from megalith.cli.ctl.answers import errors_as_one_line
 from megalith.cli.ctl.which_job import DEFAULT_MODEL_DIR
@@ -100,6 +101,12 @@ def _checkpoint(model_dir: Path, name: str) -> Location:
     if name:
         inside = model_dir / name
         return inside if inside.exists() else Path(name)
+
+    if (model_dir / MANIFEST).exists():
+        raise InvalidSetting(
+            f"{model_dir} is a checkpoint: megalith predict {model_dir.parent} "
+            f"--checkpoint {model_dir.name}"
+        )
 
     newest = catalog.latest(model_dir)
     if newest is None:

@@ -289,3 +289,12 @@ def test_files_that_do_not_go_together_are_refused_in_one_line(clicks):
     assert done.exit_code == 1
     assert "a field is of another type than in the first examples" in done.output
     assert not out.exists()
+
+
+def test_the_path_of_a_checkpoint_is_told_how_to_name_it(clicks):
+    folder, _ = clicks
+    (checkpoint,) = (folder / "model").glob("model.ckpt-*")
+    done = run(checkpoint, "--out", folder / "out.parquet")
+    assert done.exit_code == 1
+    way = f"megalith predict {folder / 'model'} --checkpoint {checkpoint.name}"
+    assert f"{checkpoint} is a checkpoint: {way}" in " ".join(done.output.split())
