@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -58,6 +59,9 @@ def test_ctrl_c_ends_every_process_of_the_demo(tmp_path):
     started = [pid for pid in descendants(demo.pid) if arguments_of(pid)]
     assert len(started) >= 7  # the job, its controller, 2 ps, a worker, 2 replicas
     demo.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    wait_until(lambda: time.monotonic() > sent + 0.01)
+    demo.send_signal(signal.SIGINT)  # as `timeout -s INT` does: to the process and to its group
     rest, _ = demo.communicate(timeout=120)
     assert demo.returncode == 0, rest
     assert "Traceback" not in rest

@@ -19,6 +19,7 @@ import pyarrow.parquet
 
 from megalith import serving
 from megalith.cli.ctl.answers import errors_as_one_line
+from megalith.cli.train.stop_signals import StopSignals
 from megalith.control import ClusterStatus, Controller
 from megalith.errors import InvalidSetting, MegalithError
 from megalith.runtime.config.commands import Command, Group, LazyCommand, Option
@@ -93,6 +94,8 @@ def _realtime(seconds: float, events_per_s: int, model_dir: Path | None) -> int:
             raise InvalidSetting(f"--model-dir={folder}: {data} has files of another run")
 
         events = Events(data, events_per_s)
+        signals = StopSignals()
+        signals.install()
         job = _start(folder, data)
         events.start()
         try:
@@ -100,6 +103,7 @@ def _realtime(seconds: float, events_per_s: int, model_dir: Path | None) -> int:
         except KeyboardInterrupt:
             print("stopping", flush=True)
         finally:
+            signals.hold()  # another Ctrl-C must not leave processes behind
             events.stop()
             _stop(job)
 
