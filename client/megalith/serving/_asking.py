@@ -82,6 +82,8 @@ class Asking:
                 return _first_of(attempts(), deadline, failures)
             except NobodyAnswered as nobody:
                 failures.add(nobody.last)
+            except PeerUnreachable as error:  # nobody can say what to attempt: one may be starting
+                failures.add(error)
 
             if deadline - time.monotonic() <= _PAUSE_S:
                 raise failures.last or self._too_late()

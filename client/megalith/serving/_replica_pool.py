@@ -181,8 +181,14 @@ class ReplicaPool:
 
         if is_first:
             self._take(self._find())
-        else:
+            return
+
+        try:
             self._start(self._look_again)
+        except RuntimeError as error:  # the system gives this process no thread now
+            logger.warning("replicas are looked for later: %s", error)
+            with self._lock:
+                self._is_looking = False
 
     def _look_again(self) -> None:
         try:

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from megalith.errors import InvalidRequest, NotReady, ShardNotOwned, TooStale, UnknownTable
+from megalith.errors import (
+    InvalidRequest,
+    NotReady,
+    PeerUnreachable,
+    ShardNotOwned,
+    TooStale,
+    UnknownTable,
+)
 from megalith.serving._asking import Asking, NobodyAnswered
 from megalith.serving._replica_pool import KnownReplica
 
@@ -125,6 +132,23 @@ def test_an_attempt_leaves_time_for_those_after_it_and_is_made_again(pool):
 
     assert asking.first_answer(attempts) == "answer"
     assert [round(each) for each in given_s] == [10, 3, 5, 10]
+
+
+def test_a_call_waits_for_somebody_who_can_say_where_replicas_are(pool):
+    """There was none yet, and then the controller was started again."""
+    asking = Asking(pool, 10.0, 0.0)
+    again = []
+
+    def attempts():
+        again.append(1)
+        if len(again) < 3:
+            raise PeerUnreachable("no controller")
+        return [lambda deadline: "answer"]
+
+    assert asking.first_answer(attempts) == "answer"
+    again.clear()
+    with pytest.raises(PeerUnreachable, match="no controller"):
+        Asking(pool, 0.04, 0.0).first_answer(attempts)
 
 
 def test_a_negative_wait_is_refused(pool):

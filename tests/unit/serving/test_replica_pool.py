@@ -135,3 +135,23 @@ def test_those_of_before_are_asked_while_nobody_says_where_they_are(clock):
     while answers:
         assert asked(pool) == ["a:1"]
         clock.now_s += 2
+
+
+def test_a_process_that_gets_no_thread_for_a_moment_looks_again_later(clock):
+    found = [KnownReplica("a:1")]
+    is_full = []
+
+    def start(work):
+        if is_full:
+            raise RuntimeError("can't start new thread")
+        work()
+
+    pool = ReplicaPool(lambda: list(found), 1 << 20, clock, start)
+    assert asked(pool) == ["a:1"]
+    found[:] = [KnownReplica("b:1")]
+    is_full.append(True)
+    clock.now_s += 2
+    assert asked(pool) == ["a:1"]
+    is_full.clear()
+    clock.now_s += 2
+    assert asked(pool) == ["b:1"]
