@@ -112,7 +112,7 @@ class JobCourse(ClusterCore):
         return late
 
     def hear_all_ps(self, stop: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until every ps that is here has said what it has applied by now.
+        """Wait until every ps that is here, or may come back, has said what it has applied by now.
 
         It reports once in a heartbeat. The next report may have been on its way already, so this
         waits for the one after it. False if one says nothing for so long, or if `stop()` holds.
@@ -122,7 +122,7 @@ class JobCourse(ClusterCore):
 
             def are_heard() -> bool:
                 return all(
-                    seat.num_reports >= number + 2 or not seat.is_connected
+                    seat.num_reports >= number + 2 or not self._roster.is_reachable(seat)
                     for seat, number in zip(self._roster.ps, before, strict=True)
                 )
 

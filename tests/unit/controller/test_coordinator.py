@@ -239,6 +239,31 @@ def test_a_worker_that_hangs_is_not_waited_for_longer_than_asked(cluster):
     assert cluster.ask_for_reports(0.0) == [0, 1]
 
 
+def test_a_ps_that_may_come_back_has_not_said_what_it_has_applied(cluster, clock):
+    """Its session alone was lost: it serves on, and the next session brings its report."""
+    servers, _ = formed(cluster)
+
+    cluster.leave(servers[1].session)
+
+    heard = []
+
+    def hear(timeout_s):
+        """While the other one reports, again and again."""
+        hearing = threading.Thread(
+            target=lambda: heard.append(cluster.hear_all_ps(lambda: False, timeout_s))
+        )
+        hearing.start()
+        while hearing.is_alive():
+            cluster.report_ps(servers[0].session, PsReport(is_ready=True))
+            hearing.join(0.01)
+
+    hear(0.3)
+    clock.now += SUSPECT_S + 1
+    cluster.watch()
+    hear(60.0)
+    assert heard == [False, True], "it is dead by then"
+
+
 def test_a_silent_member_loses_its_place(cluster, clock):
     servers, workers = formed(cluster)
     clock.now += SILENCE_S - 1
