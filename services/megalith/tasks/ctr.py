@@ -392,7 +392,7 @@ class CtrTask:
                 VariableConfig("dense_deviation", ones),
             )
 
-        samples = (block.dense for block in self._dataset.first_blocks(_MOST_MEASURED))
+        samples = self._dataset.first_dense(_MOST_MEASURED)
         means, deviations = _statistics(samples, num_columns)
         return (
             VariableConfig("dense_mean", means.astype(np.float32)),

@@ -92,12 +92,7 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
         missing += lacking
         missing_by_column[name] = int(lacking.sum())
 
-    dense = np.empty((num_rows, len(columns.dense)), np.float32)
-    for number, dense_column in enumerate(columns.dense):
-        name = dense_column.column
-        values = table.column(name)
-        dense[:, number] = dense_column.values(values, f"{where}, column {name}")
-
+    dense = dense_of(table, columns, where)
     is_unknown = np.isnan(dense)
     missing += is_unknown.sum(axis=1)
     for number, dense_column in enumerate(columns.dense):
@@ -121,6 +116,17 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
 
     lacking_columns = {name: count for name, count in missing_by_column.items() if count}
     return Examples(labels, ids, dense, times, missing, groups, lacking_columns)
+
+
+def dense_of(table: pa.Table, columns: DataColumns, where: str) -> F32:
+    """The dense columns of a block, which may have no others; NaN where a value is missing."""
+    dense = np.empty((table.num_rows, len(columns.dense)), np.float32)
+    for number, column in enumerate(columns.dense):
+        name = column.column
+        values = table.column(name)
+        dense[:, number] = column.values(values, f"{where}, column {name}")
+
+    return dense
 
 
 def check_values(table: pa.Table, columns: DataColumns, where: str) -> None:

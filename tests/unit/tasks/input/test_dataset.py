@@ -7,6 +7,7 @@ import pytest
 import megalith.client as mg
 from megalith.errors import BadData
 from megalith.tasks.input import blocks
+from megalith.tasks.input import dataset as dataset_module
 from megalith.tasks.input.blocks import read_block
 from megalith.tasks.input.columns import DenseColumn, IdColumn, Label, TimeColumn
 from megalith.tasks.input.dataset import Dataset, common_schema
@@ -263,6 +264,35 @@ def test_times_may_be_of_another_unit_in_each_file(tmp_path, is_pieced):
         examples = Dataset(index, columns, batch_size=6).batch(0).examples
 
     assert examples.times.tolist() == seconds * 3
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_samples_of_dense_columns_read_no_other_column(tmp_path, monkeypatch, ending):
+    """Twenty row groups may be looked at before the first step, by each worker."""
+    table = pa.table({"user": [1, 2], "price": [1.5, 2.5], "age": [7, 8], "click": [0, 1]})
+    path = tmp_path / f"a.{ending}"
+    if ending == "csv":
+        pyarrow.csv.write_csv(table, path)
+    else:
+        pq.write_table(table, path, row_group_size=1)
+
+    columns = DataColumns(
+        Label("click"),
+        (IdColumn("user", "user"),),
+        (DenseColumn("age"), DenseColumn("price"), DenseColumn("age", is_log=True)),
+    )
+    data = Dataset(DataIndex.build([str(path)]), columns, batch_size=2)
+    read = []
+
+    def noting(file, number, schema):
+        read.append(sorted(schema.names))
+        return read_block(file, number, schema)
+
+    monkeypatch.setattr(dataset_module, "read_block", noting)
+    sample = np.concatenate(list(data.first_dense(20)))
+    expected = np.array([[7, 1.5, np.log(8)], [8, 2.5, np.log(9)]], np.float32)
+    np.testing.assert_allclose(sample, expected, rtol=1e-6)
+    assert read == [["age", "price"]] * (1 if ending == "csv" else 2)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
