@@ -1,5 +1,6 @@
 """A task that workers would not find is refused before anything is started."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from megalith.cli.app import app
 from megalith.cli.train import tried_task
 from megalith.cli.train.tried_task import refuse_unusable
 from megalith.runner.config import RunnerConfig
+from support.processes import is_gone
+from support.waiting import wait_until
 
 OWN = "your own: package.module:factory or path/to/file.py:Class"
 
@@ -131,6 +134,41 @@ def test_an_import_that_takes_too_long_is_left_to_the_workers(here, monkeypatch)
     (here / "my_task.py").write_text("import threading\nthreading.Event().wait()")
     monkeypatch.setattr(tried_task, "_LONGEST_S", 0.5)
     refuse_unusable(RunnerConfig(model_dir="model", task="my_task.py:MyTask"))
+
+
+BUSY = """
+import atexit, os, signal
+
+open("made", "w").close()
+atexit.register(os.remove, "made")
+child = os.fork()
+if not child:
+    signal.pause()
+
+with open("child", "w") as file:
+    file.write(str(child))
+"""
+
+
+def test_what_a_module_has_begun_ends_with_the_process_that_tried_it(here):
+    """Neither does anybody wait for a process that it has started: it may run for ever."""
+    (here / "my_task.py").write_text(BUSY + GOOD)
+    said = refused("train", "my_task.py:Wrong")
+    assert "my_task.py has no Wrong" in said
+    assert not (here / "made").exists()
+    child = int((here / "child").read_text())
+    wait_until(lambda: is_gone(child), what="the process that the module has started ends")
+
+
+def test_a_trial_ends_with_the_command_that_is_killed(here):
+    waits = "import os, threading\nopen('pid', 'w').write(str(os.getpid()))\n"
+    (here / "my_task.py").write_text(waits + "threading.Event().wait()\n")
+    words = ["train", "my_task.py:MyTask", "--model-dir", "model"]
+    command = subprocess.Popen([sys.executable, "-m", "megalith", *words])
+    pid = wait_until(lambda: (here / "pid").exists() and (here / "pid").read_text())
+    command.kill()
+    command.wait()
+    wait_until(lambda: is_gone(int(pid)), what="the trial ends")
 
 
 def test_the_list_of_tasks_is_what_the_folder_of_tasks_has():

@@ -2,13 +2,19 @@
 
 A task of one's own is imported by a process that does nothing else and ends, as a worker will do
 it. So what the module does to a process that imports it, and the memory that it takes there, are
-not left to this command.
+not left to this command. What it has begun ends with that process: what it has registered to be
+done at an exit is done, and processes that it has started are killed.
 """
 
+import atexit
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 
 from megalith.cli.tasks import TASKS
 from megalith.errors import InvalidSetting
@@ -19,7 +25,6 @@ from megalith.runtime.task_loading import task_factory
 from megalith.worker.config import TaskSettings
 
 _LONGEST_S = 60.0  # of an import; what takes longer is left to the workers, and what they say
-_REFUSED = 3  # exit status; the reason is on standard output
 
 
 def refuse_unusable(config: RunnerConfig) -> None:
@@ -55,30 +60,47 @@ def _refusal(settings: TaskSettings) -> str:
 def _refusal_elsewhere(settings: TaskSettings) -> str:
     """The same, found out by another process."""
     told = [settings.task, json.dumps(settings.options())]
-    try:
-        done = subprocess.run(
+    # In a file: a pipe stays open as long as some process that the module has started.
+    with tempfile.TemporaryFile() as said:
+        trial = subprocess.Popen(
             [sys.executable, "-m", __name__, *told],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            stdout=said,
             stderr=subprocess.DEVNULL,
-            timeout=_LONGEST_S,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return ""
+        with trial:
+            try:
+                trial.wait(_LONGEST_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(trial.pid, signal.SIGKILL)
 
-    return done.stdout.decode() if done.returncode == _REFUSED else ""
+        said.seek(0)
+        return said.read().decode()
 
 
 def _main(task: str, options: str) -> None:
     """In that process. What the module prints is for its workers to print."""
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     said = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
 
     reason = _refusal(TaskSettings(task=task, task_options=options))
     os.write(said, reason.encode())
-    os._exit(_REFUSED if reason else 0)  # a thread that the module has started may go on for ever
+    atexit._run_exitfuncs()
+    os._exit(0)  # a thread that the module has started may go on for ever
+
+
+def _end_with_stdin() -> None:
+    """Standard input ends when the command has died, by whatever signal."""
+    while os.read(0, 4096):
+        pass
+
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
