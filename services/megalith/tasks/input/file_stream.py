@@ -20,7 +20,7 @@ from megalith.tasks.input.blocks import index_file, is_gone, read_block
 from megalith.tasks.input.files import named_now
 from megalith.tasks.input.index import BlockRef, joined_tables
 from megalith.tasks.input.read_files import ReadFiles, hash_of, read_by_all
-from megalith.tasks.input.schemas import check_alike
+from megalith.tasks.input.schemas import check_alike, with_values
 from megalith.tasks.input.windows import DatedFile, Window
 from megalith.wire.reports import InputCounts
 from megalith.worker.input import Input, InputBatch
@@ -212,7 +212,9 @@ class FileStream(Input[pa.Table]):
 
     def _rows_of(self, file: DatedFile) -> Iterator[InputBatch[pa.Table]]:
         indexed = index_file(file.path, self._settings.header)
-        check_alike(indexed, self._schema, self._settings.text_columns, "the first file")
+        text_columns = self._settings.text_columns
+        check_alike(indexed, self._schema, text_columns, "the first file")
+        self._schema = with_values(self._schema, [indexed], text_columns)
         already = self._read.rows_of(file.path)
 
         blocks = range(len(indexed.rows))

@@ -18,7 +18,7 @@ from megalith.tasks.input.blocks import IndexedFile, index_file, is_gone, read_b
 from megalith.tasks.input.file_stream import StreamSettings
 from megalith.tasks.input.files import named_now
 from megalith.tasks.input.index import BlockRef, DataIndex, joined_tables
-from megalith.tasks.input.schemas import check_alike
+from megalith.tasks.input.schemas import check_alike, with_values
 from megalith.wire.pieces import FoundFile, Piece, PieceAnswer, PiecePlan, PieceProgress
 from megalith.wire.reports import InputCounts
 from megalith.worker.pieced_input import POLL_S, DrawnBatch, PiecedInput
@@ -284,7 +284,9 @@ class PiecedFiles(PiecedTables):
             return 0
 
         file = index_file(piece.name, self._settings.header)
-        check_alike(file, self._schema, self._settings.text_columns, "the first file")
+        text_columns = self._settings.text_columns
+        check_alike(file, self._schema, text_columns, "the first file")
+        self._schema = with_values(self._schema, [file], text_columns)
         num_rows = sum(file.rows)
         if piece.offset > num_rows:
             rows = counted(num_rows, "row")

@@ -181,7 +181,10 @@ def check_kinds(
 def with_values(
     schema: pa.Schema, files: Iterable[IndexedFile], text_columns: Sequence[str]
 ) -> pa.Schema:
-    """The schema with the types of these files for columns whose own type has no values."""
+    """The schema with the types of these files for columns whose own type has no values.
+
+    So the files after them are compared with these: a file of a stream may be the first with any.
+    """
     for file in files:
         lacking = [field.name for field in schema if _family(field.type) in _WITHOUT_VALUES]
         if not lacking:

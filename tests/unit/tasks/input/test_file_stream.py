@@ -39,6 +39,19 @@ def numbers(batches):
     return [n for batch in batches for n in batch.batch.column("n").to_pylist()]
 
 
+def test_a_column_that_has_its_first_values_in_a_later_file_has_one_kind_from_then_on(tmp_path):
+    """5 and the text "5" are different ids, whichever file had none."""
+    columns = {"a": pa.nulls(2), "b": ["5", "6"], "c": pa.nulls(2), "d": [5, 6]}
+    for name, values in columns.items():
+        pq.write_table(pa.table({"n": values}), tmp_path / f"{name}.parquet")
+
+    settings = StreamSettings([f"{tmp_path}/*.parquet"], Window(), 2, idle_s=0.05, poll_s=0.01)
+    batches = FileStream(settings, pa.schema([("n", pa.null())])).batches(b"")
+    assert [numbers([next(batches)]) for _ in range(3)] == [[None] * 2, ["5", "6"], [None] * 2]
+    with pytest.raises(BadData, match=r"d\.parquet: column n is int64, but string in"):
+        next(batches)
+
+
 @pytest.fixture
 def hours(tmp_path):
     for hour in range(5):

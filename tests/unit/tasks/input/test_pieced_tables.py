@@ -151,6 +151,20 @@ def test_new_files_are_new_pieces_and_empty_ones_are_done(data, tmp_path):
     assert (counts.total, counts.done) == (7, 7)
 
 
+def test_a_column_that_has_its_first_values_in_a_later_file_has_one_kind_from_then_on(tmp_path):
+    columns = {"a": pa.nulls(2), "b": ["5", "6"], "c": pa.nulls(2), "d": [5, 6]}
+    for name, values in columns.items():
+        pq.write_table(pa.table({"n": values}), tmp_path / f"{name}.parquet")
+
+    settings = StreamSettings([f"{tmp_path}/*.parquet"], Window(), 2, idle_s=0.01, poll_s=0.001)
+    read = PiecedFiles(settings, pa.schema([("n", pa.null())]))
+    source, read = drawn_by(read, FakeController(), 0)
+    batches = read.batches(b"")
+    said = r"d\.parquet: column n is int64, but string in"
+    with pytest.raises(BadData, match=said):
+        train(source, batches)
+
+
 def test_a_file_that_has_become_shorter_is_named(data, tmp_path):
     controller = FakeController()
     source, read = files(data, controller)
