@@ -2,6 +2,7 @@
 said."""
 
 import errno
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from megalith.client import Segment, Sgd, TableConfig, Zeros
 from megalith.controller.members import job_files
 from megalith.errors import SaveFailed
 from support.servers import Servers
-from support.waiting import wait_until
+from support.waiting import LIMIT_S, wait_until
 
 FULL = "cannot write the checkpoint: No space left on device"
 
@@ -112,8 +113,9 @@ def test_what_a_client_writes_beside_the_workers_is_in_the_last_save(tmp_path, w
         )
 
 
-def test_a_push_right_before_a_finished_job_ends_again_is_saved(tmp_path):
+def test_a_push_right_before_a_finished_job_ends_again_is_saved(tmp_path, monkeypatch):
     """Its ps reports it up to a heartbeat later, when all workers are done."""
+    is_pushed = threading.Event()
     rows = TableConfig("aside", (Segment(4, Zeros(), Sgd(1.0)),))
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         job, _ = start(servers, num_examples=64 * 10)
@@ -121,12 +123,20 @@ def test_a_push_right_before_a_finished_job_ends_again_is_saved(tmp_path):
 
     with Servers(tmp_path, num_ps=1, num_workers=1) as servers:
         servers.heartbeat_s = 1.0
-        servers.start_controller()
+        coordinator = servers.start_controller()._coordinator
+        hear_all_ps = coordinator.hear_all_ps
+
+        def hear_once_it_is_pushed(stop, timeout_s):
+            assert is_pushed.wait(LIMIT_S)
+            return hear_all_ps(stop, timeout_s)
+
+        monkeypatch.setattr(coordinator, "hear_all_ps", hear_once_it_is_pushed)
         servers.start_ps(0)
         servers.start_worker(0, batch_size=64, num_examples=64 * 10)
         cluster = servers.connect()
         cluster.create_tables(rows)
         cluster.push({"aside": (np.arange(100), np.ones((100, 4), np.float32))})
+        is_pushed.set()
         status = outcome_of(cluster.controller)
         assert status.reason == f"all workers finished; saved {tmp_path}/model.ckpt-r1-10"
         saved = manifest.read(tmp_path / "model.ckpt-r1-10")
