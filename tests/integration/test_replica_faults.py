@@ -455,7 +455,8 @@ def test_a_client_reads_on_while_the_controller_is_gone(servers):
     reader_of(servers)
     wait_until(lambda: any(each.report.is_ready for each in cluster.controller.status().replicas))
     trained = cluster.pull({"t": ids}).rows["t"]
-    with serving.connect(model_dir=str(servers.model_dir), timeout_s=3) as client:
+    call_s = 30.0
+    with serving.connect(model_dir=str(servers.model_dir), timeout_s=call_s) as client:
         client.lookup({"t": ids})
         servers.stop("controller")
         began_s = time.monotonic()
@@ -464,4 +465,4 @@ def test_a_client_reads_on_while_the_controller_is_gone(servers):
             asked_s = time.monotonic()
             np.testing.assert_array_equal(client.lookup({"t": ids}).rows["t"], trained)
             longest_s = max(longest_s, time.monotonic() - asked_s)
-    assert longest_s < 1
+    assert longest_s < call_s / 2, "a lookup that waits for the controller takes all of it"
