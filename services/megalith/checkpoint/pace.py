@@ -1,7 +1,7 @@
 """How fast a save goes: as fast as it can, unless somebody trains meanwhile.
 
 A save that takes all cores, and the interpreter, leaves training a seventh of its speed. So it
-works in short turns, and rests five times as long after each while pushes come.
+works in short turns, and rests seven times as long after each while pushes come.
 
 All rests together have an end: a save that is given up after --save-timeout-s is worth nothing, and
 the next one would end no sooner. And a rest ends when nobody pushes any more: the last save of a
@@ -11,7 +11,7 @@ job may be waiting for this one.
 import time
 from collections.abc import Callable
 
-_REST = 5.0  # seconds of rest for one of work: training keeps more than 70 % of its speed
+_REST = 7.0  # seconds of rest for one of work: training keeps 70 % of its speed; with 5 it kept 66
 _REST_SHARE = 1 / 3  # of the time that a save may take
 _LOOK_S = 0.5  # between two looks at whether pushes still come, during a rest
 DEFAULT_TIMEOUT_S = 3600.0  # that of --save-timeout-s

@@ -33,14 +33,14 @@ def always():
     return itertools.count().__next__
 
 
-def test_a_turn_with_pushes_is_followed_by_five_times_its_length():
+def test_a_turn_with_pushes_is_followed_by_seven_times_its_length():
     time = Time()
     pace = paced(time, always())
     for _ in range(3):
         time.work(0.5)
         pace.rest()
 
-    assert time.slept_s == pytest.approx(3 * 5 * 0.5)
+    assert time.slept_s == pytest.approx(3 * 7 * 0.5)
 
 
 def test_without_pushes_there_is_no_rest():
@@ -68,11 +68,11 @@ def test_pushes_that_came_only_during_the_last_rest_count_too():
     pace.rest()
     time.work(0.5)
     pace.rest()
-    assert time.slept_s == pytest.approx(2 * 5 * 0.5)
+    assert time.slept_s == pytest.approx(2 * 7 * 0.5)
 
 
 def test_a_rest_ends_when_training_does():
-    """A turn that waited a minute for its disk would rest for five beside a job that has ended."""
+    """A turn that waited a minute for its disk would rest for seven beside a job that has ended."""
     time = Time()
     pace = paced(time, lambda: int(min(time.now_s, 170.0)))
     time.work(60.0)
