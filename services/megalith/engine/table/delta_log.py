@@ -315,10 +315,16 @@ class DeltaLog:
     def _remember(self, number: int, times: _Times) -> None:
         """When a forgotten set was changed; of the oldest it may say too early, never too late."""
         self._times_forgotten.append((number, times))
-        if len(self._times_forgotten) > _MOST_FORGOTTEN:
-            (_, first), (number, second) = self._times_forgotten[:2]
-            both = _Times(min(first.noted_s, second.noted_s), min(first.event_s, second.event_s))
-            self._times_forgotten[:2] = [(number, both)]
+        if len(self._times_forgotten) <= _MOST_FORGOTTEN:
+            return
+
+        _, oldest = self._times_forgotten.pop(0)
+        through, second = self._times_forgotten[0]
+        both = _Times(
+            min(oldest.noted_s, second.noted_s),
+            min(oldest.event_s, second.event_s),
+        )
+        self._times_forgotten[0] = (through, both)
 
     def _lose_open_set(self) -> None:
         """Count its ids as forgotten; what is noted until it is sealed is forgotten too."""
