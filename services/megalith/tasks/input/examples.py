@@ -1,5 +1,6 @@
 """Examples in columns, as a model takes them: those of a block, and any of them as a batch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -81,7 +82,7 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
     """A block as examples; `where` names it in errors."""
     num_rows = table.num_rows
     missing = np.zeros(num_rows, np.int64)
-    missing_by_column = {}
+    missing_by_column: Counter[str] = Counter()
 
     ids = {}
     for column in columns.ids:
@@ -90,13 +91,13 @@ def examples_of(table: pa.Table, columns: DataColumns, where: str) -> Examples:
 
         ids[name], lacking = column.ids(values, f"{where}, column {name}")
         missing += lacking
-        missing_by_column[name] = int(lacking.sum())
+        missing_by_column[name] += int(lacking.sum())
 
     dense = dense_of(table, columns, where)
     is_unknown = np.isnan(dense)
     missing += is_unknown.sum(axis=1)
     for number, dense_column in enumerate(columns.dense):
-        missing_by_column[dense_column.column] = int(is_unknown[:, number].sum())
+        missing_by_column[dense_column.column] += int(is_unknown[:, number].sum())
 
     times = None
     if columns.time is not None:

@@ -147,6 +147,15 @@ def test_csv_has_the_ids_that_parquet_has(tmp_path):
         np.testing.assert_array_equal(one.dense, other.dense)
 
 
+def test_a_column_that_is_used_twice_lacks_its_values_twice():
+    """As an id and as a number, each of which the model sees."""
+    table = pa.table({"click": [0, 1, 1], "age": pa.array([None, 7, None], pa.int64())})
+    columns = DataColumns(Label("click"), (IdColumn("age", "age"),), (DenseColumn("age"),))
+    examples = examples_of(table, columns, "x.parquet")
+    assert examples.missing.tolist() == [2, 0, 2]
+    assert examples.missing_by_column == {"age": 4}
+
+
 def test_missing_values_are_counted_where_they_are(tmp_path, caplog):
     table = made(100)
     price = [None if n % 10 == 0 else 1.0 for n in range(100)]
